@@ -1,0 +1,243 @@
+//! The contract: what every engine gives and every door uses. Inode based; paths are walked above it (`fs::path`).
+//!
+//! Common to all methods:
+//! - They may be called from any thread, and many at a time. The futures may be dropped at any point; a dropped call
+//!   either took effect or did not.
+//! - After a crash the volume is in a state between two calls, not older than the last durable one (docs/SEMANTICS.md).
+//! - Besides the errors named at each method, every method may fail with `Media`, `Corrupt`, `Latched`, `Closed`, and those
+//!   that change something with `ReadOnly` and `NoSpace`. A failed call has changed nothing, unless the method says so.
+//! - Methods that take an inode number fail with `Stale` when it does not exist; methods that take a handle fail with
+//!   `BadHandle` when it is not open or not open for what is asked.
+//! - Permissions are checked as POSIX says, unless [`Cred::checked`] is set; failures are `AccessDenied`
+//!   (mode bits forbid) and `NotPermitted` (only the owner or root may).
+//! - Names are 1 to 255 bytes without '/' and NUL, and not "." or "..": else `NameTooLong`, `Invalid`, `Exists`.
+
+use crate::cred::Cred;
+use crate::error::{Error, Result};
+use crate::types::*;
+use format::Ino;
+use std::future::Future;
+
+/// A file system. See the module documentation for what holds for all methods.
+#[allow(clippy::too_many_arguments, reason = "the argument lists are those of the system calls")]
+pub trait FileSystem: Send + Sync + 'static {
+    /// The inode called `name` in directory `parent`. `NotFound`, `NotDirectory`. "." and ".." are understood.
+    fn lookup(&self, cred: &Cred, parent: Ino, name: &[u8]) -> impl Future<Output = Result<Attr>> + Send;
+
+    /// Walks a relative path of plain names from directory `base` and returns the last inode, symlinks not followed
+    /// (a symlink on the way is `NotDirectory`; callers then walk step by step). Engines that can do it at once override it.
+    fn walk(&self, cred: &Cred, base: Ino, path: &[u8]) -> impl Future<Output = Result<Attr>> + Send {
+        async move {
+            let mut at = self.getattr(base, None).await?;
+            for name in path.split(|&b| b == b'/').filter(|n| !n.is_empty()) {
+                if at.kind != FileType::Directory {
+                    return Err(Error::NotDirectory);
+                }
+                at = self.lookup(cred, at.ino, name).await?;
+            }
+            Ok(at)
+        }
+    }
+
+    /// Attributes of an inode. With a handle, inodes without a name are found too.
+    fn getattr(&self, ino: Ino, handle: Option<Handle>) -> impl Future<Output = Result<Attr>> + Send;
+
+    /// Changes attributes and returns the new ones. A change of the owner or size clears set-id bits as POSIX says.
+    /// `TooLarge`, `IsDirectory` (size of a directory), `Invalid` (size of what is not a regular file).
+    fn setattr(&self, cred: &Cred, ino: Ino, set: SetAttr) -> impl Future<Output = Result<Attr>> + Send;
+
+    /// Checks whether the caller may do this (access(2), with the credentials given).
+    fn access(&self, cred: &Cred, ino: Ino, mask: Access) -> impl Future<Output = Result<()>> + Send;
+
+    /// Target of a symlink. `Invalid` when it is none.
+    fn readlink(&self, cred: &Cred, ino: Ino) -> impl Future<Output = Result<Vec<u8>>> + Send;
+
+    /// Makes a regular file, FIFO, socket or device node. `mode` holds type and permission bits (the door applied the umask).
+    /// The group is the caller's, or the directory's when that has the set-group-id bit. `Exists`, `NotDirectory`, `NotPermitted`
+    /// (device nodes by other than root).
+    fn mknod(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+        rdev: u64,
+    ) -> impl Future<Output = Result<Attr>> + Send;
+
+    /// Makes a directory. It inherits the set-group-id bit. `Exists`, `NotDirectory`, `TooManyLinks`.
+    fn mkdir(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+    ) -> impl Future<Output = Result<Attr>> + Send;
+
+    /// Makes a symlink. `Exists`, `NotDirectory`, `NameTooLong` (target above 4095 bytes), `NotFound` (empty target).
+    fn symlink(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &[u8],
+        target: &[u8],
+    ) -> impl Future<Output = Result<Attr>> + Send;
+
+    /// Gives an inode another name. `Exists`, `NotDirectory`, `NotPermitted` (directories), `TooManyLinks`. An inode made by
+    /// [`FileSystem::tmpfile`] gets its first name so.
+    fn link(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        parent: Ino,
+        name: &[u8],
+    ) -> impl Future<Output = Result<Attr>> + Send;
+
+    /// Removes a name of anything but a directory. The inode lives on while it is open. `NotFound`, `IsDirectory`.
+    fn unlink(&self, cred: &Cred, parent: Ino, name: &[u8]) -> impl Future<Output = Result<()>> + Send;
+
+    /// Removes an empty directory. `NotFound`, `NotDirectory`, `NotEmpty`.
+    fn rmdir(&self, cred: &Cred, parent: Ino, name: &[u8]) -> impl Future<Output = Result<()>> + Send;
+
+    /// Moves a name, replacing what the new name led to, atomically. Two names of the same inode: nothing happens.
+    /// `NotFound`, `Exists` (NOREPLACE), `IsDirectory`, `NotDirectory`, `NotEmpty`, `IntoItself`, `Invalid` (both flags).
+    fn rename(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// Opens a regular file (devices and FIFOs are opened by kernels, not by engines). `IsDirectory` for writing a directory,
+    /// `Invalid`.
+    fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> impl Future<Output = Result<Handle>> + Send;
+
+    /// Makes and opens a regular file; opens it when it exists, unless EXCLUSIVE (`Exists`). As open(2) with O_CREAT; a symlink
+    /// at `name` is `SymlinkLoop` (the path walk above follows it first). The permission bits of a new file do not restrict
+    /// this handle.
+    fn create(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        flags: OpenFlags,
+    ) -> impl Future<Output = Result<(Attr, Handle)>> + Send;
+
+    /// Makes and opens a regular file without a name in the volume of directory `parent` (O_TMPFILE). With EXCLUSIVE it may
+    /// never be linked.
+    fn tmpfile(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        perm: u16,
+        flags: OpenFlags,
+    ) -> impl Future<Output = Result<(Attr, Handle)>> + Send;
+
+    /// Reads at `offset` and returns the number of bytes, less than asked only at the end of the file.
+    fn read(&self, handle: Handle, offset: u64, to: &mut [u8]) -> impl Future<Output = Result<usize>> + Send;
+
+    /// Writes at `offset` (at the end, with APPEND) and returns the number of bytes: all, unless an error came after a part
+    /// was written (then the part). `TooLarge`.
+    fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> impl Future<Output = Result<usize>> + Send;
+
+    /// A descriptor of the file was closed: `owner`'s record locks on it are released.
+    fn flush(&self, handle: Handle, owner: LockOwner) -> impl Future<Output = Result<()>> + Send;
+
+    /// Closes a file or directory: its flock locks are released, and an inode without a name goes away with its last handle.
+    fn release(&self, handle: Handle) -> impl Future<Output = Result<()>> + Send;
+
+    /// Returns when everything done to the volume before this call is durable. `datasync` may skip times of the inode.
+    fn fsync(&self, handle: Handle, datasync: bool) -> impl Future<Output = Result<()>> + Send;
+
+    /// Returns at once; everything done before persists before anything done after (BarrierFS fbarrier, fdatabarrier).
+    fn barrier(&self, handle: Handle, datasync: bool) -> impl Future<Output = Result<()>> + Send;
+
+    /// Makes the whole volume durable.
+    fn sync(&self) -> impl Future<Output = Result<()>> + Send;
+
+    /// Opens a directory. `NotDirectory`.
+    fn opendir(&self, cred: &Cred, ino: Ino) -> impl Future<Output = Result<Handle>> + Send;
+
+    /// Gives the entries behind `offset` (0: from the start) to `sink`, in order, until it returns false (that entry counts as
+    /// not taken) or there are no more. Entries that exist during the whole scan are given exactly once.
+    fn readdir(
+        &self,
+        handle: Handle,
+        offset: u64,
+        sink: &mut (dyn FnMut(DirEntry<'_>) -> bool + Send),
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// Space and inodes.
+    fn statfs(&self) -> impl Future<Output = Result<StatFs>> + Send;
+
+    /// Value of an extended attribute. `NoAttribute`.
+    fn getxattr(&self, cred: &Cred, ino: Ino, name: &[u8]) -> impl Future<Output = Result<Vec<u8>>> + Send;
+
+    /// Names of the extended attributes.
+    fn listxattr(&self, cred: &Cred, ino: Ino) -> impl Future<Output = Result<Vec<Vec<u8>>>> + Send;
+
+    /// Sets an extended attribute. `Exists`, `NoAttribute`, `AttributeTooLarge`, `NotSupported` (namespace).
+    fn setxattr(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// Removes an extended attribute. `NoAttribute`.
+    fn removexattr(&self, cred: &Cred, ino: Ino, name: &[u8]) -> impl Future<Output = Result<()>> + Send;
+
+    /// As fallocate(2). `Invalid` (empty range), `TooLarge`.
+    fn fallocate(
+        &self,
+        handle: Handle,
+        what: Fallocate,
+        offset: u64,
+        len: u64,
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// Offset of the next data or hole at or behind `offset`. `NoSuchOffset` at or beyond the end of the file.
+    fn seek(&self, handle: Handle, offset: u64, what: Seek) -> impl Future<Output = Result<u64>> + Send;
+
+    /// Copies bytes between two open files of the volume and returns how many, 0 at the end of the source. Overlapping
+    /// ranges of one file are `Invalid`.
+    fn copy_range(
+        &self,
+        from: Handle,
+        from_offset: u64,
+        to: Handle,
+        to_offset: u64,
+        len: u64,
+    ) -> impl Future<Output = Result<u64>> + Send;
+
+    /// A lock that keeps `owner` from getting `lock`, or `None`.
+    fn getlk(
+        &self,
+        handle: Handle,
+        owner: LockOwner,
+        lock: RecordLock,
+    ) -> impl Future<Output = Result<Option<RecordLock>>> + Send;
+
+    /// Gets a record lock (waiting for it when `wait`), or releases the range when `lock` is `Err(range)`.
+    /// `WouldBlock`, `Deadlock`, `BadHandle` (a shared lock needs READ, an exclusive one WRITE).
+    fn setlk(
+        &self,
+        handle: Handle,
+        owner: LockOwner,
+        lock: std::result::Result<RecordLock, (u64, u64)>,
+        wait: bool,
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// Gets a lock on the whole file for this handle, or releases it when `kind` is `None` (flock(2)). `WouldBlock`.
+    fn flock(
+        &self,
+        handle: Handle,
+        kind: Option<LockKind>,
+        wait: bool,
+    ) -> impl Future<Output = Result<()>> + Send;
+}

@@ -1,0 +1,15 @@
+//! The waist of the house: one contract ([`FileSystem`]) between the doors above and the engines below, and what both
+//! sides share: credentials and permission checks, errors with their errno, path walking, file locks, the page cache.
+
+pub mod block_on;
+pub mod contract;
+pub mod cred;
+pub mod error;
+pub mod types;
+
+pub use block_on::block_on;
+pub use contract::FileSystem;
+pub use cred::Cred;
+pub use error::{Error, Result};
+pub use format::Ino;
+pub use types::*;

@@ -1,0 +1,308 @@
+//! The nouns of the contract.
+
+use bitflags::bitflags;
+use format::Ino;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A point in time: seconds since 1970-01-01 00:00 UTC (may be negative) and nanoseconds below 1,000,000,000.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time {
+    /// Seconds.
+    pub sec: i64,
+    /// Nanoseconds.
+    pub nsec: u32,
+}
+
+impl Time {
+    /// The time of the coarse real-time clock (resolution of a few milliseconds, no system call).
+    pub fn now() -> Time {
+        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `ts` is a valid place for the result.
+        unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &mut ts) };
+        Time { sec: ts.tv_sec, nsec: ts.tv_nsec as u32 }
+    }
+}
+
+impl From<Time> for SystemTime {
+    fn from(t: Time) -> SystemTime {
+        let whole = Duration::from_secs(t.sec.unsigned_abs());
+        let base = if t.sec >= 0 { UNIX_EPOCH.checked_add(whole) } else { UNIX_EPOCH.checked_sub(whole) };
+        base.and_then(|b| b.checked_add(Duration::from_nanos(t.nsec as u64))).unwrap_or(UNIX_EPOCH)
+    }
+}
+
+impl From<SystemTime> for Time {
+    fn from(t: SystemTime) -> Time {
+        match t.duration_since(UNIX_EPOCH) {
+            Ok(d) => Time { sec: d.as_secs() as i64, nsec: d.subsec_nanos() },
+            Err(e) => {
+                let d = e.duration();
+                let up = (d.subsec_nanos() > 0) as i64;
+                Time {
+                    sec: -(d.as_secs() as i64) - up,
+                    nsec: (1_000_000_000 - d.subsec_nanos()) % 1_000_000_000,
+                }
+            }
+        }
+    }
+}
+
+/// What an inode is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum FileType {
+    /// FIFO.
+    Fifo = 1,
+    /// Character device.
+    CharDevice = 2,
+    /// Directory.
+    Directory = 4,
+    /// Block device.
+    BlockDevice = 6,
+    /// Regular file.
+    Regular = 8,
+    /// Symbolic link.
+    Symlink = 10,
+    /// Socket.
+    Socket = 12,
+}
+
+impl FileType {
+    /// From the type bits of a `mode_t`.
+    pub fn from_mode(mode: u32) -> Option<FileType> {
+        Some(match mode & libc::S_IFMT {
+            libc::S_IFIFO => FileType::Fifo,
+            libc::S_IFCHR => FileType::CharDevice,
+            libc::S_IFDIR => FileType::Directory,
+            libc::S_IFBLK => FileType::BlockDevice,
+            libc::S_IFREG => FileType::Regular,
+            libc::S_IFLNK => FileType::Symlink,
+            libc::S_IFSOCK => FileType::Socket,
+            _ => return None,
+        })
+    }
+    /// The type bits of a `mode_t` (also the value of `d_type`, shifted by 12).
+    pub fn mode_bits(self) -> u32 {
+        (self as u32) << 12
+    }
+}
+
+/// Attributes of an inode, as stat(2) reports them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// Inode number.
+    pub ino: Ino,
+    /// Distinguishes the inodes that had this number one after another.
+    pub generation: u32,
+    /// What it is.
+    pub kind: FileType,
+    /// Permission bits, set-id and sticky bits: `mode & 0o7777`.
+    pub perm: u16,
+    /// Number of names; for a directory 2 plus the number of its subdirectories.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node, as in `st_rdev`.
+    pub rdev: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Allocated space in units of 512 bytes.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Time,
+    /// Last change of the data.
+    pub mtime: Time,
+    /// Last change of data or attributes.
+    pub ctime: Time,
+    /// Creation.
+    pub btime: Time,
+}
+
+impl Attr {
+    /// Type and permission bits as in `st_mode`.
+    pub fn mode(&self) -> u32 {
+        self.kind.mode_bits() | self.perm as u32
+    }
+}
+
+/// A time to be set by setattr.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The current time (anyone who may write the file may do that).
+    Now,
+    /// This time (the owner and root may do that).
+    At(Time),
+}
+
+/// What setattr changes; `None` leaves an attribute alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission bits, set-id and sticky bits.
+    pub perm: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size: truncates, or extends with a hole.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<SetTime>,
+    /// Last change of the data.
+    pub mtime: Option<SetTime>,
+    /// The open file through which the call was made (ftruncate): its access mode decides instead of the permissions.
+    pub handle: Option<Handle>,
+}
+
+/// An open file or directory. Handles are not reused while the volume is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Handle(pub u64);
+
+bitflags! {
+    /// How a file is opened. Creation, exclusiveness and symlinks are matters of the path walk above the contract.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct OpenFlags: u32 {
+        /// Reading is allowed.
+        const READ = 1;
+        /// Writing is allowed.
+        const WRITE = 2;
+        /// Every write goes to the end of the file, atomically with other appending writers.
+        const APPEND = 4;
+        /// Set the size to 0.
+        const TRUNCATE = 8;
+        /// Transfers bypass the page cache. Offsets and lengths must be multiples of 512, else `EINVAL`.
+        const DIRECT = 16;
+        /// A write returns when its data and all metadata are durable (O_SYNC).
+        const SYNC = 32;
+        /// A write returns when its data, and the metadata needed to read it, are durable (O_DSYNC).
+        const DSYNC = 64;
+        /// Reads do not update the access time.
+        const NOATIME = 128;
+        /// With create: fail with `EEXIST` when the name exists (O_EXCL). With tmpfile: the file may never be linked.
+        const EXCLUSIVE = 256;
+    }
+
+    /// What to check in access(2): a mask of R_OK, W_OK, X_OK.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct Access: u32 {
+        /// Search (directories) or execute.
+        const EXEC = 1;
+        /// Write.
+        const WRITE = 2;
+        /// Read.
+        const READ = 4;
+    }
+
+    /// Flags of rename, as in renameat2(2).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct RenameFlags: u32 {
+        /// Fail with `EEXIST` when the target exists.
+        const NOREPLACE = 1;
+        /// Exchange both names atomically; both must exist.
+        const EXCHANGE = 2;
+    }
+
+    /// Flags of setxattr.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct XattrFlags: u32 {
+        /// Fail with `EEXIST` when the attribute exists.
+        const CREATE = 1;
+        /// Fail with `ENODATA` when the attribute does not exist.
+        const REPLACE = 2;
+    }
+}
+
+/// What fallocate does, as in fallocate(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fallocate {
+    /// Reserve space; the size grows to the end of the range unless `keep_size`.
+    Allocate {
+        /// Leave the size alone.
+        keep_size: bool,
+    },
+    /// Give the space of the range back; it reads as zeros. The size stays.
+    PunchHole,
+    /// The range reads as zeros and stays allocated.
+    ZeroRange {
+        /// Leave the size alone.
+        keep_size: bool,
+    },
+}
+
+/// What lseek looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Seek {
+    /// The next byte that may hold data (SEEK_DATA).
+    Data,
+    /// The next hole; the end of the file counts as one (SEEK_HOLE).
+    Hole,
+}
+
+/// One entry of a directory, as given to the sink of readdir. "." and ".." are included.
+#[derive(Clone, Copy, Debug)]
+pub struct DirEntry<'a> {
+    /// The name.
+    pub name: &'a [u8],
+    /// The offset at which a later readdir goes on behind this entry. It stays valid while other entries come and go.
+    pub next_offset: u64,
+    /// Attributes of the inode.
+    pub attr: Attr,
+}
+
+/// Space and inodes of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatFs {
+    /// Bytes in a block.
+    pub block_size: u32,
+    /// Blocks of the volume.
+    pub blocks: u64,
+    /// Free blocks.
+    pub blocks_free: u64,
+    /// Free blocks for anyone but root.
+    pub blocks_available: u64,
+    /// Inodes that exist or could be made.
+    pub inodes: u64,
+    /// Inodes that could still be made.
+    pub inodes_free: u64,
+    /// Longest name.
+    pub name_max: u32,
+}
+
+/// Kind of a file lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LockKind {
+    /// Many at a time.
+    Shared,
+    /// One at a time.
+    Exclusive,
+}
+
+/// A POSIX record lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordLock {
+    /// First byte.
+    pub start: u64,
+    /// Last byte, inclusive; `u64::MAX` for "to the end".
+    pub end: u64,
+    /// Kind.
+    pub kind: LockKind,
+    /// Process that holds it, for F_GETLK.
+    pub pid: u32,
+}
+
+/// Who holds locks: one value for each process and file table (the door chooses it), or for each open file (flock).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockOwner(pub u64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_and_after_1970() {
+        for t in [Time { sec: 5, nsec: 7 }, Time { sec: -5, nsec: 0 }, Time { sec: -5, nsec: 999_999_999 }] {
+            assert_eq!(Time::from(SystemTime::from(t)), t);
+        }
+    }
+}
