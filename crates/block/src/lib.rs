@@ -1,1 +1,5 @@
-
+mod extents;
+mod index;
+mod inode;
+mod rangeset;
+mod space;

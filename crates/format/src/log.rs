@@ -74,7 +74,7 @@ media_struct! {
         block: U64,
         /// number of blocks
         count: U32,
-        /// CRC-32C of all their bytes
+        /// CRC-32C of the row of the blocks' own CRC-32Cs (4 bytes each)
         data_crc: U32,
     }
 }
@@ -89,6 +89,12 @@ media_struct! {
         /// the block that the content belongs to
         block: U64,
     }
+}
+
+/// The checksum of a cover, from the checksums of its blocks.
+pub fn cover_crc(block_crcs: &[u32]) -> u32 {
+    let row: Vec<u8> = block_crcs.iter().flat_map(|crc| crc.to_le_bytes()).collect();
+    crate::crc32c(&row)
 }
 
 /// Builds one record. Feed the parts in any order, then call [`RecordBuilder::finish`].

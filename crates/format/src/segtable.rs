@@ -1,7 +1,7 @@
 //! The inode segment table: which segments hold inodes, in the order of inode numbers.
 //!
 //! The table fills the rest of the super segment. Each of its blocks has two homes that are written in turn, so that a
-//! torn write leaves the previous state, from which the log leads to the current one.
+//! torn write, or one whose checkpoint was never completed, leaves the previous state, from which the log leads on.
 
 use crate::checksum::crc32c_without_field;
 use crate::error::{Result, check_crc, check_len, check_magic, check_range, check_rule};
@@ -33,7 +33,7 @@ media_struct! {
         crc: U32,
         /// the volume
         uuid: [u8; 16],
-        /// number of the checkpoint that wrote this block; the valid home with the larger number counts
+        /// number of the checkpoint that wrote this block; a home with a number beyond the checkpoint's does not count
         sequence: U64,
         /// position of this block in the table
         index: U32,
@@ -42,12 +42,8 @@ media_struct! {
     }
 }
 
-/// The home of table block `index` for the write with number `sequence`.
-pub fn home(index: usize, sequence: u64) -> BlockNo {
-    homes(index)[(sequence % 2) as usize]
-}
-
-/// Both homes of table block `index`.
+/// Both homes of table block `index`. A write goes to the one that does not hold the current content; of two valid ones
+/// that count the one with the larger sequence number that is not beyond the checkpoint's.
 pub fn homes(index: usize) -> [BlockNo; 2] {
     assert!(index < TABLE_BLOCKS);
     let first = TABLE_START.0 + index as u64;

@@ -1,0 +1,457 @@
+//! Checkpoints: bringing what the log holds to its home places, so that log space can be used again.
+//!
+//! A checkpoint takes the state at the end of one epoch C and runs beside everything else. An inode that is changed
+//! meanwhile keeps its image of C in `stashed`. Steps, each begun when the one before is over on the medium:
+//! 1. close epoch C and wait until it is durable;
+//! 2. write a checkpoint block that only says "C is durable", so that no recovery verifies checksums of blocks that step
+//!    3 overwrites;
+//! 3. write the inodes to their slots, logged pages to their blocks, changed blocks of the inode segment table to their
+//!    other homes; flush;
+//! 4. write the checkpoint block that lets recovery begin behind C; only then is the log space free.
+//!
+//! A crash between any two of these leaves the log whole: recovery begins at the old checkpoint and finds every image.
+
+use crate::core::{Core, Logged, Res, Stop, Wait};
+use crate::epoch::Reason;
+use crate::inode::{IN_CHECKPOINT, SINCE_CHECKPOINT, Slot};
+use crate::io::{Io, IoKind};
+use foldhash::fast::FixedState;
+use format::checkpoint::{CHECKPOINTS, Checkpoint};
+use format::limits::{BLOCK_SIZE, SEGMENT_BLOCKS};
+use format::segtable::{ENTRIES_PER_BLOCK, encode as encode_table, homes};
+use format::{BlockNo, Epoch, SegNo};
+use media::{BufRef, Op, Request};
+use std::collections::HashMap;
+
+/// Blocks in one write of inodes.
+const BATCH: usize = 128;
+/// Writes of a checkpoint on their way at a time.
+const IN_FLIGHT_MAX: usize = 16;
+const PER_CHUNK: u32 = SEGMENT_BLOCKS as u32;
+
+/// What is on its way to the medium, or waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    AwaitDurable,
+    MarkWrite,
+    MarkFlush,
+    Homes,
+    HomesFlush,
+    BlockWrite,
+    BlockFlush,
+}
+
+/// A checkpoint on its way.
+pub(crate) struct Checkpointing {
+    epoch: u64,
+    step: Step,
+    /// Transfers of the current step that have not completed.
+    pub in_flight: usize,
+    /// Inodes to be written, sorted, and how many are done.
+    slots: Vec<Slot>,
+    next_slot: usize,
+    /// Chunks whose segment was never written as a whole.
+    fresh: Vec<u32>,
+    pub stashed: HashMap<Slot, Box<[u8]>, FixedState>,
+    /// Images of overwrites, by block.
+    pub pages: HashMap<u64, Logged, FixedState>,
+    pages_todo: Vec<u64>,
+    /// The inode segment table at the end of the epoch.
+    table: Vec<u32>,
+    tables_written: bool,
+    new_homes: Vec<(usize, u8, Vec<u32>)>,
+    /// Where the log goes on behind the epoch, and the checksum to which its next record is chained.
+    pub log_end: Option<(u64, u32)>,
+}
+
+impl Checkpointing {
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+}
+
+impl Core {
+    /// Begins a checkpoint of everything up to now. `Wait` when the epoch cannot be closed yet.
+    pub fn begin_checkpoint(&mut self) -> Res<()> {
+        if !self.slab.empty_chunks().is_empty() {
+            self.close_epoch_for(Reason::Background)?;
+            self.release_empty_chunks();
+        }
+        let epoch = self.close_epoch_for(Reason::Background)?;
+        self.flush_wanted = self.flush_wanted.max(epoch);
+        let mut slots = std::mem::take(&mut self.since_checkpoint);
+        slots.retain(|&s| self.slab.chunk(s / PER_CHUNK).is_some());
+        slots.sort_unstable();
+        slots.dedup();
+        for &slot in &slots {
+            let inode = self.slab.get_mut(slot);
+            inode.flags = inode.flags & !SINCE_CHECKPOINT | IN_CHECKPOINT;
+        }
+        let pages = std::mem::take(&mut self.logged);
+        let mut pages_todo: Vec<u64> = pages.keys().copied().collect();
+        pages_todo.sort_unstable_by(|a, b| b.cmp(a));
+        let fresh =
+            (0..self.slab.table_len()).filter(|&i| self.slab.chunk(i).is_some_and(|c| !c.initialized)).collect();
+        self.checkpoint_wanted = false;
+        let table = self.slab.table().map(|s| s.map_or(0, |s| s.0)).collect();
+        let log_end = self.log_end();
+        self.checkpointing = Some(Box::new(Checkpointing {
+            epoch,
+            step: Step::AwaitDurable,
+            in_flight: 0,
+            slots,
+            next_slot: 0,
+            fresh,
+            stashed: HashMap::default(),
+            pages,
+            pages_todo,
+            table,
+            tables_written: false,
+            new_homes: Vec::new(),
+            log_end,
+        }));
+        self.advance();
+        Ok(())
+    }
+
+    /// Segments of inodes that hold none any more can take another role.
+    fn release_empty_chunks(&mut self) {
+        for index in self.slab.empty_chunks() {
+            // The slot itself must not be in the record that is being built.
+            if self.running.slots.iter().any(|s| s / PER_CHUNK == index) {
+                continue;
+            }
+            if let Some(segment) = self.slab.remove_chunk(index) {
+                self.running.assignments.push((index, 0));
+                self.give_back(crate::space::Run { block: segment.first_block(), count: PER_CHUNK });
+            }
+        }
+    }
+
+    /// Moves the running checkpoint on. Called whenever one of its transfers has completed, or an epoch became durable.
+    pub fn drive_checkpoint(&mut self) {
+        while let Some(c) = &mut self.checkpointing {
+            if self.latched.is_some() || (c.in_flight > 0 && c.step != Step::Homes) {
+                return;
+            }
+            let epoch = c.epoch;
+            let next = match c.step {
+                Step::AwaitDurable if self.durable < epoch => return,
+                Step::AwaitDurable if self.recorded >= epoch || (c.slots.is_empty() && c.pages.is_empty()) => {
+                    Step::Homes
+                }
+                Step::AwaitDurable => {
+                    let mark = Checkpoint {
+                        sequence: self.checkpoint.sequence + 1,
+                        durable_epoch: Epoch(epoch),
+                        ..self.unclean_checkpoint()
+                    };
+                    if !self.write_checkpoint_block(mark) {
+                        return;
+                    }
+                    Step::MarkWrite
+                }
+                Step::MarkWrite => {
+                    self.checkpoint_flush();
+                    Step::MarkFlush
+                }
+                Step::MarkFlush => {
+                    self.recorded_until(epoch);
+                    Step::Homes
+                }
+                Step::Homes => {
+                    if !self.write_homes() || self.checkpointing.as_ref().is_some_and(|c| c.in_flight > 0) {
+                        return;
+                    }
+                    self.checkpoint_flush();
+                    Step::HomesFlush
+                }
+                Step::HomesFlush => {
+                    let Some((end, chain)) = c.log_end else { return };
+                    let table_len = c.table.iter().rposition(|&s| s != 0).map_or(0, |i| i + 1);
+                    let block = Checkpoint {
+                        sequence: self.checkpoint.sequence + 1,
+                        epoch: Epoch(epoch),
+                        log_position: end % self.log.capacity(),
+                        chain,
+                        inode_segments: table_len as u32,
+                        durable_epoch: Epoch(epoch.max(self.checkpoint.durable_epoch.0)),
+                        ..self.unclean_checkpoint()
+                    };
+                    if !self.write_checkpoint_block(block) {
+                        return;
+                    }
+                    Step::BlockWrite
+                }
+                Step::BlockWrite => {
+                    self.checkpoint_flush();
+                    Step::BlockFlush
+                }
+                Step::BlockFlush => return self.end_checkpoint(),
+            };
+            if let Some(c) = &mut self.checkpointing {
+                c.step = next;
+            }
+        }
+    }
+
+    /// The checkpoint as it stands, without what only holds after a clean stop.
+    fn unclean_checkpoint(&self) -> Checkpoint {
+        let current = self.checkpoint.clone();
+        Checkpoint { clean: false, index_runs: Vec::new(), index_pieces: 0, index_inodes: 0, ..current }
+    }
+
+    fn checkpoint_io(&mut self, request: Request, kind: IoKind) {
+        if let Some(c) = &mut self.checkpointing {
+            c.in_flight += 1;
+        }
+        self.submit(request, Io { kind, epoch: None });
+    }
+
+    fn checkpoint_flush(&mut self) {
+        if self.geometry.volatile_cache {
+            self.counters.flushes += 1;
+            self.checkpoint_io(Request::flush(0), IoKind::Checkpoint { buffer: None, frame: None });
+        }
+    }
+
+    /// Writes one block from scratch memory; false when there is none now.
+    fn checkpoint_write(&mut self, at: BlockNo, bytes: &[u8]) -> bool {
+        let Some(buffer) = self.scratch.take(bytes.len() / BLOCK_SIZE) else { return false };
+        self.scratch.fill(&buffer, |to| to.copy_from_slice(bytes));
+        let buf = self.scratch.buf_ref(&buffer, 0, bytes.len());
+        let buffer = Some(self.ios.share(buffer, 1));
+        self.checkpoint_io(
+            Request::transfer(Op::Write, at.byte(), buf, 0),
+            IoKind::Checkpoint { buffer, frame: None },
+        );
+        true
+    }
+
+    fn write_checkpoint_block(&mut self, block: Checkpoint) -> bool {
+        let at = CHECKPOINTS[(block.sequence % 2) as usize];
+        let written = self.checkpoint_write(at, &block.encode());
+        if written {
+            self.checkpoint = block;
+        }
+        written
+    }
+
+    /// Submits home writes, a bounded number at a time; true when all were submitted.
+    fn write_homes(&mut self) -> bool {
+        loop {
+            let Some(c) = &mut self.checkpointing else { return true };
+            if c.in_flight >= IN_FLIGHT_MAX {
+                return false;
+            }
+            let more = if let Some(&block) = c.pages_todo.last() {
+                self.write_page_home(block)
+            } else if let Some(&index) = c.fresh.last() {
+                self.write_fresh_chunk(index)
+            } else if c.next_slot < c.slots.len() {
+                self.write_slots()
+            } else if !c.tables_written {
+                self.write_tables()
+            } else {
+                return true;
+            };
+            if !more {
+                return false;
+            }
+        }
+    }
+
+    fn write_page_home(&mut self, block: u64) -> bool {
+        let Some(c) = &mut self.checkpointing else { return true };
+        c.pages_todo.pop();
+        // The entry stays: until the checkpoint is over the block must not be overwritten by others.
+        let frame = c.pages.get_mut(&block).and_then(|p| p.frame.take());
+        if let Some(frame) = frame {
+            let buf = BufRef { arena: self.cache_arena, offset: frame.offset(), len: BLOCK_SIZE as u32 };
+            self.checkpoint_io(
+                Request::transfer(Op::Write, BlockNo(block).byte(), buf, 0),
+                IoKind::Checkpoint { buffer: None, frame: Some(frame) },
+            );
+        }
+        true
+    }
+
+    /// Fills `to` with the block that slot `slot` should have at the end of the checkpoint's epoch; zeros when the slot was
+    /// never used until then.
+    fn fill_slot(&mut self, slot: Slot, image: &mut Vec<u8>, to: &mut [u8]) {
+        image.clear();
+        let flags = self.slab.get(slot).flags;
+        let stashed = self.checkpointing.as_mut().and_then(|c| c.stashed.remove(&slot));
+        if let Some(stashed) = stashed {
+            format::inode::fill_block(&stashed, to);
+        } else if flags & IN_CHECKPOINT != 0 {
+            self.encode_image(slot, image);
+            self.slab.get_mut(slot).flags &= !IN_CHECKPOINT;
+            format::inode::fill_block(image, to);
+        } else {
+            to.fill(0);
+        }
+    }
+
+    /// Writes a segment that has just become an inode segment as a whole: whatever it held before must not be taken for
+    /// inodes.
+    fn write_fresh_chunk(&mut self, index: u32) -> bool {
+        let Some(chunk) = self.slab.chunk(index) else {
+            self.checkpointing.as_mut().map(|c| c.fresh.pop());
+            return true;
+        };
+        let segment = chunk.segment;
+        let mut buffers = Vec::new();
+        for _ in 0..SEGMENT_BLOCKS / BATCH {
+            match self.scratch.take(BATCH) {
+                Some(buffer) => buffers.push(buffer),
+                None => {
+                    buffers.into_iter().for_each(|b| self.scratch.give_back(b));
+                    return false;
+                }
+            }
+        }
+        let mut block = vec![0; BATCH * BLOCK_SIZE];
+        let mut image = Vec::new();
+        for (i, buffer) in buffers.into_iter().enumerate() {
+            for (j, to) in block.chunks_exact_mut(BLOCK_SIZE).enumerate() {
+                self.fill_slot(index * PER_CHUNK + (i * BATCH + j) as u32, &mut image, to);
+            }
+            self.scratch.fill(&buffer, |to| to.copy_from_slice(&block));
+            let buf = self.scratch.buf_ref(&buffer, 0, block.len());
+            let buffer = Some(self.ios.share(buffer, 1));
+            let at = BlockNo(segment.first_block().0 + (i * BATCH) as u64);
+            self.checkpoint_io(
+                Request::transfer(Op::Write, at.byte(), buf, 0),
+                IoKind::Checkpoint { buffer, frame: None },
+            );
+        }
+        self.counters.inode_blocks += SEGMENT_BLOCKS as u64;
+        if let Some(chunk) = self.slab.chunk_mut(index) {
+            chunk.initialized = true;
+        }
+        if let Some(c) = &mut self.checkpointing {
+            c.fresh.pop();
+            c.slots.retain(|&s| s / PER_CHUNK != index);
+        }
+        true
+    }
+
+    /// Writes one run of neighbouring slots.
+    fn write_slots(&mut self) -> bool {
+        let Some(c) = &self.checkpointing else { return true };
+        let first = c.slots[c.next_slot];
+        let mut n = 1;
+        while n < BATCH
+            && c.slots.get(c.next_slot + n) == Some(&(first + n as u32))
+            && (first + n as u32) / PER_CHUNK == first / PER_CHUNK
+        {
+            n += 1;
+        }
+        let Ok(at) = self.slot_block(first) else {
+            // The segment took another role in the meantime; the log knows.
+            self.checkpointing.as_mut().map(|c| c.next_slot += n).unwrap_or(());
+            return true;
+        };
+        let Some(buffer) = self.scratch.take(n) else { return false };
+        let mut image = Vec::new();
+        let arena = self.scratch.arena.clone();
+        for i in 0..n {
+            // SAFETY: the buffer was just taken and no transfer uses it yet.
+            unsafe {
+                arena.with_mut(buffer.offset() + (i * BLOCK_SIZE) as u64, BLOCK_SIZE, |to| {
+                    self.fill_slot(first + i as u32, &mut image, to)
+                })
+            }
+        }
+        let buf = self.scratch.buf_ref(&buffer, 0, n * BLOCK_SIZE);
+        let buffer = Some(self.ios.share(buffer, 1));
+        self.checkpoint_io(
+            Request::transfer(Op::Write, at.byte(), buf, 0),
+            IoKind::Checkpoint { buffer, frame: None },
+        );
+        self.counters.inode_blocks += n as u64;
+        if let Some(c) = &mut self.checkpointing {
+            c.next_slot += n;
+        }
+        true
+    }
+
+    /// Writes the blocks of the inode segment table that changed, each to its other home. They count once the checkpoint
+    /// block with their sequence number is there.
+    fn write_tables(&mut self) -> bool {
+        let Some(c) = &self.checkpointing else { return true };
+        let sequence = self.checkpoint.sequence + 1;
+        let mut writes = Vec::new();
+        for (index, part) in c.table.chunks(ENTRIES_PER_BLOCK).enumerate() {
+            let current = self.table_homes.get(index);
+            if current.is_none_or(|(_, entries)| entries != part) {
+                let home = current.map_or(0, |(home, _)| 1 - home);
+                writes.push((index, home, part.to_vec()));
+            }
+        }
+        for (index, home, entries) in &writes {
+            let segments: Vec<Option<SegNo>> = entries.iter().map(|&s| (s != 0).then_some(SegNo(s))).collect();
+            let block = encode_table(&self.uuid, sequence, *index, &segments);
+            if !self.checkpoint_write(homes(*index)[*home as usize], &block) {
+                return false;
+            }
+        }
+        if let Some(c) = &mut self.checkpointing {
+            c.tables_written = true;
+            c.new_homes = writes;
+        }
+        true
+    }
+
+    fn end_checkpoint(&mut self) {
+        let Some(c) = self.checkpointing.take() else { return };
+        for (index, home, entries) in c.new_homes {
+            if self.table_homes.len() <= index {
+                self.table_homes.resize(index + 1, (1, Vec::new()));
+            }
+            self.table_homes[index] = (home, entries);
+        }
+        if let Some((end, _)) = c.log_end {
+            self.log.tail = end;
+        }
+        self.recorded_until(c.epoch);
+        self.checkpoints_done += 1;
+        self.counters.checkpoints += 1;
+        // Blocks that were held because of an image in the log: the log no longer has it.
+        let held = std::mem::take(&mut self.held);
+        for (run, epoch) in held {
+            let image = (run.block.0..run.block.0 + run.count as u64).any(|b| self.has_image(b));
+            match image {
+                true => self.held.push((run, epoch)),
+                false if epoch <= self.recorded => {
+                    self.space.free(run);
+                    self.discard_freed(&[run]);
+                }
+                false => self.space.quarantine(run, epoch),
+            }
+        }
+        self.drop_clean_tails();
+        self.wake(Wait::Progress);
+        self.advance();
+    }
+
+    /// Discards segments that became free as a whole. While a discard is on its way its segment is not given out.
+    pub fn discard_freed(&mut self, runs: &[crate::space::Run]) {
+        if !self.options.discard || !self.geometry.discard {
+            return;
+        }
+        for run in runs {
+            let first = run.block.segment().0;
+            let last = BlockNo(run.block.0 + run.count as u64 - 1).segment().0;
+            for seg in first..=last {
+                let whole = crate::space::Run { block: SegNo(seg).first_block(), count: PER_CHUNK };
+                if self.space.is_free(whole) && self.space.claim(whole) {
+                    let bytes = format::limits::SEGMENT_SIZE as u64;
+                    let request = Request::range(Op::Discard, whole.block.byte(), bytes, 0);
+                    self.submit(request, Io { kind: IoKind::Discard { run: whole }, epoch: None });
+                }
+            }
+        }
+    }
+}

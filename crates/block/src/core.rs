@@ -1,0 +1,427 @@
+//! The engine's state, and the rules for changing it.
+//!
+//! [`Core`] is a state machine without threads: operations are ordinary functions that either finish or say what they wait
+//! for ([`Stop::Wait`]) having changed nothing that a repetition would not redo; the caller repeats them when woken.
+//! Completions of the device come in through `complete` (io.rs), time through `background` (worker.rs). One lock guards
+//! all of it; no operation holds the lock while it waits. An uncontended lock costs less than handing a request to
+//! another thread, which is why callers run operations themselves (docs/DESIGN.md, "Who runs an operation").
+//!
+//! Every change goes through [`Core::edit`]: it joins the inode to the running epoch, and preserves the image that a
+//! running checkpoint still has to write.
+
+use crate::checkpoint::Checkpointing;
+use crate::epoch::{EpochState, Running};
+use crate::handles::Handles;
+use crate::index::Index;
+use crate::inode::{IN_CHECKPOINT, Inode, SINCE_CHECKPOINT, Slab, Slot};
+use crate::io::Ios;
+use crate::ring::LogRing;
+use crate::scratch::Scratch;
+use crate::space::{Run, Space};
+use crate::tails::Loading;
+use foldhash::fast::FixedState;
+use format::BlockNo;
+use format::checkpoint::Checkpoint;
+use fs::cache::{FrameNo, PageCache, PageKey};
+use fs::{Error, Time};
+use media::{ArenaId, Geometry, Media};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+/// What an operation waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Wait {
+    /// The tail of this inode to be loaded.
+    Tail(Slot),
+    /// A page to be read.
+    Page(PageKey),
+    /// Durability of an epoch.
+    Durable(u64),
+    /// Something that frees memory, log space or blocks.
+    Progress,
+}
+
+/// Why an operation did not finish.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    Error(Error),
+    Wait(Wait),
+}
+
+impl From<Error> for Stop {
+    fn from(e: Error) -> Self {
+        Stop::Error(e)
+    }
+}
+impl From<format::FormatError> for Stop {
+    fn from(e: format::FormatError) -> Self {
+        Stop::Error(e.into())
+    }
+}
+
+pub(crate) type Res<T> = Result<T, Stop>;
+
+/// Source of time: the real clocks, or a test's.
+pub trait Clock: Send + Sync {
+    /// Time for inodes.
+    fn now(&self) -> Time;
+    /// Time since any fixed moment, for time-outs; never goes back.
+    fn monotonic(&self) -> Duration;
+}
+
+/// The clocks of the machine.
+#[derive(Debug, Default)]
+pub struct RealClock;
+
+impl Clock for RealClock {
+    fn now(&self) -> Time {
+        Time::now()
+    }
+    fn monotonic(&self) -> Duration {
+        static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+        START.get_or_init(std::time::Instant::now).elapsed()
+    }
+}
+
+/// How a volume is opened.
+#[derive(Clone)]
+pub struct OpenOptions {
+    /// Bytes of the page cache.
+    pub cache_bytes: usize,
+    /// Writers wait while more bytes than this are dirty or on their way to the device. At most half of the cache.
+    pub dirty_bytes_max: usize,
+    /// Changes are made durable when they are this old.
+    pub dirty_age_max: Duration,
+    /// Longest read-ahead of a sequential reader, bytes.
+    pub read_ahead_max: usize,
+    /// Nothing is written, not even the log of an unclean volume is replayed on the medium.
+    pub read_only: bool,
+    /// Whole free segments are discarded once their blocks may be reused.
+    pub discard: bool,
+    /// Source of time.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions {
+            cache_bytes: 256 << 20,
+            dirty_bytes_max: 96 << 20,
+            dirty_age_max: Duration::from_secs(5),
+            read_ahead_max: 4 << 20,
+            read_only: false,
+            discard: false,
+            clock: Arc::new(RealClock),
+        }
+    }
+}
+
+/// What an engine did since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Epochs committed.
+    pub epochs: u64,
+    /// Flushes sent to the device.
+    pub flushes: u64,
+    /// Blocks of log records.
+    pub log_blocks: u64,
+    /// Data blocks written to new places or into unwritten extents.
+    pub data_blocks: u64,
+    /// Data blocks overwritten in place.
+    pub overwritten_blocks: u64,
+    /// Data blocks whose content went into log records.
+    pub logged_pages: u64,
+    /// Blocks read for file data, read-ahead included.
+    pub read_blocks: u64,
+    /// Checkpoints completed.
+    pub checkpoints: u64,
+    /// Inode blocks written by checkpoints.
+    pub inode_blocks: u64,
+    /// Times a writer waited for dirty pages to be written.
+    pub throttled: u64,
+}
+
+/// A page whose newest content stands in the log and not yet at its block.
+pub(crate) struct Logged {
+    /// Pinned; the content to be written home.
+    pub frame: Option<FrameNo>,
+}
+
+/// See the module documentation.
+pub(crate) struct Core {
+    pub media: Arc<dyn Media>,
+    pub geometry: Geometry,
+    pub options: OpenOptions,
+    pub uuid: [u8; 16],
+    pub strict: bool,
+    pub read_only: bool,
+    /// After a failed write, memory and medium may differ: nothing more is written, every change is refused.
+    pub latched: Option<String>,
+    pub closing: bool,
+
+    pub slab: Slab,
+    pub index: Index,
+    pub space: Space,
+    /// Blocks held back for metadata.
+    pub keep: u64,
+    pub handles: Handles,
+
+    pub cache: PageCache,
+    pub cache_arena: ArenaId,
+    pub scratch: Scratch,
+    pub ios: Ios,
+    /// Frames on their way to the device.
+    pub frames_in_flight: usize,
+    pub read_errors: HashMap<PageKey, Error, FixedState>,
+    pub loading: HashMap<Slot, Loading, FixedState>,
+    /// Inodes with a tail in memory, in the order in which they were loaded.
+    pub tails: VecDeque<Slot>,
+
+    pub running: Running,
+    /// Closed epochs that are not durable, oldest first.
+    pub epochs: VecDeque<EpochState>,
+    pub log: LogRing,
+    pub durable: u64,
+    /// An epoch that a durable record or checkpoint names as durable.
+    pub recorded: u64,
+    pub flush_in_flight: bool,
+    pub flush_wanted: u64,
+    /// A caller of fsync waits for the running epoch, which will be closed when the flush in flight is done.
+    pub close_wanted: bool,
+    /// Blocks written by epochs that are not recorded as durable: (count, epoch) by first block.
+    pub guards: BTreeMap<u64, (u32, u64)>,
+    /// First blocks of the guards of durable epochs, oldest first.
+    pub guard_epochs: VecDeque<(u64, Vec<u64>)>,
+    /// Blocks with an overwrite in place on its way.
+    pub overwriting: HashSet<u64, FixedState>,
+    pub logged: HashMap<u64, Logged, FixedState>,
+    /// Freed blocks with an image in the log, with the epoch that freed them.
+    pub held: Vec<(Run, u64)>,
+
+    pub checkpoint: Checkpoint,
+    pub checkpointing: Option<Box<Checkpointing>>,
+    pub checkpoint_wanted: bool,
+    pub checkpoints_done: u64,
+    /// Inodes changed since the last checkpoint began.
+    pub since_checkpoint: Vec<Slot>,
+    /// Which home of each table block is current, and its content.
+    pub table_homes: Vec<(u8, Vec<u32>)>,
+
+    pub waiters: HashMap<Wait, Vec<Waker>, FixedState>,
+    pub durable_waiters: Vec<(u64, Waker)>,
+    /// To be woken when the lock is released.
+    pub woken: Vec<Waker>,
+    /// Requests were queued: the medium must be kicked when the lock is released.
+    pub kick: bool,
+    /// The worker must look at the state when the lock is released.
+    pub wake_worker: bool,
+    /// When the worker will next look by itself.
+    pub worker_deadline: Option<Duration>,
+    pub counters: Counters,
+}
+
+impl Core {
+    pub fn now(&self) -> Time {
+        self.options.clock.now()
+    }
+    pub fn monotonic(&self) -> Duration {
+        self.options.clock.monotonic()
+    }
+
+    /// Fails unless the volume may be changed. Called first by every operation that changes something.
+    pub fn writable(&self) -> Result<(), Error> {
+        if let Some(why) = &self.latched {
+            return Err(Error::Latched(why.clone()));
+        }
+        if self.closing {
+            return Err(Error::Closed);
+        }
+        if self.read_only {
+            return Err(Error::ReadOnly);
+        }
+        Ok(())
+    }
+
+    /// As [`Core::writable`], and waits while the running epoch must not grow.
+    pub fn admit(&mut self) -> Res<()> {
+        self.writable()?;
+        if self.running.gate.is_some() {
+            return Err(Stop::Wait(Wait::Progress));
+        }
+        if self.running.bytes > self.log.record_max() / 2 {
+            self.close_epoch(false)?;
+        }
+        Ok(())
+    }
+
+    /// Latches the volume: the medium may no longer be what memory says.
+    pub fn latch(&mut self, why: String) {
+        if self.latched.is_none() {
+            tracing::error!("{}: volume latched read-only: {why}", self.geometry.name);
+            self.latched = Some(why);
+        }
+        // Everybody who waits must see it.
+        let keys: Vec<Wait> = self.waiters.keys().copied().collect();
+        keys.into_iter().for_each(|k| self.wake(k));
+        self.wake_durable(u64::MAX);
+        self.wake_worker = true;
+    }
+
+    /// The inode, to be changed: joins it to the running epoch. The tail must be in memory (or empty) unless the inode is
+    /// about to be freed.
+    pub fn edit(&mut self, slot: Slot) -> &mut Inode {
+        if self.slab.get(slot).flags & IN_CHECKPOINT != 0 {
+            self.stash(slot);
+        }
+        self.join_epoch(slot);
+        self.slab.get_mut(slot)
+    }
+
+    fn join_epoch(&mut self, slot: Slot) {
+        let inode = self.slab.get_mut(slot);
+        let epoch = self.running.epoch;
+        if inode.epoch == epoch && inode.flags & SINCE_CHECKPOINT != 0 {
+            return;
+        }
+        inode.epoch = epoch;
+        if inode.flags & SINCE_CHECKPOINT == 0 {
+            inode.flags |= SINCE_CHECKPOINT;
+            self.since_checkpoint.push(slot);
+        }
+        let inode = self.slab.get(slot);
+        let mut bytes = 224 + inode.name.bytes().len();
+        if let Some(tail) = &inode.tail {
+            bytes += match &tail.data {
+                crate::inode::Data::Inline(data) => data.len(),
+                crate::inode::Data::Extents(map) => map.len().min(128) * 24,
+            } + format::xattr::encoded_len(&tail.xattrs).min(512);
+        }
+        self.running.slots.push(slot);
+        self.running.bytes += bytes;
+        self.note_change();
+    }
+
+    /// The running epoch is no longer empty: its age counts from now.
+    pub fn note_change(&mut self) {
+        if self.running.since.is_none() {
+            let now = self.monotonic();
+            self.running.since = Some(now);
+            let due = now + self.options.dirty_age_max;
+            if self.worker_deadline.is_none_or(|d| d > due) {
+                self.wake_worker = true;
+            }
+        }
+    }
+
+    /// Replaces the content of a slot by a new inode, keeping its place in epoch and checkpoint.
+    pub fn put(&mut self, slot: Slot, inode: Inode) {
+        let old = self.edit(slot);
+        let (flags, epoch) = (old.flags & SINCE_CHECKPOINT, old.epoch);
+        *old = Inode { flags: inode.flags | flags, epoch, ..inode };
+    }
+
+    /// Makes the waiters on `key` try again.
+    pub fn wake(&mut self, key: Wait) {
+        if let Some(wakers) = self.waiters.remove(&key) {
+            self.woken.extend(wakers);
+        }
+    }
+
+    pub fn wake_durable(&mut self, epoch: u64) {
+        let mut i = 0;
+        while i < self.durable_waiters.len() {
+            if self.durable_waiters[i].0 <= epoch {
+                self.woken.push(self.durable_waiters.swap_remove(i).1);
+            } else {
+                i += 1;
+            }
+        }
+    }
+
+    /// Registers a waiter.
+    pub fn wait(&mut self, wait: Wait, waker: &Waker) {
+        match wait {
+            Wait::Durable(epoch) => self.durable_waiters.push((epoch, waker.clone())),
+            key => self.waiters.entry(key).or_default().push(waker.clone()),
+        }
+    }
+
+    /// Gives blocks back that a committed or the running epoch may refer to.
+    pub fn give_back(&mut self, run: Run) {
+        let epoch = self.running.epoch;
+        self.running.uncover(run);
+        let end = run.block.0 + run.count as u64;
+        let cache = &mut self.cache;
+        self.running.pages.retain(|p| {
+            let stays = !(run.block.0..end).contains(&p.2);
+            if !stays {
+                cache.unpin(p.3);
+            }
+            stays
+        });
+        let mut at = run.block.0;
+        let end = at + run.count as u64;
+        if self.logged.is_empty() && self.checkpointing.as_ref().is_none_or(|c| c.pages.is_empty()) {
+            self.space.quarantine(run, epoch);
+            self.note_change();
+            return;
+        }
+        while at < end {
+            let held = self.has_image(at);
+            let mut n = 1;
+            while at + n < end && self.has_image(at + n) == held {
+                n += 1;
+            }
+            let part = Run { block: BlockNo(at), count: n as u32 };
+            if held {
+                self.held.push((part, epoch));
+            } else {
+                self.space.quarantine(part, epoch);
+            }
+            at += n;
+        }
+        self.note_change();
+    }
+
+    /// Whether recovery might write an image from the log to this block.
+    pub fn has_image(&self, block: u64) -> bool {
+        self.logged.contains_key(&block)
+            || self.checkpointing.as_ref().is_some_and(|c| c.pages.contains_key(&block))
+    }
+
+    /// Whether the block may be overwritten in place: no recovery would verify its checksum or write an older image to it.
+    pub fn may_overwrite(&self, block: u64) -> bool {
+        let guarded = self.guards.range(..=block).next_back().is_some_and(|(s, (n, _))| block < s + *n as u64);
+        !guarded
+            && !self.running.covers.contains_key(&block)
+            && !self.running.pages.iter().any(|p| p.2 == block)
+            && !self.has_image(block)
+    }
+
+    /// Reserves blocks for a delayed allocation. When space is waiting to be freed, starts freeing it and waits; `ticket`
+    /// remembers that between repetitions.
+    pub fn reserve(&mut self, blocks: u64, ticket: &mut Option<u64>) -> Res<()> {
+        if blocks == 0 || self.space.reserve(blocks, self.keep) {
+            return Ok(());
+        }
+        self.wait_for_space(ticket)
+    }
+
+    /// Waits for a checkpoint to free what can be freed; `NoSpace` when it did and that was not enough.
+    pub fn wait_for_space(&mut self, ticket: &mut Option<u64>) -> Res<()> {
+        if self.space.quarantined() == 0 && self.held.is_empty() {
+            return Err(Error::NoSpace.into());
+        }
+        // A checkpoint that runs already began before the latest frees; the one after it frees them.
+        let due = *ticket
+            .get_or_insert(self.checkpoints_done + 1 + self.checkpointing.is_some() as u64);
+        if self.checkpoints_done >= due {
+            return Err(Error::NoSpace.into());
+        }
+        self.checkpoint_wanted = true;
+        self.wake_worker = true;
+        Err(Stop::Wait(Wait::Progress))
+    }
+}

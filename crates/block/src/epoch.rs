@@ -1,0 +1,402 @@
+//! Epochs: closing one, writing its record, and learning that it is durable (BarrierFS, sections 4.2 and 4.3; its commit
+//! task is [`Core::close_epoch`] and [`Core::dispatch_records`], its flush task [`Core::advance`]).
+//!
+//! Life of an epoch: running -> closed (its record is built) -> dispatched (record and data are on their way, in any order)
+//! -> written (all of it completed) -> durable (a flush submitted after that has completed, and the epochs before are
+//! durable) -> recorded (a durable record or checkpoint says that it is durable).
+//!
+//! Nothing is waited for between data and record: the record carries the checksums of the data. Many epochs may be in
+//! flight. An epoch that is not *recorded* may still be verified by a recovery, so until then its blocks are guarded
+//! against being overwritten in place, and the blocks that it freed stay in quarantine.
+
+use crate::core::{Core, Logged, Res, Stop, Wait};
+use crate::inode::Slot;
+use crate::io::{Io, IoKind};
+use crate::space::Run;
+use format::log::{RecordBuilder, RecordId, cover_crc};
+use format::{BlockNo, Epoch, Ino};
+use fs::Error;
+use fs::cache::FrameNo;
+use media::{Flags, Op, Request};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Dirty pages that one barrier or sync puts into its log record instead of writing them to their blocks first.
+const LOGGED_PAGES_MAX: usize = 16;
+
+/// Why an epoch is closed; decides how overwrites are treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// fsync, sync, clean stop: order and durability.
+    Sync,
+    /// fbarrier: order.
+    Barrier,
+    /// Age, memory, log space: nobody asked for order, plain overwrites go in place.
+    Background,
+}
+
+/// The epoch that changes join.
+pub(crate) struct Running {
+    pub epoch: u64,
+    /// Inodes changed in this epoch.
+    pub slots: Vec<Slot>,
+    /// Estimate of the record's size.
+    pub bytes: usize,
+    /// When the first change came.
+    pub since: Option<Duration>,
+    /// No more changes: the epoch is being closed and waits for memory.
+    pub gate: Option<Reason>,
+    /// Checksums of the blocks written for this epoch.
+    pub covers: BTreeMap<u64, u32>,
+    pub assignments: Vec<(u32, u32)>,
+    /// Files with dirty pages.
+    pub dirty_files: BTreeSet<Slot>,
+    /// Pages whose content goes into the record: (inode, page, block, pinned frame).
+    pub pages: Vec<(Slot, u64, u64, FrameNo)>,
+    /// Transfers dispatched for this epoch that have not completed.
+    pub in_flight: u32,
+    /// Something was written in place, so that a sync must flush even if nothing else changed.
+    pub wrote: bool,
+}
+
+impl Running {
+    pub fn new(epoch: u64) -> Running {
+        Running {
+            epoch,
+            slots: Vec::new(),
+            bytes: 0,
+            since: None,
+            gate: None,
+            covers: BTreeMap::new(),
+            assignments: Vec::new(),
+            dirty_files: BTreeSet::new(),
+            pages: Vec::new(),
+            in_flight: 0,
+            wrote: false,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+            && self.dirty_files.is_empty()
+            && self.covers.is_empty()
+            && self.assignments.is_empty()
+            && self.pages.is_empty()
+            && self.in_flight == 0
+            && !self.wrote
+    }
+
+    /// Forgets the checksums of blocks that no longer belong to this epoch.
+    pub fn uncover(&mut self, run: Run) {
+        let end = run.block.0 + run.count as u64;
+        if self.covers.range(run.block.0..end).next().is_some() {
+            let inside: Vec<u64> = self.covers.range(run.block.0..end).map(|(&b, _)| b).collect();
+            inside.iter().for_each(|b| {
+                self.covers.remove(b);
+            });
+        }
+    }
+}
+
+/// A closed epoch.
+pub(crate) struct EpochState {
+    pub epoch: u64,
+    pub in_flight: u32,
+    /// The record, until there is log space and memory to write it.
+    pending: Option<PendingRecord>,
+    /// The durable epoch that the record names.
+    recorded: u64,
+    /// Transfers besides the record belong to the epoch.
+    wrote: bool,
+    /// The record was written with FUA and nothing else belongs to the epoch.
+    fua: bool,
+    /// Blocks guarded by this epoch.
+    guarded: Vec<u64>,
+}
+
+struct PendingRecord {
+    builder: RecordBuilder,
+    pages: Vec<(u64, FrameNo)>,
+    time: u64,
+}
+
+impl Core {
+    /// The newest closed epoch.
+    pub fn last_closed(&self) -> u64 {
+        self.running.epoch - 1
+    }
+
+    /// As [`Core::close_epoch_for`], for order (`durable` false) or durability.
+    pub fn close_epoch(&mut self, durable: bool) -> Res<u64> {
+        self.close_epoch_for(if durable { Reason::Sync } else { Reason::Background })
+    }
+
+    /// Closes the running epoch and dispatches it. Returns the epoch that holds everything changed so far. For
+    /// [`Reason::Sync`] it also asks for durability, which [`Wait::Durable`] waits for.
+    pub fn close_epoch_for(&mut self, reason: Reason) -> Res<u64> {
+        if let Some(why) = &self.latched {
+            return Err(Error::Latched(why.clone()).into());
+        }
+        if !self.running.is_empty() {
+            if self.epochs.back().is_some_and(|e| e.pending.is_some()) {
+                // One record waits for log space already: let it go first.
+                self.running.gate = Some(reason);
+                return Err(Stop::Wait(Wait::Progress));
+            }
+            self.running.gate = Some(reason);
+            let ordered = self.strict || reason != Reason::Background;
+            let logged = ordered && self.cache.dirty() <= LOGGED_PAGES_MAX;
+            self.write_back_all(ordered, logged)?;
+            self.place_tails()?;
+            self.running.gate = None;
+            self.build_record();
+            self.wake(Wait::Progress);
+        }
+        let last = self.last_closed();
+        if reason == Reason::Sync {
+            self.flush_wanted = self.flush_wanted.max(last);
+        }
+        self.advance();
+        Ok(last)
+    }
+
+    /// The point that fsync waits for. Callers that come while a commit is on its way share the next one.
+    pub fn sync_point(&mut self) -> Res<u64> {
+        if let Some(why) = &self.latched {
+            return Err(Error::Latched(why.clone()).into());
+        }
+        if self.running.is_empty() {
+            return self.close_epoch_for(Reason::Sync);
+        }
+        if self.flush_wanted > self.durable && !self.epochs.is_empty() {
+            self.close_wanted = true;
+            return Ok(self.running.epoch);
+        }
+        self.close_epoch_for(Reason::Sync)
+    }
+
+    /// Turns the running epoch into a record and starts the next one.
+    fn build_record(&mut self) {
+        let next = Running {
+            dirty_files: std::mem::take(&mut self.running.dirty_files),
+            ..Running::new(self.running.epoch + 1)
+        };
+        let mut done = std::mem::replace(&mut self.running, next);
+        if !self.running.dirty_files.is_empty() {
+            self.note_change();
+        }
+        let epoch = done.epoch;
+        let mut builder = RecordBuilder::default();
+        for (index, segment) in done.assignments {
+            builder.assignment(index, segment);
+        }
+        let mut guarded = Vec::new();
+        for (first, crcs) in cover_runs(&done.covers) {
+            builder.cover(BlockNo(first), crcs.len() as u32, cover_crc(&crcs));
+            self.guards.insert(first, (crcs.len() as u32, epoch));
+            guarded.push(first);
+        }
+        done.slots.sort_unstable();
+        done.slots.dedup();
+        for &slot in &done.slots {
+            builder.inode(|out| self.encode_image(slot, out));
+        }
+        let mut pages = Vec::with_capacity(done.pages.len());
+        for (slot, page, block, frame) in done.pages {
+            builder.page(Ino(slot as u64), page, BlockNo(block));
+            if let Some(old) = self.logged.insert(block, Logged { frame: Some(frame) })
+                && let Some(frame) = old.frame
+            {
+                self.cache.unpin(frame);
+            }
+            // A second pin, because the newer image of the next epoch may take the first one's place.
+            self.cache.pin(frame);
+            pages.push((block, frame));
+        }
+        self.counters.epochs += 1;
+        self.counters.logged_pages += pages.len() as u64;
+        if self.logged.len() > self.cache.len() / 4 {
+            self.checkpoint_wanted = true;
+        }
+        let time = self.now().sec.max(0) as u64;
+        self.epochs.push_back(EpochState {
+            epoch,
+            in_flight: done.in_flight,
+            pending: Some(PendingRecord { builder, pages, time }),
+            recorded: 0,
+            wrote: done.wrote,
+            fua: false,
+            guarded,
+        });
+    }
+
+    /// Writes the records that wait for log space or memory.
+    pub fn dispatch_records(&mut self) {
+        for i in 0..self.epochs.len() {
+            let Some(pending) = self.epochs[i].pending.take() else { continue };
+            let blocks = pending.builder.blocks();
+            let buffer = if self.log.free() > blocks as u64 { self.scratch.take(blocks) } else { None };
+            let Some(buffer) = buffer else {
+                self.epochs[i].pending = Some(pending);
+                self.checkpoint_wanted |= self.log.free() <= blocks as u64;
+                return;
+            };
+            let epoch = self.epochs[i].epoch;
+            let id = RecordId {
+                uuid: self.uuid,
+                epoch: Epoch(epoch),
+                durable_epoch: Epoch(self.durable),
+                chain: self.log.chain,
+                time: pending.time,
+            };
+            let arena = self.cache.arena().clone();
+            let PendingRecord { builder, pages, .. } = pending;
+            self.log.chain = self.scratch.fill(&buffer, |out| {
+                // SAFETY: the frames are pinned, and pinned frames are not changed.
+                builder.finish(&id, out, |p| unsafe {
+                    std::slice::from_raw_parts(arena.ptr(pages[p].1.offset(), 4096), 4096)
+                })
+            });
+            for (_, frame) in pages {
+                self.cache.unpin(frame);
+            }
+            let parts = self.log.parts(self.log.head, blocks as u64);
+            // Only a single write can be durable by itself, and only when nothing else belongs to the epoch.
+            let fua = parts.len() == 1
+                && i == 0
+                && !self.epochs[i].wrote
+                && self.flush_wanted >= epoch
+                && self.geometry.volatile_cache
+                && !self.flush_in_flight;
+            let state = &mut self.epochs[i];
+            state.recorded = self.durable;
+            state.fua = fua;
+            state.in_flight += parts.len() as u32;
+            let bufs: Vec<_> = parts
+                .iter()
+                .map(|&(_, at, n)| self.scratch.buf_ref(&buffer, at as usize * 4096, n as usize * 4096))
+                .collect();
+            let buffer = self.ios.share(buffer, parts.len());
+            for (&(block, _, _), buf) in parts.iter().zip(bufs) {
+                let mut request = Request::transfer(Op::Write, block.byte(), buf, 0);
+                request.flags = if fua { Flags::FUA } else { Flags::NONE };
+                self.submit(request, Io { kind: IoKind::Buffer { buffer }, epoch: Some(epoch) });
+            }
+            self.log.head += blocks as u64;
+            self.counters.log_blocks += blocks as u64;
+            let end = (self.log.head, self.log.chain);
+            if let Some(c) = self.checkpointing.as_mut().filter(|c| c.epoch() == epoch) {
+                c.log_end = Some(end);
+            }
+            if self.log.free() < self.log.capacity() / 2 {
+                self.checkpoint_wanted = true;
+                self.wake_worker = true;
+            }
+        }
+    }
+
+    /// Where the log goes on behind the newest closed epoch, if its record was dispatched.
+    pub fn log_end(&self) -> Option<(u64, u32)> {
+        let waits = self.epochs.back().is_some_and(|e| e.pending.is_some());
+        (!waits).then_some((self.log.head, self.log.chain))
+    }
+
+    /// A transfer of an epoch has completed.
+    pub fn epoch_io_done(&mut self, epoch: u64) {
+        if epoch == self.running.epoch {
+            self.running.in_flight -= 1;
+        } else if let Some(state) = self.epochs.iter_mut().find(|e| e.epoch == epoch) {
+            state.in_flight -= 1;
+        } else {
+            debug_assert!(false, "transfer of an epoch that is durable");
+        }
+    }
+
+    /// Counts a transfer that belongs to the running epoch.
+    pub fn epoch_io_begins(&mut self) -> u64 {
+        self.running.in_flight += 1;
+        self.running.wrote = true;
+        self.running.epoch
+    }
+
+    /// The newest epoch up to which everything has been written.
+    fn written(&self) -> u64 {
+        let done = self.epochs.iter().take_while(|e| e.pending.is_none() && e.in_flight == 0).last();
+        done.map_or(self.durable, |e| e.epoch)
+    }
+
+    /// Moves epochs on as far as they can go: dispatches records, sends a flush when somebody waits for durability.
+    pub fn advance(&mut self) {
+        if self.latched.is_some() {
+            return;
+        }
+        self.dispatch_records();
+        let written = self.written();
+        if written > self.durable {
+            let by_itself = self.epochs.front().is_some_and(|e| e.fua && e.epoch <= written);
+            if !self.geometry.volatile_cache {
+                self.became_durable(written);
+            } else if by_itself {
+                self.became_durable(self.durable + 1);
+            } else if self.flush_wanted > self.durable && !self.flush_in_flight {
+                self.flush_in_flight = true;
+                self.counters.flushes += 1;
+                self.submit(Request::flush(0), Io { kind: IoKind::Flush { written }, epoch: None });
+            }
+        }
+    }
+
+    /// Everything up to `epoch` is durable.
+    pub fn became_durable(&mut self, epoch: u64) {
+        while self.epochs.front().is_some_and(|e| e.epoch <= epoch) {
+            let state = self.epochs.pop_front().expect("looked at");
+            self.durable = state.epoch;
+            self.guard_epochs.push_back((state.epoch, state.guarded));
+            self.recorded_until(state.recorded);
+        }
+        self.wake_durable(self.durable);
+        if self.close_wanted {
+            self.close_wanted = false;
+            match self.close_epoch_for(Reason::Sync) {
+                Ok(_) => return,
+                Err(Stop::Wait(_)) => self.close_wanted = true,
+                Err(Stop::Error(_)) => {}
+            }
+        }
+        self.advance();
+    }
+
+    /// A durable record says that epochs up to `epoch` are durable: their blocks need no guard, and what they freed may be
+    /// used again.
+    pub fn recorded_until(&mut self, epoch: u64) {
+        if epoch <= self.recorded {
+            return;
+        }
+        self.recorded = epoch;
+        while self.guard_epochs.front().is_some_and(|(e, _)| *e <= epoch) {
+            let (e, blocks) = self.guard_epochs.pop_front().expect("looked at");
+            for block in blocks {
+                if self.guards.get(&block).is_some_and(|g| g.1 == e) {
+                    self.guards.remove(&block);
+                }
+            }
+        }
+        let freed = self.space.release(epoch);
+        if !freed.is_empty() {
+            self.discard_freed(&freed);
+            self.wake(Wait::Progress);
+        }
+    }
+}
+
+/// Neighbouring blocks of a map as runs with their checksums.
+fn cover_runs(covers: &BTreeMap<u64, u32>) -> Vec<(u64, Vec<u32>)> {
+    let mut runs: Vec<(u64, Vec<u32>)> = Vec::new();
+    for (&block, &crc) in covers {
+        match runs.last_mut() {
+            Some((first, crcs)) if *first + crcs.len() as u64 == block => crcs.push(crc),
+            _ => runs.push((block, vec![crc])),
+        }
+    }
+    runs
+}

@@ -1,0 +1,125 @@
+//! Open files and directories, and each sequential reader's window.
+
+use crate::inode::Slot;
+use foldhash::fast::FixedState;
+use fs::{Error, Handle, OpenFlags};
+use std::collections::HashMap;
+
+/// Window of a sequential reader: starts small, doubles with every window that is read through, falls back on a jump.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReadAhead {
+    /// Where the next read begins if the reader is sequential.
+    next: u64,
+    /// Size of the current window; 0 for a reader that jumps.
+    window: u64,
+    /// Up to where reads were started.
+    until: u64,
+}
+
+const FIRST_WINDOW: u64 = 128 << 10;
+
+impl ReadAhead {
+    /// A read of `start..end`; returns the range to be read ahead, if any. A new window is asked for when the reader is past
+    /// the middle of the one before, so that the device is busy while the reader works.
+    pub fn advance(&mut self, start: u64, end: u64, max: u64) -> Option<(u64, u64)> {
+        let sequential = start == self.next && (self.window > 0 || start > 0 || self.next == 0);
+        let first = self.next == 0 && self.window == 0;
+        self.next = end;
+        if !sequential || max == 0 {
+            self.window = 0;
+            self.until = end;
+            return None;
+        }
+        if self.window == 0 {
+            if first && start == 0 && end < 16 << 10 {
+                // One small read from the start says little; the second one in a row does.
+                self.until = end;
+                self.window = 0;
+                self.next = end;
+                return None;
+            }
+            self.window = FIRST_WINDOW.max(2 * (end - start)).min(max);
+            self.until = end;
+        }
+        if end + self.window / 2 < self.until {
+            return None;
+        }
+        let from = self.until.max(end);
+        let to = end + self.window;
+        self.window = (self.window * 2).min(max);
+        self.until = to.max(self.until);
+        (from < to).then_some((from, to))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Open {
+    pub slot: Slot,
+    pub flags: OpenFlags,
+    pub directory: bool,
+    pub ahead: ReadAhead,
+}
+
+/// All open handles. Numbers are not reused.
+#[derive(Default)]
+pub(crate) struct Handles {
+    open: HashMap<u64, Open, FixedState>,
+    last: u64,
+}
+
+impl Handles {
+    pub fn insert(&mut self, open: Open) -> Handle {
+        self.last += 1;
+        self.open.insert(self.last, open);
+        Handle(self.last)
+    }
+    pub fn get(&self, handle: Handle) -> Result<&Open, Error> {
+        self.open.get(&handle.0).ok_or(Error::BadHandle)
+    }
+    pub fn get_mut(&mut self, handle: Handle) -> Result<&mut Open, Error> {
+        self.open.get_mut(&handle.0).ok_or(Error::BadHandle)
+    }
+    /// The open file, if it is a file that was opened with all of `flags`.
+    pub fn file(&self, handle: Handle, flags: OpenFlags) -> Result<&Open, Error> {
+        let open = self.get(handle)?;
+        if open.directory {
+            return Err(Error::IsDirectory);
+        }
+        if !open.flags.contains(flags) {
+            return Err(Error::BadHandle);
+        }
+        Ok(open)
+    }
+    pub fn remove(&mut self, handle: Handle) -> Result<Open, Error> {
+        self.open.remove(&handle.0).ok_or(Error::BadHandle)
+    }
+    pub fn len(&self) -> usize {
+        self.open.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_double_and_collapse() {
+        let mut r = ReadAhead::default();
+        let max = 1 << 20;
+        assert_eq!(r.advance(0, 4096, max), None, "the first small read");
+        let (from, to) = r.advance(4096, 8192, max).unwrap();
+        assert_eq!((from, to), (8192, 8192 + FIRST_WINDOW));
+        assert_eq!(r.advance(8192, 12288, max), None, "the window is ahead enough");
+        let mut at = 12288;
+        let mut largest = 0;
+        for _ in 0..2000 {
+            if let Some((from, to)) = r.advance(at, at + 4096, max) {
+                assert!(from < to);
+                largest = largest.max(to - at);
+            }
+            at += 4096;
+        }
+        assert!(largest > 512 << 10 && largest <= max + 8192, "{largest}");
+        assert_eq!(r.advance(5, 10, max), None, "a jump");
+    }
+}

@@ -1,0 +1,193 @@
+//! The two in-memory indexes (UHSFS, section 2.1): a hash index on (parent, name) for opening and stat, and an ordered list
+//! of names for each directory for readdir. Both are rebuilt from the inodes at mount; nothing of them is stored.
+//!
+//! The original keys its hash index by the full path; with (parent, name) a directory can be renamed by one inode write.
+//! The ordered list is a sorted vector of (cookie, slot): cookies grow with every new name, so adding is a push, finding
+//! and removing are a binary search, and a cookie stays a valid readdir offset whatever else changes. It is smaller and
+//! faster than a B-tree because names are only ever added at its end.
+
+use crate::inode::{Slab, Slot};
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
+
+/// Offsets 0, 1 and 2 of readdir stand for the start, behind "." and behind "..".
+pub(crate) const FIRST_COOKIE: u64 = 3;
+const DEAD: Slot = 0;
+
+/// The names in one directory, ordered by cookie.
+#[derive(Default)]
+pub(crate) struct Dir {
+    entries: Vec<(u64, Slot)>,
+    dead: usize,
+    next_cookie: u64,
+}
+
+impl Dir {
+    /// Number of names.
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.dead
+    }
+    /// Adds a name at the end and returns its cookie.
+    pub fn push(&mut self, slot: Slot) -> u64 {
+        let cookie = self.next_cookie.max(FIRST_COOKIE);
+        self.next_cookie = cookie + 1;
+        self.entries.push((cookie, slot));
+        cookie
+    }
+    /// At mount: adds a name with a known cookie, in any order. [`Dir::settle`] must follow.
+    pub fn push_known(&mut self, cookie: u64, slot: Slot) {
+        self.entries.push((cookie, slot));
+    }
+    /// Sorts after a series of [`Dir::push_known`].
+    pub fn settle(&mut self) {
+        if !self.entries.is_sorted() {
+            self.entries.sort_unstable();
+        }
+        self.next_cookie = self.entries.last().map_or(FIRST_COOKIE, |e| e.0 + 1);
+        self.entries.shrink_to_fit();
+    }
+    pub fn remove(&mut self, cookie: u64) {
+        if let Ok(i) = self.entries.binary_search_by_key(&cookie, |e| e.0) {
+            self.entries[i].1 = DEAD;
+            self.dead += 1;
+            if self.dead > 64 && self.dead > self.entries.len() / 2 {
+                self.entries.retain(|e| e.1 != DEAD);
+                self.dead = 0;
+            }
+        }
+    }
+    /// Names with a cookie of at least `from`, in order.
+    pub fn from(&self, from: u64) -> impl Iterator<Item = (u64, Slot)> + '_ {
+        let i = self.entries.partition_point(|e| e.0 < from);
+        self.entries[i..].iter().copied().filter(|e| e.1 != DEAD)
+    }
+}
+
+/// Both indexes.
+pub(crate) struct Index {
+    names: HashTable<Slot>,
+    hasher: FixedState,
+    dirs: HashMap<Slot, Dir, FixedState>,
+}
+
+impl Index {
+    /// `seed` makes the hash unpredictable, so that nobody can choose names that collide.
+    pub fn new(seed: u64) -> Index {
+        let hasher = FixedState::with_seed(seed);
+        Index { names: HashTable::new(), dirs: HashMap::with_hasher(hasher.clone()), hasher }
+    }
+
+    /// Makes room for `n` more names.
+    pub fn reserve(&mut self, n: usize, slab: &Slab) {
+        let hasher = self.hasher.clone();
+        self.names.reserve(n, |&s| hash(&hasher, slab.get(s).parent, slab.get(s).name.bytes()));
+    }
+
+    /// The slot that has this name: an inode, or an additional name of one.
+    pub fn find(&self, slab: &Slab, parent: Slot, name: &[u8]) -> Option<Slot> {
+        let is = |&s: &Slot| {
+            let inode = slab.get(s);
+            inode.parent == parent && inode.name.bytes() == name
+        };
+        self.names.find(hash(&self.hasher, parent, name), is).copied()
+    }
+
+    /// Enters the name that `slot` has in the slab, at the end of its directory; returns the cookie.
+    pub fn insert(&mut self, slab: &Slab, slot: Slot) -> u64 {
+        self.insert_name(slab, slot);
+        self.dirs.entry(slab.get(slot).parent).or_default().push(slot)
+    }
+
+    /// At mount: enters a name with its known cookie. False when the name is there already.
+    pub fn insert_known(&mut self, slab: &Slab, slot: Slot) -> bool {
+        let inode = slab.get(slot);
+        if self.find(slab, inode.parent, inode.name.bytes()).is_some() {
+            return false;
+        }
+        self.insert_name(slab, slot);
+        self.dirs.entry(inode.parent).or_default().push_known(inode.cookie, slot);
+        true
+    }
+
+    /// Ends a series of [`Index::insert_known`].
+    pub fn settle(&mut self) {
+        self.dirs.values_mut().for_each(Dir::settle);
+    }
+
+    fn insert_name(&mut self, slab: &Slab, slot: Slot) {
+        let inode = slab.get(slot);
+        let hasher = self.hasher.clone();
+        let h = hash(&hasher, inode.parent, inode.name.bytes());
+        self.names.insert_unique(h, slot, |&s| {
+            let inode = slab.get(s);
+            hash(&hasher, inode.parent, inode.name.bytes())
+        });
+    }
+
+    /// Takes the name of `slot`, as it stands in the slab, out of both indexes.
+    pub fn remove(&mut self, slab: &Slab, slot: Slot) {
+        let inode = slab.get(slot);
+        let h = hash(&self.hasher, inode.parent, inode.name.bytes());
+        if let Ok(entry) = self.names.find_entry(h, |&s| s == slot) {
+            entry.remove();
+        }
+        if let Some(dir) = self.dirs.get_mut(&inode.parent) {
+            dir.remove(inode.cookie);
+        }
+    }
+
+    /// The names in a directory; `None` when it never had one.
+    pub fn dir(&self, slot: Slot) -> Option<&Dir> {
+        self.dirs.get(&slot)
+    }
+    /// Whether a directory has no names.
+    pub fn is_empty_dir(&self, slot: Slot) -> bool {
+        self.dirs.get(&slot).is_none_or(|d| d.len() == 0)
+    }
+    /// Forgets a directory that was removed.
+    pub fn drop_dir(&mut self, slot: Slot) {
+        self.dirs.remove(&slot);
+    }
+}
+
+fn hash(hasher: &FixedState, parent: Slot, name: &[u8]) -> u64 {
+    let mut h = hasher.build_hasher();
+    h.write_u32(parent);
+    h.write(name);
+    h.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inode::{Inode, Name};
+    use format::SegNo;
+    use format::inode::SlotKind;
+
+    #[test]
+    fn names_and_offsets() {
+        let mut slab = Slab::default();
+        slab.add_chunk(0, SegNo(1), true);
+        let mut index = Index::new(1);
+        let mut slots = Vec::new();
+        for i in 0..200u32 {
+            let slot = slab.alloc().unwrap();
+            let inode = Inode { kind: SlotKind::Inode, parent: 1, name: Name::new(format!("n{i}").as_bytes()), ..Inode::free(1) };
+            *slab.get_mut(slot) = inode;
+            let cookie = index.insert(&slab, slot);
+            slab.get_mut(slot).cookie = cookie;
+            slots.push(slot);
+        }
+        assert_eq!(index.find(&slab, 1, b"n7"), Some(slots[7]));
+        assert_eq!(index.find(&slab, 2, b"n7"), None);
+        let at = slab.get(slots[150]).cookie;
+        for &s in &slots[..149] {
+            index.remove(&slab, s);
+        }
+        let left: Vec<Slot> = index.dir(1).unwrap().from(at).map(|e| e.1).collect();
+        assert_eq!(left, slots[150..], "offsets stay valid while the list is compacted");
+        assert_eq!(index.dir(1).unwrap().len(), 51);
+    }
+}

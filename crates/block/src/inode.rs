@@ -1,0 +1,476 @@
+//! Inodes in memory: a slab in the order of inode numbers, one chunk for each inode segment.
+//!
+//! What most files need stands in [`Inode`] (160 bytes); extents, inline data and extended attributes stand in a [`Tail`]
+//! that is loaded when it is first needed and dropped when it is clean. An inode whose tail is empty needs none, which is
+//! how a million empty files take little memory.
+
+use crate::extents::ExtentMap;
+use crate::rangeset::RangeSet;
+use format::inode::{InodeHeader, InodeView, SlotKind, TailKind, Timespec};
+use format::limits::SEGMENT_BLOCKS;
+use format::xattr::Xattr;
+use format::{BlockNo, Ino, SegNo};
+use fs::{Attr, FileType, Time};
+use std::collections::BTreeSet;
+use zerocopy::FromZeros;
+
+/// Index of an inode: its number. Volumes have fewer than 2^32 inodes (`format::limits::INODE_SEGMENTS_MAX`).
+pub(crate) type Slot = u32;
+
+/// A name of up to 22 bytes stands in the inode, a longer one in memory of its own.
+#[derive(Clone)]
+pub(crate) enum Name {
+    Short(u8, [u8; 22]),
+    Long(Box<[u8]>),
+}
+
+impl Name {
+    pub fn new(name: &[u8]) -> Name {
+        if name.len() <= 22 {
+            let mut bytes = [0; 22];
+            bytes[..name.len()].copy_from_slice(name);
+            Name::Short(name.len() as u8, bytes)
+        } else {
+            Name::Long(name.into())
+        }
+    }
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Name::Short(len, bytes) => &bytes[..*len as usize],
+            Name::Long(bytes) => bytes,
+        }
+    }
+}
+
+/// A time in 12 bytes.
+#[derive(Clone, Copy, Default)]
+#[repr(C, packed(4))]
+pub(crate) struct PackedTime {
+    sec: i64,
+    nsec: u32,
+}
+
+impl From<Time> for PackedTime {
+    fn from(t: Time) -> Self {
+        PackedTime { sec: t.sec, nsec: t.nsec }
+    }
+}
+impl From<PackedTime> for Time {
+    fn from(t: PackedTime) -> Self {
+        Time { sec: t.sec, nsec: t.nsec }
+    }
+}
+impl From<Timespec> for PackedTime {
+    fn from(t: Timespec) -> Self {
+        PackedTime { sec: t.sec.get(), nsec: t.nsec.get() }
+    }
+}
+impl From<PackedTime> for Timespec {
+    fn from(t: PackedTime) -> Self {
+        Timespec { sec: t.sec.into(), nsec: t.nsec.into() }
+    }
+}
+
+/// The tail is on the medium and has not been loaded.
+pub(crate) const TAIL_ON_MEDIUM: u8 = 1;
+/// The running checkpoint has yet to write this inode as it was when the checkpoint began.
+pub(crate) const IN_CHECKPOINT: u8 = 2;
+/// Changed since the last checkpoint: the tail must stay in memory.
+pub(crate) const SINCE_CHECKPOINT: u8 = 4;
+/// Made by tmpfile with EXCLUSIVE: may never be linked.
+pub(crate) const NEVER_LINK: u8 = 8;
+
+/// One inode, or an additional name (hard link).
+#[derive(Clone)]
+pub(crate) struct Inode {
+    pub kind: SlotKind,
+    pub flags: u8,
+    pub generation: u32,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// Names of this inode; for directories 2 plus subdirectories. Derived.
+    pub nlink: u32,
+    /// Directory of the name; 0 without a name.
+    pub parent: Slot,
+    /// Open handles.
+    pub opens: u32,
+    /// Size; for additional names the slot of the inode; for device nodes the device number.
+    pub size: u64,
+    pub blocks: u64,
+    /// Position of the name in its directory.
+    pub cookie: u64,
+    /// Epoch of the last change.
+    pub epoch: u64,
+    pub tail: Option<Box<Tail>>,
+    pub name: Name,
+    pub atime: PackedTime,
+    pub mtime: PackedTime,
+    pub ctime: PackedTime,
+    pub btime: PackedTime,
+}
+
+const _: () = assert!(size_of::<Inode>() <= 160, "memory per file is a promise");
+
+/// Where the bytes of a file are.
+#[derive(Clone, Debug)]
+pub(crate) enum Data {
+    /// In the inode.
+    Inline(Vec<u8>),
+    /// In blocks.
+    Extents(ExtentMap),
+}
+
+/// Extended attributes that stand in blocks of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutsideXattrs {
+    pub block: BlockNo,
+    pub bytes: u32,
+    pub crc: u32,
+}
+
+impl OutsideXattrs {
+    pub fn blocks(&self) -> u32 {
+        self.bytes.div_ceil(format::limits::BLOCK_SIZE as u32)
+    }
+}
+
+/// What does not fit in [`Inode`].
+#[derive(Clone, Debug)]
+pub(crate) struct Tail {
+    pub data: Data,
+    pub xattrs: Vec<Xattr>,
+    /// Where `xattrs` stand when not in the inode; `None` also while they were changed and not yet written.
+    pub xattrs_outside: Option<OutsideXattrs>,
+    /// `xattrs` were changed since the last commit.
+    pub xattrs_changed: bool,
+    /// Dirty pages.
+    pub dirty: RangeSet,
+    /// Dirty pages for which a block is reserved.
+    pub reserved: u64,
+}
+
+impl Default for Tail {
+    fn default() -> Self {
+        Tail {
+            data: Data::Inline(Vec::new()),
+            xattrs: Vec::new(),
+            xattrs_outside: None,
+            xattrs_changed: false,
+            dirty: RangeSet::default(),
+            reserved: 0,
+        }
+    }
+}
+
+impl Tail {
+    /// Nothing in it: the inode needs no tail in memory.
+    pub fn is_empty(&self) -> bool {
+        matches!(&self.data, Data::Inline(bytes) if bytes.is_empty())
+            && self.xattrs.is_empty()
+            && self.xattrs_outside.is_none()
+            && self.dirty.is_empty()
+    }
+    pub fn extents(&self) -> Option<&ExtentMap> {
+        match &self.data {
+            Data::Extents(map) => Some(map),
+            Data::Inline(_) => None,
+        }
+    }
+    pub fn extents_mut(&mut self) -> Option<&mut ExtentMap> {
+        match &mut self.data {
+            Data::Extents(map) => Some(map),
+            Data::Inline(_) => None,
+        }
+    }
+}
+
+impl Inode {
+    pub fn free(generation: u32) -> Inode {
+        let t = PackedTime::default();
+        Inode {
+            kind: SlotKind::Free,
+            flags: 0,
+            generation,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            nlink: 0,
+            parent: 0,
+            opens: 0,
+            size: 0,
+            blocks: 0,
+            cookie: 0,
+            epoch: 0,
+            tail: None,
+            name: Name::Short(0, [0; 22]),
+            atime: t,
+            mtime: t,
+            ctime: t,
+            btime: t,
+        }
+    }
+
+    pub fn file_type(&self) -> FileType {
+        FileType::from_mode(self.mode).unwrap_or(FileType::Regular)
+    }
+    pub fn is_dir(&self) -> bool {
+        self.kind == SlotKind::Inode && self.mode & 0o170000 == 0o040000
+    }
+    fn is_device(&self) -> bool {
+        matches!(self.file_type(), FileType::CharDevice | FileType::BlockDevice)
+    }
+
+    pub fn attr(&self, slot: Slot) -> Attr {
+        let device = self.is_device();
+        Attr {
+            ino: Ino(slot as u64),
+            generation: self.generation,
+            kind: self.file_type(),
+            perm: (self.mode & 0o7777) as u16,
+            nlink: self.nlink,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: if device { self.size } else { 0 },
+            size: if device { 0 } else { self.size },
+            blocks: self.blocks * 8,
+            atime: self.atime.into(),
+            mtime: self.mtime.into(),
+            ctime: self.ctime.into(),
+            btime: self.btime.into(),
+        }
+    }
+
+    /// The header for the medium; the fields of the tail are left for the caller.
+    pub fn header(&self, slot: Slot) -> InodeHeader {
+        let mut h = InodeHeader::new_zeroed();
+        h.ino = (slot as u64).into();
+        h.generation = self.generation.into();
+        h.kind = self.kind as u8;
+        h.epoch = self.epoch.into();
+        if self.kind == SlotKind::Free {
+            return h;
+        }
+        h.parent = (self.parent as u64).into();
+        h.cookie = self.cookie.into();
+        if self.kind == SlotKind::Link {
+            h.target = self.size.into();
+            return h;
+        }
+        if self.is_device() {
+            h.rdev = self.size.into();
+        } else {
+            h.size = self.size.into();
+        }
+        h.blocks = self.blocks.into();
+        h.mode = self.mode.into();
+        h.uid = self.uid.into();
+        h.gid = self.gid.into();
+        h.atime = self.atime.into();
+        h.mtime = self.mtime.into();
+        h.ctime = self.ctime.into();
+        h.btime = self.btime.into();
+        h
+    }
+
+    /// From the medium, without its tail (see [`TAIL_ON_MEDIUM`]) and with nothing derived.
+    pub fn from_view(view: &InodeView<'_>) -> Inode {
+        let h = view.header;
+        let mut inode = Inode::free(h.generation.get());
+        inode.kind = view.kind;
+        inode.epoch = h.epoch.get();
+        inode.parent = h.parent.get() as Slot;
+        inode.cookie = h.cookie.get();
+        inode.name = Name::new(view.name);
+        inode.mode = h.mode.get();
+        inode.uid = h.uid.get();
+        inode.gid = h.gid.get();
+        inode.size = match view.kind {
+            SlotKind::Link => h.target.get(),
+            _ if inode.is_device() => h.rdev.get(),
+            _ => h.size.get(),
+        };
+        inode.blocks = h.blocks.get();
+        inode.atime = h.atime.into();
+        inode.mtime = h.mtime.into();
+        inode.ctime = h.ctime.into();
+        inode.btime = h.btime.into();
+        let has_tail =
+            view.tail_kind != TailKind::None || h.xattr_len.get() > 0 || h.xattr_block.get() != 0;
+        if has_tail && view.kind == SlotKind::Inode {
+            inode.flags |= TAIL_ON_MEDIUM;
+        }
+        inode
+    }
+}
+
+/// The inodes of one inode segment.
+pub(crate) struct Chunk {
+    pub segment: SegNo,
+    /// Every slot of the segment was written since it became an inode segment.
+    pub initialized: bool,
+    pub inodes: Box<[Inode]>,
+    free: [u64; 8],
+    pub used: u32,
+}
+
+/// All inodes.
+#[derive(Default)]
+pub(crate) struct Slab {
+    chunks: Vec<Option<Chunk>>,
+    with_free: BTreeSet<u32>,
+    vacant: BTreeSet<u32>,
+    pub used: u64,
+}
+
+const PER_CHUNK: u32 = SEGMENT_BLOCKS as u32;
+
+impl Slab {
+    /// Adds the chunk at table position `index`, all slots free. Inode 0 is never given out.
+    pub fn add_chunk(&mut self, index: u32, segment: SegNo, initialized: bool) {
+        while self.chunks.len() <= index as usize {
+            self.vacant.insert(self.chunks.len() as u32);
+            self.chunks.push(None);
+        }
+        self.vacant.remove(&index);
+        let mut free = [u64::MAX; 8];
+        if index == 0 {
+            free[0] &= !1;
+        }
+        let inodes = (0..PER_CHUNK).map(|_| Inode::free(0)).collect();
+        self.chunks[index as usize] = Some(Chunk { segment, initialized, inodes, free, used: 0 });
+        self.with_free.insert(index);
+    }
+
+    /// The position where a new chunk should be added.
+    pub fn next_index(&self) -> u32 {
+        self.vacant.first().copied().unwrap_or(self.chunks.len() as u32)
+    }
+    /// Number of positions in the table.
+    pub fn table_len(&self) -> u32 {
+        self.chunks.len() as u32
+    }
+    pub fn chunk(&self, index: u32) -> Option<&Chunk> {
+        self.chunks.get(index as usize)?.as_ref()
+    }
+    pub fn chunk_mut(&mut self, index: u32) -> Option<&mut Chunk> {
+        self.chunks.get_mut(index as usize)?.as_mut()
+    }
+    /// The inode segment table as it should stand on the medium.
+    pub fn table(&self) -> impl Iterator<Item = Option<SegNo>> + '_ {
+        self.chunks.iter().map(|c| c.as_ref().map(|c| c.segment))
+    }
+
+    /// Takes a free slot, if any chunk has one.
+    pub fn alloc(&mut self) -> Option<Slot> {
+        let index = *self.with_free.first()?;
+        let chunk = self.chunks[index as usize].as_mut()?;
+        let word = chunk.free.iter().position(|&w| w != 0)?;
+        let slot = index * PER_CHUNK + word as u32 * 64 + chunk.free[word].trailing_zeros();
+        self.claim(slot);
+        Some(slot)
+    }
+
+    /// Marks a slot as used; false when it was used already or has no chunk.
+    pub fn claim(&mut self, slot: Slot) -> bool {
+        let index = slot / PER_CHUNK;
+        let Some(chunk) = self.chunk_mut(index) else { return false };
+        let bit = slot % PER_CHUNK;
+        let (word, mask) = (bit as usize / 64, 1u64 << (bit % 64));
+        if chunk.free[word] & mask == 0 {
+            return false;
+        }
+        chunk.free[word] &= !mask;
+        chunk.used += 1;
+        if chunk.free.iter().all(|&w| w == 0) {
+            self.with_free.remove(&index);
+        }
+        self.used += 1;
+        true
+    }
+
+    /// Gives a slot back. Its content (kind `Free`, generation) stays.
+    pub fn release(&mut self, slot: Slot) {
+        let index = slot / PER_CHUNK;
+        if let Some(chunk) = self.chunk_mut(index) {
+            let bit = slot % PER_CHUNK;
+            debug_assert!(chunk.free[bit as usize / 64] >> (bit % 64) & 1 == 0, "slot is free already");
+            chunk.free[bit as usize / 64] |= 1 << (bit % 64);
+            chunk.used -= 1;
+            self.with_free.insert(index);
+            self.used -= 1;
+        }
+    }
+
+    /// The inode in a slot that is known to exist.
+    pub fn get(&self, slot: Slot) -> &Inode {
+        let chunk = self.chunks[(slot / PER_CHUNK) as usize].as_ref().expect("slot has a chunk");
+        &chunk.inodes[(slot % PER_CHUNK) as usize]
+    }
+    pub fn get_mut(&mut self, slot: Slot) -> &mut Inode {
+        let chunk = self.chunks[(slot / PER_CHUNK) as usize].as_mut().expect("slot has a chunk");
+        &mut chunk.inodes[(slot % PER_CHUNK) as usize]
+    }
+    /// The inode with this number, if it exists (additional names are not inodes).
+    pub fn find(&self, ino: Ino) -> Option<(Slot, &Inode)> {
+        let slot = Slot::try_from(ino.0).ok()?;
+        let chunk = self.chunks.get((slot / PER_CHUNK) as usize)?.as_ref()?;
+        let inode = &chunk.inodes[(slot % PER_CHUNK) as usize];
+        (inode.kind == SlotKind::Inode).then_some((slot, inode))
+    }
+    /// Every used slot with its content.
+    pub fn iter(&self) -> impl Iterator<Item = (Slot, &Inode)> + '_ {
+        self.chunks.iter().enumerate().filter_map(|(i, c)| c.as_ref().map(|c| (i as u32, c))).flat_map(
+            |(index, chunk)| {
+                chunk.inodes.iter().enumerate().filter_map(move |(i, inode)| {
+                    (inode.kind != SlotKind::Free).then_some((index * PER_CHUNK + i as u32, inode))
+                })
+            },
+        )
+    }
+    /// Positions of chunks without a used slot.
+    pub fn empty_chunks(&self) -> Vec<u32> {
+        let empty = |i: &u32| self.chunk(*i).is_some_and(|c| c.used == 0);
+        (1..self.chunks.len() as u32).filter(empty).collect()
+    }
+    /// Drops an empty chunk and returns its segment.
+    pub fn remove_chunk(&mut self, index: u32) -> Option<SegNo> {
+        let chunk = self.chunks.get_mut(index as usize)?.take()?;
+        debug_assert_eq!(chunk.used, 0);
+        self.with_free.remove(&index);
+        self.vacant.insert(index);
+        Some(chunk.segment)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_come_back() {
+        let mut slab = Slab::default();
+        assert_eq!(slab.alloc(), None);
+        slab.add_chunk(0, SegNo(9), true);
+        assert_eq!((slab.alloc(), slab.alloc()), (Some(1), Some(2)));
+        slab.release(1);
+        assert_eq!(slab.alloc(), Some(1));
+        while slab.alloc().is_some() {}
+        assert_eq!(slab.used, 511);
+        assert_eq!(slab.next_index(), 1);
+        slab.add_chunk(1, SegNo(10), false);
+        assert_eq!(slab.alloc(), Some(512));
+        slab.release(512);
+        assert_eq!(slab.empty_chunks(), [1]);
+        assert_eq!(slab.remove_chunk(1), Some(SegNo(10)));
+        assert_eq!((slab.alloc(), slab.next_index()), (None, 1));
+    }
+
+    #[test]
+    fn short_and_long_names() {
+        for len in [0, 1, 22, 23, 255] {
+            let bytes = vec![b'x'; len];
+            assert_eq!(Name::new(&bytes).bytes(), &bytes[..]);
+        }
+    }
+}

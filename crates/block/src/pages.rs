@@ -1,0 +1,415 @@
+//! File data through the page cache: reading, writing, read-ahead.
+
+use crate::core::{Core, Res, Stop, Wait};
+use crate::extents::{ExtentMap, Mapping};
+use crate::handles::ReadAhead;
+use crate::inode::{Data, Slot};
+use crate::io::{Frames, Io, IoKind};
+use format::limits::{FILE_SIZE_MAX, INLINE_MAX};
+use fs::Error;
+use fs::cache::{FrameNo, PAGE, PageKey};
+use media::{BufRef, Op, Request};
+use smallvec::SmallVec;
+
+const PAGE64: u64 = PAGE as u64;
+/// Reads up to this many bytes are copied under the lock; longer ones pin their frames and copy without it.
+const COPY_LOCKED_MAX: usize = 16 << 10;
+/// Full dirty windows of a growing file are dispatched when it has this many dirty pages.
+const STREAM_PAGES: u64 = 1024;
+
+/// Bytes to be copied to a reader after the lock was released. The frame is pinned; `None` means zeros.
+pub(crate) struct CopyOut {
+    pub frame: Option<(FrameNo, u64)>,
+    pub to: usize,
+    pub len: usize,
+}
+
+pub(crate) fn key(slot: Slot, page: u64) -> PageKey {
+    PageKey { file: slot as u64, page }
+}
+
+impl Core {
+    /// The file's extents; it must be loaded and not inline.
+    pub fn map(&self, slot: Slot) -> &ExtentMap {
+        static EMPTY: std::sync::OnceLock<ExtentMap> = std::sync::OnceLock::new();
+        let tail = self.slab.get(slot).tail.as_ref();
+        tail.and_then(|t| t.extents()).unwrap_or_else(|| EMPTY.get_or_init(ExtentMap::default))
+    }
+
+    fn is_written(&self, slot: Slot, page: u64) -> bool {
+        matches!(self.map(slot).lookup(page), Mapping::Block { unwritten: false, .. })
+    }
+
+    /// Reads into `to` from `offset`. `done` counts the bytes that are there already; what remains when this returns is in
+    /// `copies`, to be copied without the lock.
+    pub fn read_step(
+        &mut self,
+        slot: Slot,
+        ahead: Option<&mut ReadAhead>,
+        offset: u64,
+        to: &mut [u8],
+        done: &mut usize,
+        copies: &mut Vec<CopyOut>,
+    ) -> Res<usize> {
+        self.need_tail(slot)?;
+        let size = self.slab.get(slot).size;
+        let end = offset.saturating_add(to.len() as u64).min(size);
+        if offset >= end {
+            return Ok(0);
+        }
+        let total = (end - offset) as usize;
+        let inode = self.slab.get(slot);
+        match inode.tail.as_ref().map(|t| &t.data) {
+            None => {
+                to[..total].fill(0);
+                return Ok(total);
+            }
+            Some(Data::Inline(bytes)) => {
+                let have = bytes.get(offset as usize..).unwrap_or(&[]);
+                let n = have.len().min(total);
+                to[..n].copy_from_slice(&have[..n]);
+                to[n..total].fill(0);
+                return Ok(total);
+            }
+            Some(Data::Extents(_)) => {}
+        }
+        if let Some(ahead) = ahead {
+            self.read_ahead(slot, ahead, offset, end, size);
+        }
+        // All missing pages are asked for at once, then waited for in order.
+        let first_missing = self.start_reads(slot, (offset + *done as u64) / PAGE64, (end - 1) / PAGE64 + 1)?;
+        let locked = total <= COPY_LOCKED_MAX || first_missing.is_some();
+        let mut pos = offset + *done as u64;
+        let mut hole_until = 0;
+        while pos < end {
+            let page = pos / PAGE64;
+            let (at, n) = (pos % PAGE64, (PAGE64 - pos % PAGE64).min(end - pos) as usize);
+            let out = (pos - offset) as usize;
+            match self.cache.lookup(key(slot, page)) {
+                Some(f) if self.cache.is_valid(f) => {
+                    if locked {
+                        self.cache.arena().copy_out(f.offset() + at, &mut to[out..out + n]);
+                    } else {
+                        self.cache.pin(f);
+                        copies.push(CopyOut { frame: Some((f, at)), to: out, len: n });
+                    }
+                }
+                Some(_) => return Err(Stop::Wait(Wait::Page(key(slot, page)))),
+                None => {
+                    if page >= hole_until {
+                        match self.map(slot).lookup(page) {
+                            Mapping::Hole { until } => hole_until = until,
+                            Mapping::Block { unwritten: true, count, .. } => hole_until = page + count as u64,
+                            // Evicted since it was asked for: ask again.
+                            Mapping::Block { .. } => {
+                                self.unpin_copies(copies);
+                                return self.ask_again(slot, page);
+                            }
+                        }
+                    }
+                    if locked {
+                        to[out..out + n].fill(0);
+                    } else {
+                        copies.push(CopyOut { frame: None, to: out, len: n });
+                    }
+                }
+            }
+            pos += n as u64;
+            if locked {
+                *done = (pos - offset) as usize;
+            }
+        }
+        Ok(total)
+    }
+
+    fn unpin_copies(&mut self, copies: &mut Vec<CopyOut>) {
+        for copy in copies.drain(..) {
+            if let Some((frame, _)) = copy.frame {
+                self.cache.unpin(frame);
+            }
+        }
+    }
+
+    fn ask_again<T>(&mut self, slot: Slot, page: u64) -> Res<T> {
+        self.start_reads(slot, page, page + 1)?;
+        Err(Stop::Wait(Wait::Page(key(slot, page))))
+    }
+
+    /// Starts reading the pages of `start..end` that are on the medium and not in the cache. Returns the first page that is
+    /// not there yet.
+    pub fn start_reads(&mut self, slot: Slot, start: u64, end: u64) -> Res<Option<u64>> {
+        let mut missing = None;
+        let mut page = start;
+        while page < end {
+            if let Some(f) = self.cache.find(key(slot, page)) {
+                if !self.cache.is_valid(f) {
+                    missing = missing.or(Some(page));
+                }
+                page += 1;
+                continue;
+            }
+            if let Some(e) = self.read_errors.remove(&key(slot, page)) {
+                return Err(e.into());
+            }
+            match self.map(slot).lookup(page) {
+                Mapping::Hole { until } => {
+                    // Pages of a hole may be in the cache (dirty): go on at the next one that might be missing.
+                    page = until.min(end).max(page + 1);
+                }
+                Mapping::Block { unwritten: true, count, .. } => page += count as u64,
+                Mapping::Block { block, count, .. } => {
+                    missing = missing.or(Some(page));
+                    let want = (count as u64).min(end - page);
+                    let mut n = 1;
+                    while n < want && self.cache.find(key(slot, page + n)).is_none() {
+                        n += 1;
+                    }
+                    let read = self.read_run(slot, page, block.byte(), n as usize);
+                    if read == 0 {
+                        // No frame to be had: wait for one, unless this is read-ahead.
+                        return if missing == Some(start) { Err(Stop::Wait(Wait::Progress)) } else { Ok(missing) };
+                    }
+                    page += read as u64;
+                }
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Reads up to `count` neighbouring blocks into new frames; returns how many were started.
+    fn read_run(&mut self, slot: Slot, page: u64, byte: u64, count: usize) -> usize {
+        let max = (self.geometry.max_transfer as usize / PAGE).min(count);
+        let mut frames = Frames::new();
+        let mut bufs: SmallVec<[BufRef; 1]> = SmallVec::new();
+        while frames.len() < max {
+            let k = key(slot, page + frames.len() as u64);
+            let Some((first, n)) = self.cache.insert_run(k, max - frames.len()) else { break };
+            bufs.push(BufRef { arena: self.cache_arena, offset: first.offset(), len: (n * PAGE) as u32 });
+            for i in 0..n as u32 {
+                let frame = FrameNo(first.0 + i);
+                self.cache.pin(frame);
+                frames.push(frame);
+            }
+            if bufs.len() == 64 {
+                break;
+            }
+        }
+        let n = frames.len();
+        if n > 0 {
+            self.counters.read_blocks += n as u64;
+            let request = Request::vectored(Op::Read, byte, bufs, 0);
+            self.submit(request, Io { kind: IoKind::ReadPages { frames }, epoch: None });
+        }
+        n
+    }
+
+    /// Grows the window of a sequential reader and keeps it filled; a reader that jumps gets a small one.
+    fn read_ahead(&mut self, slot: Slot, ahead: &mut ReadAhead, offset: u64, end: u64, size: u64) {
+        let max = self.options.read_ahead_max as u64;
+        let Some((from, to)) = ahead.advance(offset, end, max) else { return };
+        let (from, to) = (from / PAGE64, to.min(size).div_ceil(PAGE64));
+        if from < to {
+            // Errors show when the pages are really wanted.
+            let _ = self.start_reads(slot, from, to);
+        }
+    }
+
+    /// Brings one page into the cache, to be changed in part. Holes give a page of zeros.
+    pub fn page_for_change(&mut self, slot: Slot, page: u64) -> Res<FrameNo> {
+        let k = key(slot, page);
+        if let Some(f) = self.cache.lookup(k) {
+            if !self.cache.is_valid(f) {
+                return Err(Stop::Wait(Wait::Page(k)));
+            }
+            if self.cache.is_pinned(f) {
+                return self.cache.replace(f, true).ok_or_else(|| self.need_frames());
+            }
+            return Ok(f);
+        }
+        if self.is_written(slot, page) {
+            return self.ask_again(slot, page);
+        }
+        let f = self.cache.insert(k).ok_or_else(|| self.need_frames())?;
+        self.cache.arena().zero(f.offset(), PAGE);
+        self.cache.set_valid(f);
+        Ok(f)
+    }
+
+    /// All frames are dirty or in use: write some back, then try again.
+    pub fn need_frames(&mut self) -> Stop {
+        match self.write_back_all(false, false) {
+            Err(Stop::Error(e)) => Stop::Error(e),
+            _ => Stop::Wait(Wait::Progress),
+        }
+    }
+
+    /// Marks a page as dirty, reserving a block for it when it has none.
+    pub fn dirty_page(&mut self, slot: Slot, page: u64, frame: FrameNo, ticket: &mut Option<u64>) -> Res<()> {
+        if !self.cache.is_dirty(frame) {
+            let mapped = matches!(self.map(slot).lookup(page), Mapping::Block { .. });
+            if !mapped {
+                self.reserve(1, ticket)?;
+            }
+            self.cache.set_dirty(frame, true);
+            let tail = self.tail_mut(slot);
+            tail.dirty.insert(page, page + 1);
+            tail.reserved += !mapped as u64;
+            self.running.dirty_files.insert(slot);
+            self.note_change();
+        }
+        Ok(())
+    }
+
+    /// Moves inline data to page 0, so that the file can grow.
+    pub fn make_extents(&mut self, slot: Slot, ticket: &mut Option<u64>) -> Res<()> {
+        let Data::Inline(bytes) = &self.tail_mut(slot).data else { return Ok(()) };
+        let bytes = bytes.clone();
+        if bytes.is_empty() {
+            self.edit(slot);
+            self.tail_mut(slot).data = Data::Extents(ExtentMap::default());
+            return Ok(());
+        }
+        let k = key(slot, 0);
+        let frame = match self.cache.find(k) {
+            Some(f) => f,
+            None => self.cache.insert(k).ok_or_else(|| self.need_frames())?,
+        };
+        self.cache.arena().copy_in(frame.offset(), &bytes);
+        self.cache.arena().zero(frame.offset() + bytes.len() as u64, PAGE - bytes.len());
+        self.cache.set_valid(frame);
+        self.edit(slot);
+        self.tail_mut(slot).data = Data::Extents(ExtentMap::default());
+        if let Err(stop) = self.dirty_page(slot, 0, frame, ticket) {
+            self.cache.remove(frame);
+            self.tail_mut(slot).data = Data::Inline(bytes);
+            return Err(stop);
+        }
+        Ok(())
+    }
+
+    /// Writes a piece of `from` at `offset`; `done` counts what was written before. Call until it is all written.
+    pub fn write_step(
+        &mut self,
+        slot: Slot,
+        offset: u64,
+        from: &[u8],
+        done: &mut usize,
+        ticket: &mut Option<u64>,
+    ) -> Res<()> {
+        self.admit()?;
+        self.need_tail(slot)?;
+        let start = offset + *done as u64;
+        let end = offset.checked_add(from.len() as u64).filter(|&e| e <= FILE_SIZE_MAX).ok_or(Error::TooLarge)?;
+        self.throttle()?;
+        let before = *done;
+        let result = self.write_pages(slot, start, end, &from[*done..], done, ticket);
+        if *done > before {
+            let written_to = offset + *done as u64;
+            let now = self.now();
+            let inode = self.edit(slot);
+            inode.size = inode.size.max(written_to);
+            inode.mtime = now.into();
+            inode.ctime = now.into();
+            self.running.bytes += 24;
+            if self.slab.get(slot).tail.as_ref().is_some_and(|t| t.dirty.count() >= STREAM_PAGES) {
+                self.write_back_windows(slot)?;
+            }
+        }
+        result
+    }
+
+    /// Waits while too much is dirty or on its way to the device.
+    fn throttle(&mut self) -> Res<()> {
+        let max = (self.options.dirty_bytes_max / PAGE).min(self.cache.len() / 2).max(8);
+        let dirty = self.cache.dirty();
+        if dirty > max / 2 {
+            self.write_back_all(false, false)?;
+        }
+        if self.cache.dirty() + self.frames_in_flight > max {
+            self.counters.throttled += 1;
+            if self.frames_in_flight == 0 {
+                // What is dirty may not be written in place yet: a commit makes a place for it.
+                self.close_epoch(true)?;
+            }
+            if self.frames_in_flight > 0 {
+                return Err(Stop::Wait(Wait::Progress));
+            }
+        }
+        Ok(())
+    }
+
+    fn write_pages(
+        &mut self,
+        slot: Slot,
+        start: u64,
+        end: u64,
+        from: &[u8],
+        done: &mut usize,
+        ticket: &mut Option<u64>,
+    ) -> Res<()> {
+        self.edit(slot);
+        let size = self.slab.get(slot).size;
+        if let Data::Inline(bytes) = &mut self.tail_mut(slot).data {
+            if end <= INLINE_MAX as u64 && size <= INLINE_MAX as u64 {
+                let grown = (end as usize).saturating_sub(bytes.len());
+                if bytes.len() < end as usize {
+                    bytes.resize(end as usize, 0);
+                }
+                bytes[start as usize..end as usize].copy_from_slice(from);
+                *done += from.len();
+                self.running.bytes += grown;
+                return Ok(());
+            }
+            self.make_extents(slot, ticket)?;
+        }
+        let mut pos = start;
+        while pos < end {
+            let page = pos / PAGE64;
+            let (at, n) = (pos % PAGE64, (PAGE64 - pos % PAGE64).min(end - pos));
+            let whole = at == 0 && (n == PAGE64 || pos + n >= self.slab.get(slot).size);
+            let piece = &from[(pos - start) as usize..][..n as usize];
+            let cached = self.cache.lookup(key(slot, page));
+            let frame = match cached {
+                Some(f) if whole && self.cache.is_valid(f) && self.cache.is_pinned(f) => {
+                    self.cache.replace(f, false).ok_or_else(|| self.need_frames())?
+                }
+                None if whole => {
+                    // Frames for the whole pages that follow, so that they can be written in one transfer.
+                    let mut run = 1;
+                    while run < 512
+                        && pos + (run + 1) * PAGE64 <= end
+                        && self.cache.find(key(slot, page + run)).is_none()
+                    {
+                        run += 1;
+                    }
+                    let (first, got) =
+                        self.cache.insert_run(key(slot, page), run as usize).ok_or_else(|| self.need_frames())?;
+                    for i in 0..got as u64 {
+                        let frame = FrameNo(first.0 + i as u32);
+                        if let Err(stop) = self.dirty_page(slot, page + i, frame, ticket) {
+                            (i..got as u64).for_each(|j| self.cache.remove(FrameNo(first.0 + j as u32)));
+                            return Err(stop);
+                        }
+                        let n = PAGE64.min(end - pos) as usize;
+                        let piece = &from[(pos - start) as usize..][..n];
+                        self.cache.arena().copy_in(frame.offset(), piece);
+                        self.cache.arena().zero(frame.offset() + n as u64, PAGE - n);
+                        self.cache.set_valid(frame);
+                        *done += n;
+                        pos += n as u64;
+                    }
+                    continue;
+                }
+                _ => self.page_for_change(slot, page)?,
+            };
+            self.dirty_page(slot, page, frame, ticket)?;
+            self.cache.arena().copy_in(frame.offset() + at, piece);
+            if whole && n < PAGE64 {
+                self.cache.arena().zero(frame.offset() + n, PAGE - n as usize);
+            }
+            *done += n as usize;
+            pos += n;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,485 @@
+//! Tails of inodes: loading them from the medium, encoding images for the log and the slots, and dropping them again.
+
+use crate::core::{Core, Res, Stop, Wait};
+use crate::extents::{Ext, ExtentMap, Leaf};
+use crate::inode::{Data, IN_CHECKPOINT, Inode, OutsideXattrs, SINCE_CHECKPOINT, Slot, TAIL_ON_MEDIUM, Tail};
+use crate::io::{Io, IoKind};
+use crate::space::Run;
+use format::extent::{Extent, EXTENTS_INLINE_MAX, NODE_ENTRIES, Node, NodeEntry};
+use format::inode::{InodeView, SlotKind, TailKind};
+use format::limits::{BLOCK_SIZE, XATTR_INLINE_MAX};
+use format::xattr::Xattr;
+use format::{BlockNo, FormatError, Ino, crc32c};
+use fs::Error;
+use media::{MediaError, Op, Request};
+use zerocopy::IntoBytes;
+
+/// Tails kept in memory before clean ones are dropped.
+const TAILS_MAX: usize = 64 << 10;
+
+/// Which part of a tail a transfer brings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TailPart {
+    Inode,
+    Xattrs,
+    /// The node that the i-th entry of the current level leads to.
+    Node(usize),
+}
+
+/// A tail on its way into memory.
+pub(crate) enum Loading {
+    Busy(Box<Partial>),
+    Failed(Error),
+}
+
+/// What is there so far.
+#[derive(Default)]
+pub(crate) struct Partial {
+    tail: Tail,
+    outside: Option<OutsideXattrs>,
+    xattrs_pending: bool,
+    root: Vec<NodeEntry>,
+    levels: u8,
+    /// Entries of the level being read, the level of the nodes they lead to, and those nodes.
+    entries: Vec<NodeEntry>,
+    level: u16,
+    nodes: Vec<Option<Node>>,
+    next: usize,
+    arrived: usize,
+    inner: Vec<BlockNo>,
+}
+
+impl Core {
+    /// Makes sure that the tail is in memory (or empty).
+    pub fn need_tail(&mut self, slot: Slot) -> Res<()> {
+        if self.slab.get(slot).flags & TAIL_ON_MEDIUM == 0 {
+            return Ok(());
+        }
+        match self.loading.get(&slot) {
+            Some(Loading::Busy(_)) => return Err(Stop::Wait(Wait::Tail(slot))),
+            Some(Loading::Failed(e)) => {
+                let e = e.clone();
+                self.loading.remove(&slot);
+                return Err(e.into());
+            }
+            None => {}
+        }
+        let block = self.slot_block(slot)?;
+        self.loading.insert(slot, Loading::Busy(Box::default()));
+        if !self.load(slot, TailPart::Inode, block, 1) {
+            self.loading.remove(&slot);
+            return Err(Stop::Wait(Wait::Progress));
+        }
+        Err(Stop::Wait(Wait::Tail(slot)))
+    }
+
+    /// Where the slot lies on the medium.
+    pub fn slot_block(&self, slot: Slot) -> Res<BlockNo> {
+        let ino = Ino(slot as u64);
+        let chunk = self.slab.chunk(ino.table_index() as u32).ok_or(Error::Stale)?;
+        Ok(format::inode::slot_block(chunk.segment, ino))
+    }
+
+    /// The tail, to be changed; made when the inode had none. It must be in memory.
+    pub fn tail_mut(&mut self, slot: Slot) -> &mut Tail {
+        let inode = self.slab.get_mut(slot);
+        debug_assert!(inode.flags & TAIL_ON_MEDIUM == 0, "tail is not loaded");
+        if inode.tail.is_none() {
+            inode.tail = Some(Box::default());
+            self.tails.push_back(slot);
+        }
+        self.slab.get_mut(slot).tail.as_mut().expect("made above")
+    }
+
+    fn load(&mut self, slot: Slot, part: TailPart, block: BlockNo, count: usize) -> bool {
+        let Some(buffer) = self.scratch.take(count) else { return false };
+        let buf = self.scratch.buf_ref(&buffer, 0, count * BLOCK_SIZE);
+        let request = Request::transfer(Op::Read, block.byte(), buf, 0);
+        self.submit(request, Io { kind: IoKind::Tail { slot, part, buffer }, epoch: None });
+        true
+    }
+
+    /// A part of a tail has arrived, or failed to.
+    pub fn tail_part_loaded(
+        &mut self,
+        slot: Slot,
+        part: TailPart,
+        buffer: &crate::scratch::Buffer,
+        result: Result<(), MediaError>,
+    ) {
+        let Some(Loading::Busy(mut partial)) = self.loading.remove(&slot) else { return };
+        let outcome = match result {
+            Err(e) => Err(Error::Media(e)),
+            Ok(()) => {
+                let bytes = self.scratch.look(buffer, |b| b.to_vec());
+                self.take_part(slot, &mut partial, part, &bytes)
+            }
+        };
+        match outcome {
+            Ok(true) => {
+                let inode = self.slab.get_mut(slot);
+                inode.flags &= !TAIL_ON_MEDIUM;
+                inode.tail = Some(Box::new(std::mem::take(&mut partial.tail)));
+                self.tails.push_back(slot);
+                self.wake(Wait::Tail(slot));
+                self.drop_clean_tails();
+            }
+            Ok(false) => {
+                self.loading.insert(slot, Loading::Busy(partial));
+            }
+            Err(e) => {
+                self.loading.insert(slot, Loading::Failed(e));
+                self.wake(Wait::Tail(slot));
+            }
+        }
+    }
+
+    /// Takes one part in; true when the tail is complete.
+    fn take_part(&mut self, slot: Slot, p: &mut Partial, part: TailPart, bytes: &[u8]) -> Result<bool, Error> {
+        let ino = Ino(slot as u64);
+        match part {
+            TailPart::Inode => {
+                let block = self.slot_block(slot).map_err(|_| Error::Stale)?;
+                let view = format::inode::parse_block(bytes, ino).map_err(|e| e.at(block))?;
+                let view = view.ok_or_else(|| missing(block))?;
+                let (tail, outside) = tail_of_view(&view)?;
+                p.tail = tail;
+                p.outside = outside;
+                p.root = view.tree_root().to_vec();
+                p.levels = view.header.tree_levels;
+                if let Some(x) = outside {
+                    p.xattrs_pending = true;
+                    if !self.load(slot, TailPart::Xattrs, x.block, x.blocks() as usize) {
+                        return Err(Error::Busy("memory for transfers is in use".into()));
+                    }
+                }
+                p.entries = p.root.clone();
+                p.level = p.levels.saturating_sub(1) as u16;
+            }
+            TailPart::Xattrs => {
+                let x = p.outside.ok_or(Error::Stale)?;
+                let used = &bytes[..x.bytes as usize];
+                format::error::check_crc("extended attributes", x.crc, crc32c(used)).map_err(|e| e.at(x.block))?;
+                p.tail.xattrs = format::xattr::decode_outside(used, ino).map_err(|e| e.at(x.block))?;
+                p.tail.xattrs_outside = Some(x);
+                p.xattrs_pending = false;
+            }
+            TailPart::Node(i) => {
+                let at = BlockNo(p.entries[i].block.get());
+                let node = format::extent::parse(bytes, ino, p.level, &p.entries[i]).map_err(|e| e.at(at))?;
+                p.nodes[i] = Some(node);
+                p.arrived += 1;
+            }
+        }
+        while !p.entries.is_empty() {
+            if p.nodes.is_empty() {
+                p.nodes = vec![None; p.entries.len()];
+            }
+            // A bounded number of nodes at a time, so that a huge tree does not take all memory for transfers.
+            while p.next < p.entries.len() && p.next < p.arrived + 256 {
+                let at = BlockNo(p.entries[p.next].block.get());
+                if !self.load(slot, TailPart::Node(p.next), at, 1) {
+                    if p.next == p.arrived {
+                        return Err(Error::Busy("memory for transfers is in use".into()));
+                    }
+                    break;
+                }
+                p.next += 1;
+            }
+            if p.arrived < p.entries.len() {
+                return Ok(false);
+            }
+            self.next_level(p);
+        }
+        Ok(!p.xattrs_pending)
+    }
+
+    /// All nodes of a level are there: go down, or build the map from the leaves.
+    fn next_level(&mut self, p: &mut Partial) {
+        let entries = std::mem::take(&mut p.entries);
+        let nodes = std::mem::take(&mut p.nodes);
+        let mut leaves = Vec::new();
+        for (entry, node) in entries.iter().zip(nodes) {
+            match node.expect("all arrived") {
+                Node::Leaf(extents) => leaves.push(Leaf {
+                    extents: extents.iter().map(Ext::from_media).collect(),
+                    home: Some(*entry),
+                }),
+                Node::Inner(below) => {
+                    p.inner.push(BlockNo(entry.block.get()));
+                    p.entries.extend(below);
+                }
+            }
+        }
+        (p.next, p.arrived) = (0, 0);
+        p.level = p.level.saturating_sub(1);
+        if p.entries.is_empty() {
+            let (root, inner) = (std::mem::take(&mut p.root), std::mem::take(&mut p.inner));
+            p.tail.data = Data::Extents(ExtentMap::from_tree(leaves, root, p.levels, inner));
+        }
+    }
+
+    /// Drops tails that can be loaded again, oldest first. Not while a checkpoint runs: slots may be on their way.
+    pub fn drop_clean_tails(&mut self) {
+        if self.checkpointing.is_some() {
+            return;
+        }
+        for _ in 0..self.tails.len().saturating_sub(TAILS_MAX).min(64) {
+            let Some(slot) = self.tails.pop_front() else { return };
+            let inode = self.slab.get_mut(slot);
+            let Some(tail) = &inode.tail else { continue };
+            let busy = inode.flags & (SINCE_CHECKPOINT | IN_CHECKPOINT) != 0 || !tail.dirty.is_empty();
+            if inode.kind != SlotKind::Inode || tail.is_empty() {
+                if !busy {
+                    inode.tail = None;
+                }
+            } else if busy || inode.opens > 0 {
+                self.tails.push_back(slot);
+            } else {
+                inode.tail = None;
+                inode.flags |= TAIL_ON_MEDIUM;
+            }
+        }
+    }
+
+    /// Appends the compact image of an inode as it is now. Extent nodes and attributes outside must have their places.
+    pub fn encode_image(&self, slot: Slot, out: &mut Vec<u8>) -> usize {
+        let inode = self.slab.get(slot);
+        encode(inode, slot, out)
+    }
+
+    /// Keeps the image that the running checkpoint has to write, before the inode is changed.
+    pub fn stash(&mut self, slot: Slot) {
+        let mut image = Vec::with_capacity(256);
+        self.encode_image(slot, &mut image);
+        self.slab.get_mut(slot).flags &= !IN_CHECKPOINT;
+        if let Some(c) = &mut self.checkpointing {
+            c.stashed.insert(slot, image.into_boxed_slice());
+        }
+    }
+
+    /// Gives extent nodes and large attributes of the running epoch's inodes their places, before its record is built.
+    pub fn place_tails(&mut self) -> Res<()> {
+        for i in 0..self.running.slots.len() {
+            let slot = self.running.slots[i];
+            let inode = self.slab.get(slot);
+            let Some(tail) = inode.tail.as_ref().filter(|_| inode.kind == SlotKind::Inode) else { continue };
+            if tail.xattrs_changed {
+                self.place_xattrs(slot)?;
+            }
+            let has_tree = self.slab.get(slot).tail.as_ref().and_then(|t| t.extents()).is_some_and(|m| {
+                !m.root.is_empty() || !m.fits_inode()
+            });
+            if has_tree {
+                self.place_tree(slot)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes bytes to new neighbouring blocks, as part of the running epoch.
+    fn write_new(&mut self, bytes: &[u8]) -> Res<BlockNo> {
+        let blocks = bytes.len().div_ceil(BLOCK_SIZE);
+        let Some(buffer) = self.scratch.take(blocks) else { return Err(Stop::Wait(Wait::Progress)) };
+        let Some(run) = self.space.alloc_exact(blocks as u32) else {
+            self.scratch.give_back(buffer);
+            self.checkpoint_wanted = true;
+            self.wake_worker = true;
+            return match self.space.quarantined() > 0 || !self.held.is_empty() {
+                true => Err(Stop::Wait(Wait::Progress)),
+                false => Err(Error::NoSpace.into()),
+            };
+        };
+        let crcs: Vec<u32> = self.scratch.fill(&buffer, |to| {
+            to[..bytes.len()].copy_from_slice(bytes);
+            to[bytes.len()..].fill(0);
+            to.chunks_exact(BLOCK_SIZE).map(crc32c).collect()
+        });
+        for (i, crc) in crcs.into_iter().enumerate() {
+            self.running.covers.insert(run.block.0 + i as u64, crc);
+        }
+        let buf = self.scratch.buf_ref(&buffer, 0, buffer.len());
+        let buffer = self.ios.share(buffer, 1);
+        let epoch = self.epoch_io_begins();
+        let request = Request::transfer(Op::Write, run.block.byte(), buf, 0);
+        self.submit(request, Io { kind: IoKind::Buffer { buffer }, epoch: Some(epoch) });
+        Ok(run.block)
+    }
+
+    fn place_xattrs(&mut self, slot: Slot) -> Res<()> {
+        let tail = self.slab.get(slot).tail.as_ref().expect("checked by the caller");
+        let outside = if format::xattr::encoded_len(&tail.xattrs) > XATTR_INLINE_MAX {
+            let bytes = format::xattr::encode_outside(Ino(slot as u64), &tail.xattrs);
+            let block = self.write_new(&bytes)?;
+            Some(OutsideXattrs { block, bytes: bytes.len() as u32, crc: crc32c(&bytes) })
+        } else {
+            None
+        };
+        let tail = self.tail_mut(slot);
+        tail.xattrs_changed = false;
+        let old = std::mem::replace(&mut tail.xattrs_outside, outside);
+        let inode = self.slab.get_mut(slot);
+        inode.blocks += outside.map_or(0, |x| x.blocks() as u64);
+        if let Some(old) = old {
+            inode.blocks -= old.blocks() as u64;
+            self.give_back(Run { block: old.block, count: old.blocks() });
+        }
+        Ok(())
+    }
+
+    fn take_map(&mut self, slot: Slot) -> ExtentMap {
+        std::mem::take(self.tail_mut(slot).extents_mut().expect("checked by the caller"))
+    }
+
+    /// Writes changed leaves and the inner nodes above them to new blocks, or dissolves the tree when the extents fit in the
+    /// inode again.
+    fn place_tree(&mut self, slot: Slot) -> Res<()> {
+        let mut map = self.take_map(slot);
+        let result = self.place_nodes(slot, &mut map);
+        *self.tail_mut(slot).extents_mut().expect("taken above") = map;
+        result
+    }
+
+    fn place_nodes(&mut self, slot: Slot, map: &mut ExtentMap) -> Res<()> {
+        let (ino, epoch) = (Ino(slot as u64), self.running.epoch);
+        if map.fits_inode() {
+            let homes: Vec<BlockNo> =
+                map.leaves_mut().iter_mut().filter_map(|l| l.home.take()).map(|h| BlockNo(h.block.get())).collect();
+            map.dropped.extend(homes);
+            map.dropped.append(&mut map.inner);
+            map.root.clear();
+            map.levels = 0;
+            self.drop_nodes(slot, map);
+            return Ok(());
+        }
+        let mut changed = map.root.is_empty();
+        for i in 0..map.leaves().len() {
+            let leaf = &map.leaves()[i];
+            if leaf.home.is_some() {
+                continue;
+            }
+            changed = true;
+            let extents: Vec<Extent> = leaf.extents.iter().map(|e| e.to_media()).collect();
+            let (bytes, crc) = format::extent::encode_leaf(ino, epoch, &extents);
+            let block = self.write_new(&bytes)?;
+            self.slab.get_mut(slot).blocks += 1;
+            map.leaves_mut()[i].home = Some(NodeEntry {
+                file_block: extents[0].file_block,
+                block: block.0.into(),
+                node_crc: crc.into(),
+                count: (extents.len() as u32).into(),
+            });
+        }
+        if changed || !map.dropped.is_empty() {
+            self.place_inner(slot, map)?;
+        }
+        self.drop_nodes(slot, map);
+        Ok(())
+    }
+
+    fn place_inner(&mut self, slot: Slot, map: &mut ExtentMap) -> Res<()> {
+        let (ino, epoch) = (Ino(slot as u64), self.running.epoch);
+        let mut entries: Vec<NodeEntry> = map.leaves().iter().filter_map(|l| l.home).collect();
+        let mut level = 1u16;
+        let mut inner = Vec::new();
+        while entries.len() > EXTENTS_INLINE_MAX {
+            let mut above = Vec::with_capacity(entries.len().div_ceil(NODE_ENTRIES));
+            for part in entries.chunks(NODE_ENTRIES) {
+                let (bytes, crc) = format::extent::encode_inner(ino, epoch, level, part);
+                let block = match self.write_new(&bytes) {
+                    Ok(block) => block,
+                    Err(stop) => {
+                        // Nothing refers to these nodes yet; the repetition writes them anew.
+                        inner.into_iter().for_each(|b| self.give_back(Run { block: b, count: 1 }));
+                        return Err(stop);
+                    }
+                };
+                inner.push(block);
+                above.push(NodeEntry {
+                    file_block: part[0].file_block,
+                    block: block.0.into(),
+                    node_crc: crc.into(),
+                    count: (part.len() as u32).into(),
+                });
+            }
+            entries = above;
+            level += 1;
+        }
+        self.slab.get_mut(slot).blocks += inner.len() as u64;
+        map.root = entries;
+        map.levels = level as u8;
+        let old = std::mem::replace(&mut map.inner, inner);
+        map.dropped.extend(old);
+        Ok(())
+    }
+
+    fn drop_nodes(&mut self, slot: Slot, map: &mut ExtentMap) {
+        for block in std::mem::take(&mut map.dropped) {
+            self.slab.get_mut(slot).blocks -= 1;
+            self.give_back(Run { block, count: 1 });
+        }
+    }
+}
+
+fn missing(block: BlockNo) -> FormatError {
+    FormatError::new("inode", format::error::Fault::Rule("slot is empty")).at(block)
+}
+
+/// The tail that an inode block holds, without what it points to.
+pub(crate) fn tail_of_view(view: &InodeView<'_>) -> Result<(Tail, Option<OutsideXattrs>), FormatError> {
+    let mut tail = Tail::default();
+    tail.data = match view.tail_kind {
+        TailKind::None if view.header.blocks.get() == 0 => Data::Inline(Vec::new()),
+        TailKind::None => Data::Extents(ExtentMap::default()),
+        TailKind::Inline => Data::Inline(view.tail.to_vec()),
+        TailKind::Extents => Data::Extents(ExtentMap::from_extents(view.extents())),
+        TailKind::Tree => Data::Extents(ExtentMap::default()),
+    };
+    tail.xattrs = format::xattr::decode(view.xattrs)?;
+    let outside = (view.header.xattr_block.get() != 0).then(|| OutsideXattrs {
+        block: BlockNo(view.header.xattr_block.get()),
+        bytes: view.header.xattr_bytes.get(),
+        crc: view.header.xattr_crc.get(),
+    });
+    Ok((tail, outside))
+}
+
+/// Appends the compact image of `inode`.
+pub(crate) fn encode(inode: &Inode, slot: Slot, out: &mut Vec<u8>) -> usize {
+    let mut header = inode.header(slot);
+    let (mut tail_bytes, mut xattr_bytes): (&[u8], Vec<u8>) = (&[], Vec::new());
+    let extents: Vec<Extent>;
+    if let Some(tail) = inode.tail.as_ref().filter(|_| inode.kind == SlotKind::Inode) {
+        match &tail.data {
+            Data::Inline(bytes) => {
+                // A shrunken inline file may keep bytes that no longer count.
+                tail_bytes = &bytes[..bytes.len().min(inode.size as usize)];
+                header.tail_kind = if tail_bytes.is_empty() { TailKind::None } else { TailKind::Inline } as u8;
+            }
+            Data::Extents(map) if map.fits_inode() => {
+                extents = map.iter().map(Ext::to_media).collect();
+                tail_bytes = extents.as_bytes();
+                header.tail_kind = if extents.is_empty() { TailKind::None } else { TailKind::Extents } as u8;
+            }
+            Data::Extents(map) => {
+                tail_bytes = map.root.as_bytes();
+                header.tail_kind = TailKind::Tree as u8;
+                header.tree_levels = map.levels;
+            }
+        }
+        match tail.xattrs_outside {
+            Some(x) => {
+                header.xattr_block = x.block.0.into();
+                header.xattr_bytes = x.bytes.into();
+                header.xattr_crc = x.crc.into();
+            }
+            None => xattr_bytes = encode_xattrs(&tail.xattrs),
+        }
+    }
+    debug_assert!(inode.flags & TAIL_ON_MEDIUM == 0 || inode.kind != SlotKind::Inode);
+    format::inode::encode_compact(&header, if inode.kind == SlotKind::Free { b"" } else { inode.name.bytes() }, tail_bytes, &xattr_bytes, out)
+}
+
+fn encode_xattrs(xattrs: &[Xattr]) -> Vec<u8> {
+    if xattrs.is_empty() { Vec::new() } else { format::xattr::encode(xattrs) }
+}

@@ -1,0 +1,317 @@
+//! Bringing dirty pages to the medium: delayed allocation, and what becomes of overwrites.
+//!
+//! - A page without a block gets one now (delayed allocation): whole segments for windows of 2 MiB that are mostly
+//!   dirty, else small blocks next to the file's others (UHSFS, section 2.1).
+//! - A page in an unwritten extent goes to its block; nobody could see that block before.
+//! - An overwrite goes in place when nobody asked for order and the block is not guarded; else its content goes into
+//!   the record of the epoch when there is little of it, else to a new block.
+//!
+//! Everything written to a block that the last epoch did not show is covered by a checksum in the record.
+
+use crate::core::{Core, Res, Stop, Wait};
+use crate::extents::{Ext, Mapping};
+use crate::inode::Slot;
+use crate::io::{Frames, Io, IoKind};
+use crate::pages::key;
+use crate::space::Run;
+use format::limits::SEGMENT_BLOCKS;
+use format::{BlockNo, crc32c};
+use fs::cache::{FrameNo, PAGE};
+use media::{BufRef, Op, Request};
+use smallvec::SmallVec;
+
+const WINDOW: u64 = SEGMENT_BLOCKS as u64;
+
+/// Where a run of pages goes.
+enum Target {
+    /// To these blocks; `cover` unless it is a plain overwrite.
+    Blocks { run: Run, cover: bool },
+    /// Into the record of this epoch.
+    Record { block: BlockNo },
+    /// Nowhere now: an overwrite of the same block is on its way.
+    Later,
+}
+
+impl Core {
+    /// Dispatches all dirty pages. `ordered`: no overwrite in place. `logged`: into the record.
+    pub fn write_back_all(&mut self, ordered: bool, logged: bool) -> Res<()> {
+        let files: Vec<Slot> = self.running.dirty_files.iter().copied().collect();
+        for slot in files {
+            self.write_back(slot, 0, u64::MAX, ordered, logged)?;
+        }
+        Ok(())
+    }
+
+    /// Dispatches the windows of a file that are dirty as a whole, while it goes on growing.
+    pub fn write_back_windows(&mut self, slot: Slot) -> Res<()> {
+        let ranges: Vec<(u64, u64)> =
+            self.slab.get(slot).tail.as_ref().map_or(Vec::new(), |t| t.dirty.iter().collect());
+        for (start, end) in ranges {
+            let (from, to) = (start, end / WINDOW * WINDOW);
+            if from < to {
+                self.write_back(slot, from, to, false, false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Dispatches the dirty pages of `start..end`.
+    pub fn write_back(&mut self, slot: Slot, start: u64, end: u64, ordered: bool, logged: bool) -> Res<()> {
+        let Some(tail) = &self.slab.get(slot).tail else {
+            self.running.dirty_files.remove(&slot);
+            return Ok(());
+        };
+        let ordered = ordered || self.strict;
+        let ranges = tail.dirty.within(start, end);
+        for (start, end) in ranges {
+            let mut page = start;
+            while page < end {
+                let (target, count) = self.place(slot, page, end, ordered, logged)?;
+                match target {
+                    Target::Blocks { run, cover } => self.dispatch(slot, page, run, cover),
+                    Target::Record { block } => self.into_record(slot, page, block),
+                    Target::Later => {}
+                }
+                page += count;
+            }
+        }
+        if self.slab.get(slot).tail.as_ref().is_none_or(|t| t.dirty.is_empty()) {
+            self.running.dirty_files.remove(&slot);
+        }
+        Ok(())
+    }
+
+    /// Decides where the dirty pages from `page` go; returns how many of them (all are dirty up to `end`).
+    fn place(&mut self, slot: Slot, page: u64, end: u64, ordered: bool, logged: bool) -> Res<(Target, u64)> {
+        match self.map(slot).lookup(page) {
+            Mapping::Hole { until } => {
+                let want = until.min(end) - page;
+                let run = self.allocate(slot, page, want)?;
+                let n = run.count as u64;
+                let inode = self.edit(slot);
+                inode.blocks += n;
+                let tail = self.tail_mut(slot);
+                tail.reserved -= n;
+                tail.extents_mut().expect("dirty pages belong to a file with extents").insert(Ext {
+                    file_block: page,
+                    block: run.block.0,
+                    count: run.count,
+                    unwritten: false,
+                });
+                self.space.unreserve(n);
+                self.running.bytes += 24;
+                Ok(self.new_blocks(run, logged))
+            }
+            Mapping::Block { block, count, unwritten: true } => {
+                let n = (count as u64).min(end - page);
+                self.edit(slot);
+                let map = self.tail_mut(slot).extents_mut().expect("as above");
+                map.set_written(page, page + n);
+                self.running.bytes += 48;
+                Ok(self.new_blocks(Run { block, count: n as u32 }, logged))
+            }
+            Mapping::Block { block, count, unwritten: false } => {
+                let max = (count as u64).min(end - page);
+                self.place_overwrite(slot, page, block, max, ordered, logged)
+            }
+        }
+    }
+
+    fn new_blocks(&self, run: Run, logged: bool) -> (Target, u64) {
+        if logged {
+            return (Target::Record { block: run.block }, 1);
+        }
+        (Target::Blocks { run, cover: true }, run.count as u64)
+    }
+
+    fn place_overwrite(
+        &mut self,
+        slot: Slot,
+        page: u64,
+        block: BlockNo,
+        max: u64,
+        ordered: bool,
+        logged: bool,
+    ) -> Res<(Target, u64)> {
+        if logged {
+            return Ok((Target::Record { block }, 1));
+        }
+        let in_place = |core: &Core, b: u64| core.may_overwrite(b) && !core.overwriting.contains(&b);
+        if !ordered {
+            if self.overwriting.contains(&block.0) {
+                return Ok((Target::Later, 1));
+            }
+            if in_place(self, block.0) {
+                let n = (1..max).take_while(|i| in_place(self, block.0 + i)).count() as u32 + 1;
+                return Ok((Target::Blocks { run: Run { block, count: n }, cover: false }, n as u64));
+            }
+        }
+        // To new blocks, as many as can be had without touching what is reserved for others.
+        let spare = self.space.free_now().saturating_sub(self.space.reserved());
+        let want = max.min(spare) as u32;
+        let goal = self.map(slot).goal(page);
+        if want > 0
+            && let Some(run) = self.space.alloc(want, goal)
+        {
+            let n = run.count as u64;
+            self.edit(slot);
+            let map = self.tail_mut(slot).extents_mut().expect("as above");
+            let old = map.remove(page, page + n);
+            map.insert(Ext { file_block: page, block: run.block.0, count: run.count, unwritten: false });
+            self.running.bytes += 48;
+            for e in old {
+                self.give_back(Run { block: BlockNo(e.block), count: e.count });
+            }
+            return Ok((Target::Blocks { run, cover: true }, n));
+        }
+        // A full volume: order is kept by the log as long as a record can take it, then given up for this page.
+        if self.running.bytes + self.running.pages.len() * PAGE < self.log.record_max() / 2 {
+            return Ok((Target::Record { block }, 1));
+        }
+        if in_place(self, block.0) {
+            return Ok((Target::Blocks { run: Run { block, count: 1 }, cover: false }, 1));
+        }
+        self.checkpoint_wanted = true;
+        self.wake_worker = true;
+        Err(Stop::Wait(Wait::Progress))
+    }
+
+    /// Blocks for `want` pages of a hole from `page` on; at least one.
+    fn allocate(&mut self, slot: Slot, page: u64, want: u64) -> Res<Run> {
+        let goal = self.map(slot).goal(page);
+        let continues = goal.is_some_and(|g| g.in_segment() != 0 && self.space.is_free(Run { block: g, count: 1 }));
+        let in_window = WINDOW - page % WINDOW;
+        if !continues && want.min(in_window) >= WINDOW / 2 {
+            // Mostly dirty windows get whole segments. The place within the segment is that within the window, so that
+            // the rest of the window can be filled up later.
+            let windows = ((page % WINDOW + want) / WINDOW).clamp(1, 512) as u32;
+            let near = goal.map(|g| g.segment());
+            if let Some((first, count)) = self.space.alloc_segments(windows, near) {
+                let whole = Run { block: first.first_block(), count: count * WINDOW as u32 };
+                let skip = (page % WINDOW) as u32;
+                let take = (want.min((whole.count - skip) as u64)) as u32;
+                if skip > 0 {
+                    self.space.free(Run { block: whole.block, count: skip });
+                }
+                let rest = whole.count - skip - take;
+                if rest > 0 {
+                    let at = BlockNo(whole.block.0 + (skip + take) as u64);
+                    self.space.free(Run { block: at, count: rest });
+                }
+                return Ok(Run { block: BlockNo(whole.block.0 + skip as u64), count: take });
+            }
+        }
+        let want = want.min(if continues { in_window.max(1) } else { WINDOW }) as u32;
+        match self.space.alloc(want, goal) {
+            Some(run) => Ok(run),
+            // Reserved, but waiting in quarantine: cannot happen as reservations count free blocks only; be safe.
+            None => {
+                self.checkpoint_wanted = true;
+                self.wake_worker = true;
+                Err(Stop::Wait(Wait::Progress))
+            }
+        }
+    }
+
+    /// The page's content becomes part of the epoch's record.
+    fn into_record(&mut self, slot: Slot, page: u64, block: BlockNo) {
+        let Some(frame) = self.cache.find(key(slot, page)) else { return };
+        self.edit(slot);
+        self.running.uncover(Run { block, count: 1 });
+        self.cache.pin(frame);
+        self.cache.set_dirty(frame, false);
+        self.tail_mut(slot).dirty.remove(page, page + 1);
+        if let Some(old) = self.running.pages.iter_mut().find(|p| p.2 == block.0) {
+            let before = std::mem::replace(&mut old.3, frame);
+            self.cache.unpin(before);
+            return;
+        }
+        self.running.bytes += 32;
+        self.running.pages.push((slot, page, block.0, frame));
+    }
+
+    /// Sends pages to their blocks.
+    fn dispatch(&mut self, slot: Slot, page: u64, run: Run, cover: bool) {
+        let max = self.geometry.max_transfer as usize / PAGE;
+        let arena = self.cache.arena().clone();
+        let mut at = 0u32;
+        while at < run.count {
+            let mut frames = Frames::new();
+            let mut bufs: SmallVec<[BufRef; 1]> = SmallVec::new();
+            while at + (frames.len() as u32) < run.count && frames.len() < max {
+                let i = at as u64 + frames.len() as u64;
+                let frame = self.cache.find(key(slot, page + i)).expect("dirty pages are in the cache");
+                debug_assert!(self.cache.is_dirty(frame));
+                let offset = frame.offset();
+                match bufs.last_mut() {
+                    Some(last) if last.offset + last.len as u64 == offset => last.len += PAGE as u32,
+                    _ if bufs.len() == 256 => break,
+                    _ => bufs.push(BufRef { arena: self.cache_arena, offset, len: PAGE as u32 }),
+                }
+                self.cache.pin(frame);
+                self.cache.set_dirty(frame, false);
+                frames.push(frame);
+            }
+            let n = frames.len() as u32;
+            let block = run.block.0 + at as u64;
+            if cover {
+                for (i, &frame) in frames.iter().enumerate() {
+                    // SAFETY: the frame is pinned, and pinned frames are not changed.
+                    let crc = unsafe { arena.with(frame.offset(), PAGE, crc32c) };
+                    self.running.covers.insert(block + i as u64, crc);
+                }
+                self.running.bytes += 16;
+                self.counters.data_blocks += n as u64;
+            } else {
+                self.overwriting.extend(block..block + n as u64);
+                self.counters.overwritten_blocks += n as u64;
+            }
+            let first = page + at as u64;
+            self.tail_mut(slot).dirty.remove(first, first + n as u64);
+            self.frames_in_flight += n as usize;
+            let epoch = self.epoch_io_begins();
+            let in_place = (!cover).then_some((block, n));
+            let request = Request::vectored(Op::Write, BlockNo(block).byte(), bufs, 0);
+            self.submit(request, Io { kind: IoKind::WritePages { frames, in_place }, epoch: Some(epoch) });
+            at += n;
+        }
+    }
+
+    /// Drops the cached pages of `start..end`, changes included, and their reservations.
+    pub fn forget_pages(&mut self, slot: Slot, start: u64, end: u64) {
+        let Some(tail) = &self.slab.get(slot).tail else { return };
+        let mut unmapped = 0;
+        for (s, e) in tail.dirty.within(start, end) {
+            let mapped: u64 = self.map(slot).within(s, e).iter().map(|x| x.count as u64).sum();
+            unmapped += e - s - mapped;
+        }
+        // Pages of the record being built keep their pinned frames; they count only if their block is still the file's.
+        let cached: Vec<FrameNo> = self.cached_pages(slot, start, end);
+        for frame in cached {
+            self.cache.remove(frame);
+        }
+        let tail = self.tail_mut(slot);
+        tail.dirty.remove(start, end);
+        tail.reserved -= unmapped;
+        self.space.unreserve(unmapped);
+        if self.slab.get(slot).tail.as_ref().is_none_or(|t| t.dirty.is_empty()) {
+            self.running.dirty_files.remove(&slot);
+        }
+    }
+
+    /// Frames of the file's pages in `start..end`: dirty ones anywhere, clean ones where blocks are mapped.
+    fn cached_pages(&self, slot: Slot, start: u64, end: u64) -> Vec<FrameNo> {
+        let mut frames = Vec::new();
+        let mut ranges: Vec<(u64, u64)> =
+            self.map(slot).within(start, end).iter().map(|e| (e.file_block, e.end())).collect();
+        if let Some(tail) = &self.slab.get(slot).tail {
+            ranges.extend(tail.dirty.within(start, end));
+        }
+        for (s, e) in ranges {
+            frames.extend((s..e).filter_map(|p| self.cache.find(key(slot, p))));
+        }
+        frames.sort_unstable();
+        frames.dedup();
+        frames
+    }
+}
