@@ -10,10 +10,18 @@
 
 pub mod arena;
 pub mod blocking;
+pub mod counters;
 pub mod error;
+pub mod flash;
+mod front;
+pub mod ram;
 
 pub use arena::{Arena, ArenaId, BufRef};
+pub use counters::Counters;
 pub use error::MediaError;
+pub use flash::SimFlash;
+pub use front::MAX_BUFS;
+pub use ram::RamMedia;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
