@@ -15,6 +15,7 @@ pub mod error;
 pub mod flash;
 mod front;
 pub mod ram;
+pub mod uring;
 
 pub use arena::{Arena, ArenaId, BufRef};
 pub use counters::Counters;
@@ -25,6 +26,7 @@ pub use ram::RamMedia;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
+pub use uring::UringMedia;
 
 /// What a device is and what it promises.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,8 +5,10 @@
 
 use media::blocking::Blocking;
 use media::flash::{Config, Order};
+use media::uring::Options;
 use media::{
-    Arena, ArenaId, BufRef, Completion, Flags, Media, MediaError, Op, RamMedia, Request, SimFlash, Wait,
+    Arena, ArenaId, BufRef, Completion, Flags, Media, MediaError, Op, RamMedia, Request, SimFlash,
+    UringMedia, Wait,
 };
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -73,6 +75,27 @@ fn flash_shuffled() -> Device {
     let order = Order::Shuffled { batch: 3 };
     let config = Config { wait_when_idle: true, order, seed: 42, barrier: true, ..Config::new(SIZE) };
     Device::new(Arc::new(SimFlash::new(config).unwrap()))
+}
+
+fn image(home: tempfile::TempDir, options: Options) -> Device {
+    let path = home.path().join("image");
+    std::fs::File::create(&path).unwrap().set_len(SIZE).unwrap();
+    let media = UringMedia::open(&path, options).unwrap();
+    Device { _home: Some(home), ..Device::new(Arc::new(media)) }
+}
+
+fn uring() -> Device {
+    image(tempfile::tempdir().unwrap(), Options::default())
+}
+
+/// Page cache of the kernel in between, memory not pinned, a short queue.
+fn uring_plain() -> Device {
+    image(tempfile::tempdir().unwrap(), Options { direct: false, pin: false, depth: 5, ..Options::default() })
+}
+
+/// A file system that cannot set ranges to zero.
+fn uring_tmpfs() -> Device {
+    image(tempfile::tempdir_in("/dev/shm").unwrap(), Options::default())
 }
 
 struct Random(u64);
@@ -310,4 +333,4 @@ macro_rules! conform {
     })* };
 }
 
-conform!(ram, flash, flash_shuffled);
+conform!(ram, flash, flash_shuffled, uring, uring_plain, uring_tmpfs);
