@@ -10,13 +10,23 @@
 
 pub mod arena;
 pub mod blocking;
+pub mod counters;
 pub mod error;
+pub mod flash;
+mod front;
+pub mod ram;
+pub mod uring;
 
 pub use arena::{Arena, ArenaId, BufRef};
+pub use counters::Counters;
 pub use error::MediaError;
+pub use flash::SimFlash;
+pub use front::MAX_BUFS;
+pub use ram::RamMedia;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
+pub use uring::UringMedia;
 
 /// What a device is and what it promises.
 #[derive(Clone, Debug, PartialEq, Eq)]
