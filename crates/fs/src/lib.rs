@@ -5,6 +5,8 @@ pub mod block_on;
 pub mod contract;
 pub mod cred;
 pub mod error;
+pub mod locks;
+pub mod perm;
 pub mod types;
 
 pub use block_on::block_on;
@@ -12,4 +14,5 @@ pub use contract::FileSystem;
 pub use cred::Cred;
 pub use error::{Error, Result};
 pub use format::Ino;
+pub use locks::LockTable;
 pub use types::*;
