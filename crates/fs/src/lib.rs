@@ -6,6 +6,7 @@ pub mod contract;
 pub mod cred;
 pub mod error;
 pub mod locks;
+pub mod path;
 pub mod perm;
 pub mod types;
 

@@ -191,26 +191,22 @@ impl LockTable {
     /// What `owner` holds of the range already is converted; the parts outside of it stay.
     ///
     /// `Invalid` (last byte before the first), `WouldBlock`, `Deadlock`. A failed call has changed nothing.
-    pub fn setlk(
+    pub async fn setlk(
         &self,
         ino: Ino,
         owner: LockOwner,
         lock: std::result::Result<RecordLock, (u64, u64)>,
         wait: bool,
-    ) -> impl Future<Output = Result<()>> + Send {
-        async move {
-            let (start, end) = lock.map_or_else(|range| range, |l| (l.start, l.end));
-            if start > end {
-                return Err(Error::Invalid("range of a lock"));
-            }
-            match lock {
-                Ok(lock) => {
-                    Acquire { table: self, ino, want: Want::Record(owner, lock), wait, id: None }.await
-                }
-                Err(_) => {
-                    self.change(ino, |locks| locks.records.remove(owner, start, end));
-                    Ok(())
-                }
+    ) -> Result<()> {
+        let (start, end) = lock.map_or_else(|range| range, |l| (l.start, l.end));
+        if start > end {
+            return Err(Error::Invalid("range of a lock"));
+        }
+        match lock {
+            Ok(lock) => Acquire { table: self, ino, want: Want::Record(owner, lock), wait, id: None }.await,
+            Err(_) => {
+                self.change(ino, |locks| locks.records.remove(owner, start, end));
+                Ok(())
             }
         }
     }
@@ -219,27 +215,19 @@ impl LockTable {
     ///
     /// `WouldBlock`. `BadHandle`: the handle was released while the call waited. A lock of the other kind is given up first, so
     /// another may come in between, and a failed call leaves the handle without a lock (flock(2), "converting a lock").
-    pub fn flock(
-        &self,
-        ino: Ino,
-        handle: Handle,
-        kind: Option<LockKind>,
-        wait: bool,
-    ) -> impl Future<Output = Result<()>> + Send {
-        async move {
-            let mut held = false;
-            self.change(ino, |locks| {
-                let before = locks.whole.len();
-                held = locks.whole.iter().any(|&(h, k)| h == handle && Some(k) == kind);
-                locks.whole.retain(|&(h, _)| h != handle || held);
-                locks.whole.len() < before
-            });
-            match kind {
-                Some(kind) if !held => {
-                    Acquire { table: self, ino, want: Want::Whole(handle, kind), wait, id: None }.await
-                }
-                _ => Ok(()),
+    pub async fn flock(&self, ino: Ino, handle: Handle, kind: Option<LockKind>, wait: bool) -> Result<()> {
+        let mut held = false;
+        self.change(ino, |locks| {
+            let before = locks.whole.len();
+            held = locks.whole.iter().any(|&(h, k)| h == handle && Some(k) == kind);
+            locks.whole.retain(|&(h, _)| h != handle || held);
+            locks.whole.len() < before
+        });
+        match kind {
+            Some(kind) if !held => {
+                Acquire { table: self, ino, want: Want::Whole(handle, kind), wait, id: None }.await
             }
+            _ => Ok(()),
         }
     }
 
@@ -309,10 +297,10 @@ impl Acquire<'_> {
         if !self.wait {
             return Poll::Ready(Err(Error::WouldBlock));
         }
-        if let Want::Record(owner, lock) = want {
-            if inner.deadlocks(owner, self.ino, lock) {
-                return Poll::Ready(Err(Error::Deadlock));
-            }
+        if let Want::Record(owner, lock) = want
+            && inner.deadlocks(owner, self.ino, lock)
+        {
+            return Poll::Ready(Err(Error::Deadlock));
         }
         if let Some(id) = self.id {
             let waiters = &mut inner.locks(self.ino).waiters;

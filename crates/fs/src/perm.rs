@@ -104,14 +104,17 @@ pub fn setattr(cred: &Cred, attr: &Attr, set: &SetAttr, writable_handle: bool, n
     set_times(cred, attr, set, owner, now, &mut new)?;
     if let Some(uid) = set.uid {
         valid_id(uid)?;
-        if !cred.privileged() && !(owner && uid == attr.uid) {
+        // Giving the file to the one who has it is all that an owner may do.
+        let allowed = cred.privileged() || (owner && uid == attr.uid);
+        if !allowed {
             return Err(Error::NotPermitted);
         }
         new.uid = uid;
     }
     if let Some(gid) = set.gid {
         valid_id(gid)?;
-        if !cred.privileged() && !(owner && (gid == attr.gid || cred.in_group(gid))) {
+        let allowed = cred.privileged() || (owner && (gid == attr.gid || cred.in_group(gid)));
+        if !allowed {
             return Err(Error::NotPermitted);
         }
         new.gid = gid;

@@ -66,11 +66,11 @@ impl Ranges {
             spans.remove(&start);
             lock.start = start;
         }
-        if let Some(next) = lock.end.checked_add(1) {
-            if let Some(s) = spans.get(&next).copied().filter(same) {
-                spans.remove(&next);
-                lock.end = s.end;
-            }
+        if let Some(next) = lock.end.checked_add(1)
+            && let Some(s) = spans.get(&next).copied().filter(same)
+        {
+            spans.remove(&next);
+            lock.end = s.end;
         }
         spans.insert(lock.start, Span { end: lock.end, kind: lock.kind, pid: lock.pid });
     }
