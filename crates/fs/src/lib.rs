@@ -2,6 +2,7 @@
 //! sides share: credentials and permission checks, errors with their errno, path walking, file locks, the page cache.
 
 pub mod block_on;
+pub mod client;
 pub mod contract;
 pub mod cred;
 pub mod error;
@@ -11,6 +12,7 @@ pub mod perm;
 pub mod types;
 
 pub use block_on::block_on;
+pub use client::{Blocking, Client, File, OpenOptions};
 pub use contract::FileSystem;
 pub use cred::Cred;
 pub use error::{Error, Result};

@@ -194,10 +194,7 @@ impl<F: FileSystem> Walker<'_, F> {
 
     /// Puts the target of `link` before the rest of the path.
     async fn splice(&mut self, link: Ino) -> Result<()> {
-        self.links += 1;
-        if self.links > SYMLOOP_MAX {
-            return Err(Error::SymlinkLoop);
-        }
+        self.count_link()?;
         let mut target = self.fs.readlink(self.cred, link).await?;
         if starts_at_root(&target)? {
             self.at = self.root;
@@ -205,6 +202,12 @@ impl<F: FileSystem> Walker<'_, F> {
         target.extend_from_slice(&self.rest);
         self.rest = Cow::Owned(target);
         Ok(())
+    }
+
+    /// Counts a symlink that is followed.
+    pub(crate) fn count_link(&mut self) -> Result<()> {
+        self.links += 1;
+        if self.links > SYMLOOP_MAX { Err(Error::SymlinkLoop) } else { Ok(()) }
     }
 
     /// The inode called `name` in the directory reached.
