@@ -1,5 +1,6 @@
 //! Waiting for a future on the calling thread.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -30,15 +31,24 @@ thread_local! {
         let waker = Waker::from(parker.clone());
         (parker, waker)
     };
+    /// Whether a `block_on` is running on this thread.
+    static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `future` to its end, sleeping while it waits. Allocates nothing after a thread's first call.
+/// Runs `future` to its end, sleeping while it waits. Allocates nothing after a thread's first call. Calls may nest (a file is
+/// dropped inside of a future).
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     PARKER.with(|(parker, waker)| {
         let mut cx = Context::from_waker(waker);
+        let nested = BUSY.replace(true);
         loop {
             if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
+                BUSY.set(nested);
+                if nested {
+                    // This call may have used up a wake-up that was meant for the one around it, which must poll again.
+                    parker.woken.store(true, Ordering::Release);
+                }
                 return out;
             }
             while !parker.woken.swap(false, Ordering::AcqRel) {
@@ -70,5 +80,23 @@ mod tests {
             Poll::Pending
         }));
         helper.join().unwrap();
+    }
+
+    #[test]
+    fn a_nested_call_leaves_wakeups_to_the_outer_one() {
+        let mut polls = 0;
+        block_on(std::future::poll_fn(|cx| {
+            polls += 1;
+            if polls > 1 {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            let mut first = true;
+            block_on(std::future::poll_fn(|_| {
+                if std::mem::take(&mut first) { Poll::Pending } else { Poll::Ready(()) }
+            }));
+            Poll::Pending
+        }));
+        assert_eq!(polls, 2);
     }
 }

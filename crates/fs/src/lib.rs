@@ -3,14 +3,20 @@
 
 pub mod block_on;
 pub mod cache;
+pub mod client;
 pub mod contract;
 pub mod cred;
 pub mod error;
+pub mod locks;
+pub mod path;
+pub mod perm;
 pub mod types;
 
 pub use block_on::block_on;
+pub use client::{Blocking, Client, File, OpenOptions};
 pub use contract::FileSystem;
 pub use cred::Cred;
 pub use error::{Error, Result};
 pub use format::Ino;
+pub use locks::LockTable;
 pub use types::*;

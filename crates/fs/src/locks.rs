@@ -1,0 +1,378 @@
+//! File locks: POSIX record locks (fcntl) and whole-file locks (flock), of all inodes of a volume. They are advisory, live in
+//! memory only, and the two sorts do not see each other, as on Linux (fs/locks.c).
+//!
+//! A call that has to wait leaves a waiter in the queue of its inode and is a plain future: nothing here has a thread. Whenever
+//! locks of the inode go away, waiters are woken in their order, as many as can hold their locks together; each tries
+//! again when polled. A newcomer may be faster than a woken waiter (as on Linux): whoever waits keeps the place in the queue.
+//! Dropping the future removes the waiter, and passes its wake-up on.
+//!
+//! A record lock whose wait would close a circle of owners that wait for each other fails with `Deadlock`. An owner with
+//! several waiting threads is taken to wait for all of them, as in other kernels: rarely, a thread that could still have broken
+//! the circle is overlooked. Whole-file locks take no part in this.
+//!
+//! One mutex covers everything; it is held for a few map accesses and never across a poll or a wake-up. Invariant: an inode is
+//! in the table only while it has locks or waiters.
+//!
+//! Tested below and, against a map of single bytes, in `locks/model.rs`.
+
+mod ranges;
+
+use crate::error::{Error, Result};
+use crate::types::{Handle, LockKind, LockOwner, RecordLock};
+use foldhash::fast::RandomState;
+use format::Ino;
+use hashbrown::{HashMap, HashSet};
+use parking_lot::Mutex;
+use ranges::Ranges;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+/// The file locks of a volume.
+#[derive(Debug, Default)]
+pub struct LockTable {
+    inner: Mutex<Inner>,
+    /// Number of inodes in the table, so that closing files costs nothing while nobody locks.
+    inodes: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    inodes: HashMap<Ino, Locks, RandomState>,
+    /// The record locks that owners wait for: the edges of the deadlock graph.
+    waiting: HashMap<LockOwner, Vec<(u64, Ino, RecordLock)>, RandomState>,
+    next_waiter: u64,
+}
+
+/// Locks of one inode.
+#[derive(Debug, Default)]
+struct Locks {
+    records: Ranges,
+    whole: Vec<(Handle, LockKind)>,
+    waiters: VecDeque<Waiter>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    id: u64,
+    want: Want,
+    waker: Waker,
+    /// Woken, and not polled since.
+    woken: bool,
+}
+
+/// What a waiting call asks for.
+#[derive(Clone, Copy, Debug)]
+enum Want {
+    Record(LockOwner, RecordLock),
+    Whole(Handle, LockKind),
+}
+
+impl Want {
+    /// Whether both cannot be held at once.
+    fn excludes(&self, other: &Want) -> bool {
+        match (self, other) {
+            (Want::Record(o1, a), Want::Record(o2, b)) => {
+                o1 != o2 && a.start <= b.end && b.start <= a.end && exclusive(a.kind, b.kind)
+            }
+            (Want::Whole(h1, a), Want::Whole(h2, b)) => h1 != h2 && exclusive(*a, *b),
+            _ => false,
+        }
+    }
+}
+
+fn exclusive(a: LockKind, b: LockKind) -> bool {
+    a == LockKind::Exclusive || b == LockKind::Exclusive
+}
+
+impl Locks {
+    fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.whole.is_empty() && self.waiters.is_empty()
+    }
+
+    /// Whether a lock that is held now stands against `want`.
+    fn refuses(&self, want: &Want) -> bool {
+        match *want {
+            Want::Record(owner, lock) => self.records.conflicts(owner, lock).next().is_some(),
+            Want::Whole(handle, kind) => self.whole.iter().any(|&(h, k)| h != handle && exclusive(k, kind)),
+        }
+    }
+
+    fn grant(&mut self, want: Want) {
+        match want {
+            Want::Record(owner, lock) => self.records.insert(owner, lock),
+            Want::Whole(handle, kind) => {
+                // Another call through the same handle may have been faster.
+                self.whole.retain(|&(h, _)| h != handle);
+                self.whole.push((handle, kind));
+            }
+        }
+    }
+
+    /// Marks the waiters that can go on and returns their wakers, which are to be called without the mutex.
+    fn wake(&mut self) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        for i in 0..self.waiters.len() {
+            let waiter = &self.waiters[i];
+            let ahead = self.waiters.range(..i).any(|w| w.woken && w.want.excludes(&waiter.want));
+            if !waiter.woken && !ahead && !self.refuses(&waiter.want) {
+                wakers.push(waiter.waker.clone());
+                self.waiters[i].woken = true;
+            }
+        }
+        wakers
+    }
+}
+
+impl Inner {
+    fn locks(&mut self, ino: Ino) -> &mut Locks {
+        self.inodes.entry(ino).or_default()
+    }
+
+    /// Whether `owner` waiting for `lock` would close a circle.
+    fn deadlocks(&self, owner: LockOwner, ino: Ino, lock: RecordLock) -> bool {
+        let mut seen: HashSet<LockOwner, RandomState> = HashSet::default();
+        let mut todo = vec![(owner, ino, lock)];
+        while let Some((waiting, ino, lock)) = todo.pop() {
+            let Some(locks) = self.inodes.get(&ino) else { continue };
+            for (holder, _) in locks.records.conflicts(waiting, lock) {
+                if holder == owner {
+                    return true;
+                }
+                if seen.insert(holder) {
+                    let next = self.waiting.get(&holder).into_iter().flatten();
+                    todo.extend(next.map(|&(_, ino, lock)| (holder, ino, lock)));
+                }
+            }
+        }
+        false
+    }
+
+    /// Removes a waiter and its edge of the deadlock graph.
+    fn forget(&mut self, ino: Ino, id: u64) -> Option<Waiter> {
+        let locks = self.inodes.get_mut(&ino)?;
+        let at = locks.waiters.iter().position(|w| w.id == id)?;
+        let waiter = locks.waiters.remove(at)?;
+        if let Want::Record(owner, _) = waiter.want {
+            let edges = self.waiting.get_mut(&owner)?;
+            edges.retain(|&(i, ..)| i != id);
+            if edges.is_empty() {
+                self.waiting.remove(&owner);
+            }
+        }
+        Some(waiter)
+    }
+}
+
+impl LockTable {
+    /// A table without locks.
+    pub fn new() -> LockTable {
+        LockTable::default()
+    }
+
+    /// Whether no lock is held or waited for.
+    pub fn is_empty(&self) -> bool {
+        self.inodes.load(Ordering::Acquire) == 0
+    }
+
+    /// The lock that keeps `owner` from getting `lock`, the one that starts first if there are many, or `None` (F_GETLK).
+    pub fn getlk(&self, ino: Ino, owner: LockOwner, lock: RecordLock) -> Option<RecordLock> {
+        if self.is_empty() || lock.start > lock.end {
+            return None;
+        }
+        let inner = self.inner.lock();
+        let conflicts = inner.inodes.get(&ino)?.records.conflicts(owner, lock);
+        conflicts.min_by_key(|(owner, l)| (l.start, *owner)).map(|(_, l)| l)
+    }
+
+    /// Gives `lock` to `owner`, waiting for it when `wait`, or takes the range `Err((first, last))` from it.
+    /// What `owner` holds of the range already is converted; the parts outside of it stay.
+    ///
+    /// `Invalid` (last byte before the first), `WouldBlock`, `Deadlock`. A failed call has changed nothing.
+    pub async fn setlk(
+        &self,
+        ino: Ino,
+        owner: LockOwner,
+        lock: std::result::Result<RecordLock, (u64, u64)>,
+        wait: bool,
+    ) -> Result<()> {
+        let (start, end) = lock.map_or_else(|range| range, |l| (l.start, l.end));
+        if start > end {
+            return Err(Error::Invalid("range of a lock"));
+        }
+        match lock {
+            Ok(lock) => Acquire { table: self, ino, want: Want::Record(owner, lock), wait, id: None }.await,
+            Err(_) => {
+                self.change(ino, |locks| locks.records.remove(owner, start, end));
+                Ok(())
+            }
+        }
+    }
+
+    /// Gives `handle` a lock on the whole file, waiting for it when `wait`, or takes it away when `kind` is `None`.
+    ///
+    /// `WouldBlock`. `BadHandle`: the handle was released while the call waited. A lock of the other kind is given up first, so
+    /// another may come in between, and a failed call leaves the handle without a lock (flock(2), "converting a lock").
+    pub async fn flock(&self, ino: Ino, handle: Handle, kind: Option<LockKind>, wait: bool) -> Result<()> {
+        let mut held = false;
+        self.change(ino, |locks| {
+            let before = locks.whole.len();
+            held = locks.whole.iter().any(|&(h, k)| h == handle && Some(k) == kind);
+            locks.whole.retain(|&(h, _)| h != handle || held);
+            locks.whole.len() < before
+        });
+        match kind {
+            Some(kind) if !held => {
+                Acquire { table: self, ino, want: Want::Whole(handle, kind), wait, id: None }.await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes all record locks on the inode from `owner`: it closed a descriptor of the file.
+    pub fn release_owner(&self, ino: Ino, owner: LockOwner) {
+        self.change(ino, |locks| locks.records.remove(owner, 0, u64::MAX));
+    }
+
+    /// Takes the whole-file lock from `handle`, which is being closed. Calls that still wait for one fail with `BadHandle`.
+    pub fn release_handle(&self, ino: Ino, handle: Handle) {
+        let mut cancelled = Vec::new();
+        self.change(ino, |locks| {
+            locks.waiters.retain_mut(|w| {
+                let stays = !matches!(w.want, Want::Whole(h, _) if h == handle);
+                if !stays {
+                    cancelled.push(std::mem::replace(&mut w.waker, Waker::noop().clone()));
+                }
+                stays
+            });
+            let before = locks.whole.len();
+            locks.whole.retain(|&(h, _)| h != handle);
+            locks.whole.len() < before || !cancelled.is_empty()
+        });
+        cancelled.into_iter().for_each(Waker::wake);
+    }
+
+    /// Changes the locks of an inode that has some; when `change` says that something went away, waiters are woken.
+    fn change(&self, ino: Ino, change: impl FnOnce(&mut Locks) -> bool) {
+        if self.is_empty() {
+            return;
+        }
+        let mut inner = self.inner.lock();
+        let Some(locks) = inner.inodes.get_mut(&ino) else { return };
+        let wakers = if change(locks) { locks.wake() } else { Vec::new() };
+        self.tidy(&mut inner, ino);
+        drop(inner);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Removes the inode from the table when nothing is left of it, and publishes the number of inodes.
+    fn tidy(&self, inner: &mut Inner, ino: Ino) {
+        if inner.inodes.get(&ino).is_some_and(Locks::is_empty) {
+            inner.inodes.remove(&ino);
+        }
+        self.inodes.store(inner.inodes.len(), Ordering::Release);
+    }
+}
+
+/// A call that gets a lock. `id` names its waiter once it has one.
+struct Acquire<'a> {
+    table: &'a LockTable,
+    ino: Ino,
+    want: Want,
+    wait: bool,
+    id: Option<u64>,
+}
+
+impl Acquire<'_> {
+    /// Tries to get the lock; `Pending` leaves a waiter behind. A waker that it replaces goes to `old`.
+    fn attempt(&mut self, inner: &mut Inner, cx: &Context<'_>, old: &mut Option<Waker>) -> Poll<Result<()>> {
+        let want = self.want;
+        let locks = inner.locks(self.ino);
+        if !locks.refuses(&want) {
+            locks.grant(want);
+            return Poll::Ready(Ok(()));
+        }
+        if !self.wait {
+            return Poll::Ready(Err(Error::WouldBlock));
+        }
+        if let Want::Record(owner, lock) = want
+            && inner.deadlocks(owner, self.ino, lock)
+        {
+            return Poll::Ready(Err(Error::Deadlock));
+        }
+        if let Some(id) = self.id {
+            let waiters = &mut inner.locks(self.ino).waiters;
+            if let Some(waiter) = waiters.iter_mut().find(|w| w.id == id) {
+                if !waiter.waker.will_wake(cx.waker()) {
+                    *old = Some(std::mem::replace(&mut waiter.waker, cx.waker().clone()));
+                }
+                waiter.woken = false;
+            }
+            return Poll::Pending;
+        }
+        let id = inner.next_waiter;
+        inner.next_waiter += 1;
+        self.id = Some(id);
+        if let Want::Record(owner, lock) = want {
+            inner.waiting.entry(owner).or_default().push((id, self.ino, lock));
+        }
+        let waiter = Waiter { id, want, waker: cx.waker().clone(), woken: false };
+        inner.locks(self.ino).waiters.push_back(waiter);
+        Poll::Pending
+    }
+
+    /// Takes the waiter out of the queue and returns it, with the wakers of those that can go on now. Wakers are dropped
+    /// without the mutex too, as that may drop a task which waits here.
+    fn finish(&mut self, inner: &mut Inner) -> (Option<Waiter>, Vec<Waker>) {
+        let waiter = self.id.take().and_then(|id| inner.forget(self.ino, id));
+        let wakers = inner.inodes.get_mut(&self.ino).map_or_else(Vec::new, Locks::wake);
+        self.table.tidy(inner, self.ino);
+        (waiter, wakers)
+    }
+}
+
+impl Future for Acquire<'_> {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let this = &mut *self;
+        let mut old = None;
+        let mut inner = this.table.inner.lock();
+        let cancelled = this.id.is_some_and(|id| {
+            inner.inodes.get(&this.ino).is_none_or(|l| l.waiters.iter().all(|w| w.id != id))
+        });
+        let result = if cancelled {
+            Poll::Ready(Err(Error::BadHandle))
+        } else {
+            this.attempt(&mut inner, cx, &mut old)
+        };
+        // Look for others in any case: a conversion gives something up, and a waiter that failed again stands aside.
+        let (_waiter, wakers) = if result.is_ready() {
+            this.finish(&mut inner)
+        } else {
+            let wakers = inner.locks(this.ino).wake();
+            this.table.tidy(&mut inner, this.ino);
+            (None, wakers)
+        };
+        drop(inner);
+        wakers.into_iter().for_each(Waker::wake);
+        result
+    }
+}
+
+impl Drop for Acquire<'_> {
+    fn drop(&mut self) {
+        if self.id.is_some() {
+            let mut inner = self.table.inner.lock();
+            let (_waiter, wakers) = self.finish(&mut inner);
+            drop(inner);
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "locks/model.rs"]
+mod model;

@@ -1,0 +1,311 @@
+//! Tests of the lock table: random histories against a map of single bytes, and the cases worth naming.
+
+use super::*;
+use crate::block_on;
+use proptest::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::task::Wake;
+
+const INO: Ino = Ino(7);
+/// Bytes of the model; the last one stands for everything behind it.
+const BYTES: usize = 12;
+
+fn lock(start: u64, end: u64, kind: LockKind) -> RecordLock {
+    RecordLock { start, end, kind, pid: 1 }
+}
+fn shared(start: u64, end: u64) -> RecordLock {
+    lock(start, end, LockKind::Shared)
+}
+fn excl(start: u64, end: u64) -> RecordLock {
+    lock(start, end, LockKind::Exclusive)
+}
+fn owner(n: u64) -> LockOwner {
+    LockOwner(n)
+}
+
+#[derive(Default)]
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+type Call<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
+
+/// A call that waits, polled by hand.
+struct Pending<'a> {
+    call: Call<'a>,
+    flag: Arc<Flag>,
+}
+
+impl<'a> Pending<'a> {
+    fn new(call: impl Future<Output = Result<()>> + Send + 'a) -> Pending<'a> {
+        Pending { call: Box::pin(call), flag: Arc::default() }
+    }
+    fn poll(&mut self) -> Poll<Result<()>> {
+        self.flag.0.store(false, Ordering::Release);
+        let waker = Waker::from(self.flag.clone());
+        self.call.as_mut().poll(&mut Context::from_waker(&waker))
+    }
+    fn woken(&self) -> bool {
+        self.flag.0.load(Ordering::Acquire)
+    }
+}
+
+/// Who holds each byte, the naive way.
+#[derive(Clone, Default)]
+struct Model([Vec<(u64, LockKind)>; BYTES]);
+
+impl Model {
+    fn free_for(&self, who: u64, l: RecordLock) -> bool {
+        bytes(l.start, l.end).all(|b| self.0[b].iter().all(|&(o, k)| o == who || !exclusive(k, l.kind)))
+    }
+    fn clear(&mut self, who: u64, start: u64, end: u64) {
+        bytes(start, end).for_each(|b| self.0[b].retain(|&(o, _)| o != who));
+    }
+    fn set(&mut self, who: u64, l: RecordLock) {
+        self.clear(who, l.start, l.end);
+        bytes(l.start, l.end).for_each(|b| self.0[b].push((who, l.kind)));
+    }
+    /// The spans of an owner, merged.
+    fn spans(&self, who: u64) -> Vec<RecordLock> {
+        let mut out: Vec<RecordLock> = Vec::new();
+        for (b, held) in self.0.iter().enumerate() {
+            let Some(&(_, kind)) = held.iter().find(|(o, _)| *o == who) else { continue };
+            let end = if b == BYTES - 1 { u64::MAX } else { b as u64 };
+            match out.last_mut().filter(|l| l.kind == kind && l.end.checked_add(1) == Some(b as u64)) {
+                Some(last) => last.end = end,
+                None => out.push(lock(b as u64, end, kind)),
+            }
+        }
+        out
+    }
+}
+
+fn bytes(start: u64, end: u64) -> impl Iterator<Item = usize> {
+    start as usize..=(end.min(BYTES as u64 - 1) as usize)
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Lock { who: u64, lock: RecordLock, wait: bool },
+    Unlock { who: u64, start: u64, end: u64 },
+    Leave(u64),
+    Test { who: u64, lock: RecordLock },
+    Abandon(usize),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let range = (0..BYTES as u64, 0..BYTES as u64).prop_map(|(a, b)| {
+        let (start, end) = (a.min(b), a.max(b));
+        (start, if end == BYTES as u64 - 1 { u64::MAX } else { end })
+    });
+    let kind = prop_oneof![Just(LockKind::Shared), Just(LockKind::Exclusive)];
+    let locks = (range.clone(), kind).prop_map(|((start, end), kind)| lock(start, end, kind));
+    prop_oneof![
+        6 => (0..4u64, locks.clone(), any::<bool>()).prop_map(|(who, lock, wait)| Op::Lock { who, lock, wait }),
+        3 => (0..4u64, range).prop_map(|(who, (start, end))| Op::Unlock { who, start, end }),
+        1 => (0..4u64).prop_map(Op::Leave),
+        1 => (0..4u64, locks).prop_map(|(who, lock)| Op::Test { who, lock }),
+        1 => (0..8usize).prop_map(Op::Abandon),
+    ]
+}
+
+/// Polls what was woken until nothing is, and enters what was granted into the model.
+fn settle(pending: &mut Vec<(u64, RecordLock, Pending<'_>)>, model: &mut Model) {
+    while let Some(at) = pending.iter().position(|(.., p)| p.woken()) {
+        let (who, lock, p) = &mut pending[at];
+        match p.poll() {
+            Poll::Ready(Ok(())) => {
+                assert!(model.free_for(*who, *lock), "granted against a lock");
+                model.set(*who, *lock);
+            }
+            Poll::Ready(Err(e)) => assert_eq!(e, Error::Deadlock),
+            Poll::Pending => continue,
+        }
+        pending.remove(at);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn like_a_map_of_bytes(ops in proptest::collection::vec(op(), 1..60)) {
+        let table = LockTable::new();
+        let mut model = Model::default();
+        let mut pending: Vec<(u64, RecordLock, Pending<'_>)> = Vec::new();
+        for op in ops {
+            match op {
+                Op::Lock { who, lock, wait } => {
+                    let mut call = Pending::new(table.setlk(INO, owner(who), Ok(lock), wait));
+                    let free = model.free_for(who, lock);
+                    match call.poll() {
+                        Poll::Ready(Ok(())) => {
+                            prop_assert!(free);
+                            model.set(who, lock);
+                        }
+                        Poll::Ready(Err(Error::WouldBlock)) => prop_assert!(!free && !wait),
+                        Poll::Ready(Err(e)) => prop_assert!(!free && wait && e == Error::Deadlock),
+                        Poll::Pending => {
+                            prop_assert!(!free && wait);
+                            pending.push((who, lock, call));
+                        }
+                    }
+                }
+                Op::Unlock { who, start, end } => {
+                    block_on(table.setlk(INO, owner(who), Err((start, end)), true)).unwrap();
+                    model.clear(who, start, end);
+                }
+                Op::Leave(who) => {
+                    table.release_owner(INO, owner(who));
+                    model.clear(who, 0, u64::MAX);
+                }
+                Op::Test { who, lock } => {
+                    let got = table.getlk(INO, owner(who), lock);
+                    prop_assert_eq!(got.is_none(), model.free_for(who, lock));
+                    if let Some(got) = got {
+                        let spans = (0..4).filter(|&o| o != who).flat_map(|o| model.spans(o));
+                        let stands = |l: &RecordLock| {
+                            l.start <= lock.end && lock.start <= l.end && exclusive(l.kind, lock.kind)
+                        };
+                        let first = spans.filter(stands).min_by_key(|l| l.start).unwrap();
+                        prop_assert_eq!(got.start, first.start);
+                    }
+                }
+                Op::Abandon(at) if at < pending.len() => drop(pending.remove(at)),
+                Op::Abandon(_) => {}
+            }
+            settle(&mut pending, &mut model);
+            for (who, lock, _) in &pending {
+                prop_assert!(!model.free_for(*who, *lock), "a wake-up was lost");
+            }
+            let inner = table.inner.lock();
+            for who in 0..4 {
+                let have = inner.inodes.get(&INO).map_or(Vec::new(), |l| l.records.of(owner(who)));
+                prop_assert_eq!(have, model.spans(who));
+            }
+            let waiters = inner.inodes.get(&INO).map_or(0, |l| l.waiters.len());
+            prop_assert_eq!(waiters, pending.len());
+            prop_assert_eq!(inner.waiting.values().map(Vec::len).sum::<usize>(), pending.len());
+        }
+        drop(pending);
+        (0..4).for_each(|who| table.release_owner(INO, owner(who)));
+        prop_assert!(table.is_empty() && table.inner.lock().inodes.is_empty());
+    }
+}
+
+fn set(table: &LockTable, who: u64, l: RecordLock) -> Result<()> {
+    block_on(table.setlk(INO, owner(who), Ok(l), false))
+}
+
+#[test]
+fn a_circle_is_refused() {
+    let table = LockTable::new();
+    for who in 0..3 {
+        set(&table, who, excl(who, who)).unwrap();
+    }
+    let mut waits: Vec<Pending<'_>> = Vec::new();
+    for who in 0..2 {
+        waits.push(Pending::new(table.setlk(INO, owner(who), Ok(shared(who + 1, who + 1)), true)));
+        assert!(waits[who as usize].poll().is_pending());
+    }
+    let last = table.setlk(INO, owner(2), Ok(excl(0, 0)), true);
+    assert_eq!(block_on(last), Err(Error::Deadlock));
+    // The circle is open again when one of them gives up waiting.
+    drop(waits.remove(0));
+    assert!(Pending::new(table.setlk(INO, owner(2), Ok(excl(0, 0)), true)).poll().is_pending());
+}
+
+#[test]
+fn two_upgrades_deadlock() {
+    let table = LockTable::new();
+    set(&table, 1, shared(0, 9)).unwrap();
+    set(&table, 2, shared(0, 9)).unwrap();
+    let mut first = Pending::new(table.setlk(INO, owner(1), Ok(excl(0, 9)), true));
+    assert!(first.poll().is_pending());
+    assert_eq!(block_on(table.setlk(INO, owner(2), Ok(excl(3, 4)), true)), Err(Error::Deadlock));
+    table.release_owner(INO, owner(2));
+    assert!(first.woken());
+    assert_eq!(first.poll(), Poll::Ready(Ok(())));
+}
+
+#[test]
+fn waiters_come_in_their_order_and_pass_wakeups_on() {
+    let table = LockTable::new();
+    set(&table, 0, excl(0, 9)).unwrap();
+    let mut waits: Vec<_> =
+        (1..4).map(|who| Pending::new(table.setlk(INO, owner(who), Ok(excl(0, 9)), true))).collect();
+    assert!(waits.iter_mut().all(|w| w.poll().is_pending()));
+    table.release_owner(INO, owner(0));
+    assert_eq!(waits.iter().map(Pending::woken).collect::<Vec<_>>(), [true, false, false]);
+    drop(waits.remove(0));
+    assert!(waits[0].woken(), "the one that went away had the wake-up");
+    // A newcomer may be faster; the waiter stays in front of the other one.
+    set(&table, 9, shared(0, 0)).unwrap();
+    assert!(waits[0].poll().is_pending());
+    table.release_owner(INO, owner(9));
+    assert_eq!(waits.iter().map(Pending::woken).collect::<Vec<_>>(), [true, false]);
+    drop(waits);
+    assert!(table.is_empty());
+}
+
+#[test]
+fn bad_ranges_and_ends_of_the_world() {
+    let table = LockTable::new();
+    assert!(matches!(set(&table, 1, excl(2, 1)), Err(Error::Invalid(_))));
+    set(&table, 1, excl(5, u64::MAX)).unwrap();
+    set(&table, 1, excl(0, 4)).unwrap();
+    assert_eq!(table.getlk(INO, owner(2), shared(3, 3)), Some(excl(0, u64::MAX)));
+    assert_eq!(table.getlk(INO, owner(2), shared(3, 2)), None);
+    block_on(table.setlk(INO, owner(1), Err((u64::MAX, u64::MAX)), false)).unwrap();
+    assert_eq!(table.getlk(INO, owner(2), shared(9, 9)), Some(excl(0, u64::MAX - 1)));
+}
+
+#[test]
+fn whole_file_locks() {
+    let table = LockTable::new();
+    let (a, b, c) = (Handle(1), Handle(2), Handle(3));
+    let (sh, ex) = (Some(LockKind::Shared), Some(LockKind::Exclusive));
+    let now = |h, kind| block_on(table.flock(INO, h, kind, false));
+    assert_eq!((now(a, sh), now(b, sh), now(a, sh)), (Ok(()), Ok(()), Ok(())));
+    // A failed conversion loses the lock that was there.
+    assert_eq!(now(a, ex), Err(Error::WouldBlock));
+    assert_eq!((now(b, ex), now(a, sh)), (Ok(()), Err(Error::WouldBlock)));
+    let mut wait = Pending::new(table.flock(INO, a, ex, true));
+    let mut cancelled = Pending::new(table.flock(INO, c, sh, true));
+    assert!(wait.poll().is_pending() && cancelled.poll().is_pending());
+    table.release_handle(INO, c);
+    assert!(cancelled.woken());
+    assert_eq!(cancelled.poll(), Poll::Ready(Err(Error::BadHandle)));
+    assert_eq!(now(b, None), Ok(()));
+    assert_eq!(wait.poll(), Poll::Ready(Ok(())));
+    // Record locks are another matter.
+    assert_eq!(set(&table, 5, excl(0, 9)), Ok(()));
+    table.release_owner(INO, owner(5));
+    table.release_handle(INO, a);
+    assert!(table.is_empty());
+}
+
+#[test]
+fn threads_take_turns() {
+    let table = LockTable::new();
+    let inside = AtomicUsize::new(0);
+    std::thread::scope(|s| {
+        for who in 0..8 {
+            let (table, inside) = (&table, &inside);
+            s.spawn(move || {
+                for _ in 0..200 {
+                    block_on(table.setlk(INO, owner(who), Ok(excl(0, 0)), true)).unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    block_on(table.setlk(INO, owner(who), Err((0, 0)), true)).unwrap();
+                }
+            });
+        }
+    });
+    assert!(table.is_empty());
+}
