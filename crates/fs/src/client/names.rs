@@ -25,12 +25,14 @@ impl<F: FileSystem> Client<F> {
         })
     }
 
-    /// Makes a regular file, FIFO, socket or device node; `mode` holds type and permission bits (less the umask).
-    /// `Exists`, `AccessDenied`, `NotPermitted` (device nodes, for other than root), `Invalid` (type).
+    /// Makes a regular file, FIFO, socket or device node; `mode` holds type and permission bits (less the umask), and without
+    /// a type asks for a regular file. `Exists`, `AccessDenied`, `NotPermitted` (device nodes, for other than root), `Invalid` (type).
     pub async fn mknod(&self, path: impl AsRef<Path>, mode: u32, rdev: u64) -> Result<Attr> {
+        let plain = if mode & libc::S_IFMT == 0 { libc::S_IFREG } else { 0 };
+        let mode = (mode | plain) & !(self.umask as u32);
         fresh!(async {
             let (dir, name) = self.new_name(bytes(&path)).await?;
-            self.fs().mknod(self.cred(), dir, name, mode & !(self.umask as u32), rdev).await
+            self.fs().mknod(self.cred(), dir, name, mode, rdev).await
         })
     }
 
