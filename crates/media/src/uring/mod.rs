@@ -37,9 +37,10 @@ pub struct Options {
     pub read_only: bool,
     /// Ask for direct I/O. Without it, or where the file system has none, the kernel's page cache is in between.
     pub direct: bool,
-    /// Requests with the kernel at a time, 1 to 4096.
+    /// Requests with the kernel at a time, 1 to 4096. Fewer if locked memory (RLIMIT_MEMLOCK) is scarce.
     pub depth: u32,
-    /// Pin registered arenas in memory (all their pages, at once). Without it each transfer pins its own.
+    /// Pin registered arenas in memory, all their pages, at once. Without it, or where RLIMIT_MEMLOCK forbids it, each
+    /// transfer pins its own.
     pub pin: bool,
 }
 
@@ -93,23 +94,43 @@ const WAKE: u64 = u64::MAX;
 /// Places for registered pieces: 1 TiB of arenas.
 const PIECES: u32 = 1024;
 
+/// Shortest queue that is tried when locked memory is scarce.
+const DEPTH_MIN: u32 = 8;
+
+/// A ring with a place for each of `depth` requests, and one more.
+fn make_ring(depth: u32) -> std::io::Result<IoUring> {
+    let ring = IoUring::builder().setup_submit_all().build((depth + 1).next_power_of_two())?;
+    // Since Linux 5.11; `SUBMIT_ALL`, since 5.18, has been refused before this.
+    if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
+        return Err(std::io::Error::from_raw_os_error(libc::ENOSYS));
+    }
+    Ok(ring)
+}
+
 impl UringMedia {
     /// Opens a file or block device for one manager. Fails with EBUSY when somebody else uses it.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<UringMedia, MediaError> {
-        let depth = options.depth.clamp(1, 4096);
-        let probed = probe::open(path.as_ref(), options.read_only, options.direct, depth)?;
+        let mut depth = options.depth.clamp(1, 4096);
+        let mut probed = probe::open(path.as_ref(), options.read_only, options.direct)?;
+        let name = probed.geometry.name.clone();
         let setup = |doing, e: std::io::Error| MediaError::Setup {
-            device: probed.geometry.name.clone(),
+            device: name.clone(),
             doing,
             errno: e.raw_os_error().unwrap_or(libc::EIO),
         };
-        let ring = IoUring::builder()
-            .setup_submit_all()
-            .build((depth + 1).next_power_of_two())
-            .map_err(|e| setup("making an io_uring", e))?;
-        if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
-            return Err(setup("making an io_uring", std::io::Error::from_raw_os_error(libc::ENOSYS)));
+        let ring = loop {
+            match make_ring(depth) {
+                // Rings count as locked memory, which users have little of; a short queue is better than none.
+                Err(e) if e.raw_os_error() == Some(libc::ENOMEM) && depth > DEPTH_MIN => {
+                    depth = DEPTH_MIN.max(depth / 2)
+                }
+                ring => break ring.map_err(|e| setup("making an io_uring", e))?,
+            }
+        };
+        if depth < options.depth {
+            tracing::warn!(device = name, depth, "shorter queue than asked for");
         }
+        probed.geometry.queue_depth = depth;
         let submitter = ring.submitter();
         submitter.register_files(&[probed.fd.as_raw_fd()]).map_err(|e| setup("registering it", e))?;
         let pin = options.pin && submitter.register_buffers_sparse(PIECES).is_ok();

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 /// An open device.
 pub(super) struct Probed {
     pub(super) fd: OwnedFd,
+    /// All but the depth of the queue, which the ring decides.
     pub(super) geometry: Geometry,
     pub(super) block: bool,
     pub(super) direct: bool,
@@ -27,7 +28,7 @@ const ATOMIC_MAX: u64 = 4096;
 /// Largest transfer that is not worth splitting, bytes.
 const MAX_TRANSFER: u64 = 2 << 20;
 
-pub(super) fn open(path: &Path, read_only: bool, direct: bool, depth: u32) -> Result<Probed, MediaError> {
+pub(super) fn open(path: &Path, read_only: bool, direct: bool) -> Result<Probed, MediaError> {
     let name = path.display().to_string();
     let setup = |doing, e: Errno| MediaError::Setup { device: name.clone(), doing, errno: e.raw_os_error() };
     let stat = rustix::fs::stat(path).map_err(|e| setup("looking it up", e))?;
@@ -103,7 +104,7 @@ pub(super) fn open(path: &Path, read_only: bool, direct: bool, depth: u32) -> Re
         volatile_cache,
         barrier: false,
         discard,
-        queue_depth: depth,
+        queue_depth: 0,
         max_transfer: MAX_TRANSFER as u32,
         numa_node: numa_node(&device),
     };

@@ -189,7 +189,7 @@ impl Flight {
     }
 
     fn failed(&mut self, errno: i32, front: &Front) -> Verdict {
-        // A thread that ends takes its requests that wait for a kernel worker with it; they are simply asked again.
+        // A thread that ends may take its requests that wait for a kernel worker with it; they are asked again.
         if matches!(errno, libc::EINTR | libc::EAGAIN | libc::ECANCELED) && self.tries < TRIES {
             self.tries += 1;
             return Verdict::Again;
