@@ -11,7 +11,7 @@
 //!
 //! A crash between any two of these leaves the log whole: recovery begins at the old checkpoint and finds every image.
 
-use crate::core::{Core, Logged, Res, Stop, Wait};
+use crate::core::{Core, Logged, Res, Wait};
 use crate::epoch::Reason;
 use crate::inode::{IN_CHECKPOINT, SINCE_CHECKPOINT, Slot};
 use crate::io::{Io, IoKind};

@@ -27,6 +27,7 @@ use fs::{Error, Time};
 use media::{ArenaId, Geometry, Media};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -159,7 +160,12 @@ pub(crate) struct Core {
     pub read_only: bool,
     /// After a failed write, memory and medium may differ: nothing more is written, every change is refused.
     pub latched: Option<String>,
+    /// No more changes are taken.
     pub closing: bool,
+    /// Everything is on the medium; the worker ends.
+    pub closed: bool,
+    /// Somebody waits for a frame that a reader may be about to let go.
+    pub starving: Arc<AtomicBool>,
 
     pub slab: Slab,
     pub index: Index,
@@ -178,6 +184,8 @@ pub(crate) struct Core {
     pub loading: HashMap<Slot, Loading, FixedState>,
     /// Inodes with a tail in memory, in the order in which they were loaded.
     pub tails: VecDeque<Slot>,
+    /// Inodes found without a name at mount, to be freed.
+    pub orphans: Vec<Slot>,
 
     pub running: Running,
     /// Closed epochs that are not durable, oldest first.

@@ -57,6 +57,8 @@ pub(crate) struct Open {
     pub slot: Slot,
     pub flags: OpenFlags,
     pub directory: bool,
+    /// Opened by somebody whose writes leave set-id bits alone.
+    pub privileged: bool,
     pub ahead: ReadAhead,
 }
 

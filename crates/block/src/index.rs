@@ -36,6 +36,12 @@ impl Dir {
         self.entries.push((cookie, slot));
         cookie
     }
+    /// The name at `cookie` now belongs to another slot.
+    fn rebind(&mut self, cookie: u64, slot: Slot) {
+        if let Ok(i) = self.entries.binary_search_by_key(&cookie, |e| e.0) {
+            self.entries[i].1 = slot;
+        }
+    }
     /// At mount: adds a name with a known cookie, in any order. [`Dir::settle`] must follow.
     pub fn push_known(&mut self, cookie: u64, slot: Slot) {
         self.entries.push((cookie, slot));
@@ -65,8 +71,9 @@ impl Dir {
     }
 }
 
-/// Both indexes.
+/// Both indexes, and which additional names lead to an inode.
 pub(crate) struct Index {
+    links: HashMap<Slot, Vec<Slot>, FixedState>,
     names: HashTable<Slot>,
     hasher: FixedState,
     dirs: HashMap<Slot, Dir, FixedState>,
@@ -76,7 +83,7 @@ impl Index {
     /// `seed` makes the hash unpredictable, so that nobody can choose names that collide.
     pub fn new(seed: u64) -> Index {
         let hasher = FixedState::with_seed(seed);
-        Index { names: HashTable::new(), dirs: HashMap::with_hasher(hasher.clone()), hasher }
+        Index { links: HashMap::with_hasher(hasher.clone()), names: HashTable::new(), dirs: HashMap::with_hasher(hasher.clone()), hasher }
     }
 
     /// Makes room for `n` more names.
@@ -136,6 +143,37 @@ impl Index {
         if let Some(dir) = self.dirs.get_mut(&inode.parent) {
             dir.remove(inode.cookie);
         }
+    }
+
+    /// The name of `link`, as it stands in the slab, will be that of `heir`, at the same place of the directory. The caller
+    /// then copies parent, name and cookie.
+    pub fn bequeath(&mut self, slab: &Slab, link: Slot, heir: Slot) {
+        let inode = slab.get(link);
+        let h = hash(&self.hasher, inode.parent, inode.name.bytes());
+        if let Ok(mut entry) = self.names.find_entry(h, |&s| s == link) {
+            *entry.get_mut() = heir;
+        }
+        if let Some(dir) = self.dirs.get_mut(&inode.parent) {
+            dir.rebind(inode.cookie, heir);
+        }
+    }
+
+    /// An additional name of `target` was made.
+    pub fn add_link(&mut self, target: Slot, link: Slot) {
+        self.links.entry(target).or_default().push(link);
+    }
+    /// An additional name went away.
+    pub fn remove_link(&mut self, target: Slot, link: Slot) {
+        if let Some(links) = self.links.get_mut(&target) {
+            links.retain(|&l| l != link);
+            if links.is_empty() {
+                self.links.remove(&target);
+            }
+        }
+    }
+    /// The additional names of `target`.
+    pub fn links(&self, target: Slot) -> &[Slot] {
+        self.links.get(&target).map_or(&[], |l| l)
     }
 
     /// The names in a directory; `None` when it never had one.

@@ -77,8 +77,9 @@ pub(crate) const TAIL_ON_MEDIUM: u8 = 1;
 pub(crate) const IN_CHECKPOINT: u8 = 2;
 /// Changed since the last checkpoint: the tail must stay in memory.
 pub(crate) const SINCE_CHECKPOINT: u8 = 4;
-/// Made by tmpfile with EXCLUSIVE: may never be linked.
-pub(crate) const NEVER_LINK: u8 = 8;
+
+/// Made by tmpfile: may get a first name although it has none.
+pub(crate) const LINKABLE: u8 = 16;
 
 /// One inode, or an additional name (hard link).
 #[derive(Clone)]
@@ -296,7 +297,7 @@ impl Inode {
         inode.ctime = h.ctime.into();
         inode.btime = h.btime.into();
         let has_tail =
-            view.tail_kind != TailKind::None || h.xattr_len.get() > 0 || h.xattr_block.get() != 0;
+            view.tail_kind != TailKind::None || h.flags.get() & 1 != 0 || h.xattr_len.get() > 0 || h.xattr_block.get() != 0;
         if has_tail && view.kind == SlotKind::Inode {
             inode.flags |= TAIL_ON_MEDIUM;
         }

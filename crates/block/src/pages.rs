@@ -94,7 +94,10 @@ impl Core {
                         copies.push(CopyOut { frame: Some((f, at)), to: out, len: n });
                     }
                 }
-                Some(_) => return Err(Stop::Wait(Wait::Page(key(slot, page)))),
+                Some(_) => {
+                    self.unpin_copies(copies);
+                    return Err(Stop::Wait(Wait::Page(key(slot, page))));
+                }
                 None => {
                     if page >= hole_until {
                         match self.map(slot).lookup(page) {
@@ -237,6 +240,7 @@ impl Core {
 
     /// All frames are dirty or in use: write some back, then try again.
     pub fn need_frames(&mut self) -> Stop {
+        self.starving.store(true, std::sync::atomic::Ordering::Release);
         match self.write_back_all(false, false) {
             Err(Stop::Error(e)) => Stop::Error(e),
             _ => Stop::Wait(Wait::Progress),

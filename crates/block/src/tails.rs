@@ -226,20 +226,28 @@ impl Core {
         }
         for _ in 0..self.tails.len().saturating_sub(TAILS_MAX).min(64) {
             let Some(slot) = self.tails.pop_front() else { return };
-            let inode = self.slab.get_mut(slot);
-            let Some(tail) = &inode.tail else { continue };
-            let busy = inode.flags & (SINCE_CHECKPOINT | IN_CHECKPOINT) != 0 || !tail.dirty.is_empty();
-            if inode.kind != SlotKind::Inode || tail.is_empty() {
-                if !busy {
-                    inode.tail = None;
-                }
-            } else if busy || inode.opens > 0 {
+            if !self.drop_tail(slot) {
                 self.tails.push_back(slot);
-            } else {
-                inode.tail = None;
-                inode.flags |= TAIL_ON_MEDIUM;
             }
         }
+    }
+
+    /// Drops the tail unless it is needed; false when it stays.
+    pub fn drop_tail(&mut self, slot: Slot) -> bool {
+        if self.slab.chunk(slot / format::limits::SEGMENT_BLOCKS as u32).is_none() {
+            return true;
+        }
+        let inode = self.slab.get_mut(slot);
+        let Some(tail) = &inode.tail else { return true };
+        let busy = inode.flags & (SINCE_CHECKPOINT | IN_CHECKPOINT) != 0 || !tail.dirty.is_empty();
+        if busy || self.checkpointing.is_some() || inode.opens > 0 {
+            return false;
+        }
+        if !tail.is_empty() {
+            inode.flags |= TAIL_ON_MEDIUM;
+        }
+        inode.tail = None;
+        true
     }
 
     /// Appends the compact image of an inode as it is now. Extent nodes and attributes outside must have their places.

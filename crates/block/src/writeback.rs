@@ -177,7 +177,7 @@ impl Core {
     }
 
     /// Blocks for `want` pages of a hole from `page` on; at least one.
-    fn allocate(&mut self, slot: Slot, page: u64, want: u64) -> Res<Run> {
+    pub fn allocate(&mut self, slot: Slot, page: u64, want: u64) -> Res<Run> {
         let goal = self.map(slot).goal(page);
         let continues = goal.is_some_and(|g| g.in_segment() != 0 && self.space.is_free(Run { block: g, count: 1 }));
         let in_window = WINDOW - page % WINDOW;
@@ -243,9 +243,10 @@ impl Core {
                 let frame = self.cache.find(key(slot, page + i)).expect("dirty pages are in the cache");
                 debug_assert!(self.cache.is_dirty(frame));
                 let offset = frame.offset();
+                let full = bufs.len() == 256;
                 match bufs.last_mut() {
                     Some(last) if last.offset + last.len as u64 == offset => last.len += PAGE as u32,
-                    _ if bufs.len() == 256 => break,
+                    _ if full => break,
                     _ => bufs.push(BufRef { arena: self.cache_arena, offset, len: PAGE as u32 }),
                 }
                 self.cache.pin(frame);

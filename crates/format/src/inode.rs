@@ -69,7 +69,7 @@ media_struct! {
         uid: U32,
         /// group
         gid: U32,
-        /// inode flags; none defined
+        /// bit 0, only in the index checkpoint: the inode's block has a tail or extended attributes
         flags: U32,
         /// device number of device nodes: major << 32 | minor
         rdev: U64,

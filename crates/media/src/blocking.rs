@@ -12,6 +12,8 @@ pub struct Blocking {
 
 /// Bytes of the bounce buffer.
 const BOUNCE: usize = 4 << 20;
+/// Bytes of one request of [`Blocking::read_many`].
+const PIECE: usize = 512 << 10;
 
 impl Blocking {
     /// Prepares a bounce buffer.
@@ -80,6 +82,53 @@ impl Blocking {
     /// Discards a range, or sets it to zero.
     pub fn range(&self, op: Op, offset: u64, len: u64) -> Result<(), MediaError> {
         self.run(vec![Request::range(op, offset, len, 0)])
+    }
+
+    /// Reads many ranges (each at most 512 KiB) with several requests in flight, and calls `each(index, bytes)` for every one,
+    /// in any order. Stops at the first error of a read or of `each`.
+    pub fn read_many<E: From<MediaError>>(
+        &self,
+        ranges: &[(u64, usize)],
+        mut each: impl FnMut(usize, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (mut next, mut left) = (0, 0);
+        let mut places: Vec<u64> = (0..BOUNCE / PIECE).map(|i| (i * PIECE) as u64).collect();
+        let mut at = vec![0; ranges.len().min(places.len())];
+        let mut slots: Vec<usize> = (0..at.len()).collect();
+        let mut using: Vec<usize> = vec![0; at.len()];
+        let mut done = Vec::new();
+        let mut outcome = Ok(());
+        loop {
+            while outcome.is_ok() && next < ranges.len() && !slots.is_empty() {
+                let (Some(slot), Some(place)) = (slots.pop(), places.pop()) else { break };
+                let (offset, len) = ranges[next];
+                assert!(len <= PIECE, "range is longer than a piece");
+                at[slot] = place;
+                using[slot] = next;
+                let buf = BufRef { arena: self.id, offset: place, len: len as u32 };
+                self.media.submit(Request::transfer(Op::Read, offset, buf, slot as u64));
+                next += 1;
+                left += 1;
+            }
+            if left == 0 {
+                return outcome;
+            }
+            self.media.kick();
+            self.media.reap(&mut done, Wait::For(None));
+            for completion in done.drain(..) {
+                let slot = completion.token as usize;
+                left -= 1;
+                if outcome.is_ok() {
+                    outcome = completion.result.map_err(E::from).and_then(|()| {
+                        let index = using[slot];
+                        // SAFETY: the transfer into this part of the buffer is over, and the part is free again only below.
+                        unsafe { self.arena.with(at[slot], ranges[index].1, |bytes| each(index, bytes)) }
+                    });
+                }
+                places.push(at[slot]);
+                slots.push(slot);
+            }
+        }
     }
 
     fn pieces(&self, op: Op, offset: u64, buf: BufRef) -> Vec<Request> {

@@ -257,6 +257,17 @@ impl PageCache {
         self.detach(frame.0);
     }
 
+    /// Takes all clean pages that nobody uses out of the cache.
+    pub fn drop_clean(&mut self) {
+        self.sweep_limbo();
+        for f in 0..self.frames.len() as u32 {
+            if self.frames[f as usize].state == State::Clean && self.pins.count(f) == 0 {
+                self.leave(f);
+                self.release(f);
+            }
+        }
+    }
+
     fn enter(&mut self, f: u32) {
         let hash = self.hash(self.frames[f as usize].key);
         let (frames, hasher) = (&self.frames, &self.hasher);

@@ -1,0 +1,211 @@
+//! Reading what a volume holds, without changing it: superblock, checkpoint, inode segment table, and the log's longest
+//! prefix of whole epochs. Mount and fsck both begin here.
+
+use format::checkpoint::{CHECKPOINTS, Checkpoint};
+use format::limits::{BLOCK_SIZE, SEGMENT_BLOCKS};
+use format::log::{Record, cover_crc, probe};
+use format::segtable::ENTRIES_PER_BLOCK;
+use format::superblock::{SUPERBLOCKS, Superblock};
+use format::{BlockNo, Epoch, FormatError, SegNo, crc32c};
+use fs::{Error, Result};
+use media::blocking::Blocking;
+
+use crate::ring::LogRing;
+
+/// The fixed structures of a volume.
+pub(crate) struct Fixed {
+    pub superblock: Superblock,
+    pub checkpoint: Checkpoint,
+    /// The inode segment table as of the checkpoint, and for each of its blocks which home is current.
+    pub table: Vec<Option<SegNo>>,
+    pub homes: Vec<(u8, Vec<u32>)>,
+}
+
+/// The part of the log that counts.
+pub(crate) struct LogTail {
+    /// Records of whole epochs behind the checkpoint, in order, as bytes.
+    pub records: Vec<Vec<u8>>,
+    pub last_epoch: u64,
+    pub chain: u32,
+    /// Ring position behind the last record, counted from the checkpoint's position.
+    pub end: u64,
+    /// Newest epoch that the medium says is durable.
+    pub recorded: u64,
+    /// Why the record behind the last one was not accepted, when there was one.
+    pub cut: Option<String>,
+}
+
+fn read_block(device: &Blocking, at: BlockNo) -> Result<Vec<u8>> {
+    let mut block = vec![0; BLOCK_SIZE];
+    device.read(at.byte(), &mut block)?;
+    Ok(block)
+}
+
+/// Reads the superblock, from its copy when the first is damaged.
+pub(crate) fn superblock(device: &Blocking) -> Result<Superblock> {
+    let geometry = device.media().geometry();
+    if geometry.bytes < format::limits::VOLUME_MIN {
+        return Err(Error::NotAVolume(format!("{} is too small to be one", geometry.name)));
+    }
+    let mut first = None;
+    for at in SUPERBLOCKS {
+        match Superblock::parse(&read_block(device, at)?) {
+            Ok(sb) if sb.blocks.get() * BLOCK_SIZE as u64 <= geometry.bytes => return Ok(sb),
+            Ok(_) => {
+                return Err(Error::NotAVolume(format!("{} is shorter than the volume on it", geometry.name)));
+            }
+            Err(e) => first = first.or(Some(e.at(at))),
+        }
+    }
+    let e = first.expect("two attempts were made");
+    match e.fault {
+        format::error::Fault::Magic { .. } => {
+            Err(Error::NotAVolume(format!("{} holds no Freehold volume", geometry.name)))
+        }
+        _ => Err(e.into()),
+    }
+}
+
+/// Reads superblock, newest checkpoint and table.
+pub(crate) fn fixed(device: &Blocking) -> Result<Fixed> {
+    let superblock = superblock(device)?;
+    let segments = superblock.segments();
+    let mut best: Option<Checkpoint> = None;
+    let mut first_error: Option<FormatError> = None;
+    for at in CHECKPOINTS {
+        match Checkpoint::parse(&read_block(device, at)?, &superblock.uuid, segments) {
+            Ok(cp) if best.as_ref().is_none_or(|b| b.sequence < cp.sequence) => best = Some(cp),
+            Ok(_) => {}
+            Err(e) => first_error = first_error.or(Some(e.at(at))),
+        }
+    }
+    let Some(checkpoint) = best else { return Err(first_error.expect("none was valid").into()) };
+    let (mut table, mut homes) = (Vec::new(), Vec::new());
+    for index in 0..(checkpoint.inode_segments as usize).div_ceil(ENTRIES_PER_BLOCK) {
+        let (home, entries) = table_block(device, &superblock, index, checkpoint.sequence)?;
+        let used = (checkpoint.inode_segments as usize - index * ENTRIES_PER_BLOCK).min(ENTRIES_PER_BLOCK);
+        homes.push((home, entries[..used].iter().map(|s| s.map_or(0, |s| s.0)).collect()));
+        table.extend_from_slice(&entries[..used]);
+    }
+    Ok(Fixed { superblock, checkpoint, table, homes })
+}
+
+fn table_block(
+    device: &Blocking,
+    superblock: &Superblock,
+    index: usize,
+    sequence: u64,
+) -> Result<(u8, Vec<Option<SegNo>>)> {
+    let mut best: Option<(u64, u8, Vec<Option<SegNo>>)> = None;
+    let mut error = None;
+    for (home, at) in format::segtable::homes(index).into_iter().enumerate() {
+        let block = read_block(device, at)?;
+        match format::segtable::parse(&block, &superblock.uuid, index, superblock.segments()) {
+            Ok((seq, entries)) if seq <= sequence && best.as_ref().is_none_or(|b| b.0 < seq) => {
+                best = Some((seq, home as u8, entries));
+            }
+            Ok(_) => {}
+            Err(e) => error = error.or(Some(e.at(at))),
+        }
+    }
+    match best {
+        Some((_, home, entries)) => Ok((home, entries)),
+        None => Err(error
+            .unwrap_or_else(|| {
+                FormatError::new(
+                    "inode segment table",
+                    format::error::Fault::Rule("no home is as old as the checkpoint"),
+                )
+                .at(format::segtable::homes(index)[0])
+            })
+            .into()),
+    }
+}
+
+/// Reads the log and finds its longest prefix of whole epochs: first the records that are chained and whole, then, for epochs
+/// that nothing on the medium says to be durable, the checksums of the data that they cover.
+pub(crate) fn log(device: &Blocking, checkpoint: &Checkpoint, uuid: &[u8; 16], blocks: u64) -> Result<LogTail> {
+    let ring = LogRing { segments: checkpoint.log_segments.clone(), head: 0, tail: 0, chain: 0 };
+    let mut tail = LogTail {
+        records: Vec::new(),
+        last_epoch: checkpoint.epoch.0,
+        chain: checkpoint.chain,
+        end: 0,
+        recorded: checkpoint.durable_epoch.0,
+        cut: None,
+    };
+    let mut ends: Vec<(u64, u64, u32)> = Vec::new();
+    loop {
+        let position = checkpoint.log_position + tail.end;
+        if tail.end >= ring.capacity() {
+            break;
+        }
+        let first = read_block(device, ring.block(position))?;
+        let epoch = Epoch(tail.last_epoch + 1);
+        let Some(count) = probe(&first, uuid, epoch, tail.chain) else { break };
+        if tail.end + count as u64 > ring.capacity() {
+            tail.cut = Some(format!("record of {epoch:?} is longer than the log"));
+            break;
+        }
+        let mut bytes = vec![0; count as usize * BLOCK_SIZE];
+        for (block, at, n) in ring.parts(position, count as u64) {
+            let part = &mut bytes[at as usize * BLOCK_SIZE..][..n as usize * BLOCK_SIZE];
+            device.read(block.byte(), part)?;
+        }
+        match Record::parse(&bytes) {
+            Ok(record) => {
+                tail.chain = record.header.crc.get();
+                tail.recorded = tail.recorded.max(record.header.durable_epoch.get().min(epoch.0 - 1));
+            }
+            Err(e) => {
+                tail.cut = Some(format!("record of {epoch:?}: {e}"));
+                break;
+            }
+        }
+        tail.last_epoch = epoch.0;
+        tail.end += count as u64;
+        tail.records.push(bytes);
+        ends.push((tail.last_epoch, tail.end, tail.chain));
+    }
+    for i in 0..tail.records.len() {
+        let epoch = ends[i].0;
+        if epoch <= tail.recorded {
+            continue;
+        }
+        let record = Record::parse(&tail.records[i])?;
+        if let Err(why) = verify(device, &record, blocks) {
+            let why = why?;
+            tail.cut = Some(format!("data of {:?}: {why}", Epoch(epoch)));
+            tail.records.truncate(i);
+            let before = if i > 0 { ends[i - 1] } else { (checkpoint.epoch.0, 0, checkpoint.chain) };
+            (tail.last_epoch, tail.end, tail.chain) = before;
+            break;
+        }
+    }
+    Ok(tail)
+}
+
+/// Checks the data that a record covers: `Err(Ok(why))` when it is not what was written, `Err(Err(_))` when it cannot be
+/// read.
+fn verify(device: &Blocking, record: &Record<'_>, blocks: u64) -> std::result::Result<(), Result<String>> {
+    let mut bytes = Vec::new();
+    for cover in record.covers {
+        let (first, count) = (cover.block.get(), cover.count.get() as usize);
+        if first.checked_add(count as u64).is_none_or(|end| end > blocks) {
+            return Err(Ok(format!("covers block {first}, beyond the volume")));
+        }
+        let mut crcs = Vec::with_capacity(count);
+        let mut at = 0;
+        while at < count {
+            let n = (count - at).min(2 * SEGMENT_BLOCKS);
+            bytes.resize(n * BLOCK_SIZE, 0);
+            device.read(BlockNo(first + at as u64).byte(), &mut bytes).map_err(|e| Err(e.into()))?;
+            crcs.extend(bytes.chunks_exact(BLOCK_SIZE).map(crc32c));
+            at += n;
+        }
+        if cover_crc(&crcs) != cover.data_crc.get() {
+            return Err(Ok(format!("{count} blocks at {first} are not what the record covers")));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! Opening a volume: building everything in memory from what the medium holds.
+//!
+//! After a clean stop the index checkpoint gives inodes and usage (clean.rs). Otherwise the inode segments are scanned at
+//! full queue depth, and the log's images take the place of what stands in their slots. The log is not replayed to the
+//! slots: its inodes are simply "changed since the last checkpoint" and the next checkpoint writes them. Only logged page
+//! images are written to their blocks at once, and one checkpoint block says that all accepted epochs are durable.
+//! A crash in the middle of this repeats it: the log stays whole until that next checkpoint.
+
+use crate::core::{Core, Logged, OpenOptions};
+use crate::derive::Builder;
+use crate::epoch::Running;
+use crate::index::Index;
+use crate::inode::Slab;
+use crate::load::{self, Fixed, LogTail};
+use crate::ring::LogRing;
+use crate::scratch::Scratch;
+use crate::space::{Run, Space};
+use format::checkpoint::CHECKPOINTS;
+use format::limits::{BLOCK_SIZE, SEGMENT_BLOCKS};
+use format::log::Record;
+use format::{BlockNo, Epoch, Ino};
+use fs::cache::PageCache;
+use fs::{Error, Result};
+use media::blocking::Blocking;
+use media::{Arena, Media};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Memory for records, inode blocks and extent nodes on their way.
+const SCRATCH_BYTES: usize = 48 << 20;
+const MIN_CACHE: usize = 1 << 20;
+
+fn arena(media: &dyn Media, bytes: usize) -> Result<Arc<Arena>> {
+    let arena = Arena::new(bytes).map_err(|e| media::MediaError::Setup {
+        device: media.geometry().name.clone(),
+        doing: "allocating memory for transfers",
+        errno: e.raw_os_error().unwrap_or(12),
+    })?;
+    Ok(Arc::new(arena))
+}
+
+/// Opens the volume on `media`. Everything that fails leaves the medium as it was, but for page images of accepted epochs.
+pub(crate) fn open(media: Arc<dyn Media>, options: OpenOptions) -> Result<Core> {
+    let device = Blocking::new(media.clone())?;
+    let fixed = load::fixed(&device)?;
+    let blocks = fixed.superblock.blocks.get();
+    let log = load::log(&device, &fixed.checkpoint, &fixed.superblock.uuid, blocks)?;
+    if let Some(cut) = &log.cut {
+        tracing::info!("{}: log ends behind {:?}: {cut}", media.geometry().name, Epoch(log.last_epoch));
+    }
+    let mut core = new_core(media, options, &fixed, &log)?;
+    let clean = fixed.checkpoint.clean && log.records.is_empty() && log.cut.is_none();
+    let loaded = clean && fixed.checkpoint.index_pieces > 0 && load_index(&mut core, &device, &fixed)?;
+    if !loaded {
+        reset(&mut core, &fixed);
+        scan(&mut core, &device, &fixed, &log)?;
+    }
+    let total = core.space.total();
+    core.keep = (total / 64).min(2048);
+    if !log.records.is_empty() {
+        take_over_log(&mut core, &device, &fixed, &log)?;
+    }
+    Ok(core)
+}
+
+fn load_index(core: &mut Core, device: &Blocking, fixed: &Fixed) -> Result<bool> {
+    match crate::clean::load_index(core, device, fixed) {
+        Ok(()) => Ok(true),
+        Err(Error::Corrupt(e)) => {
+            tracing::warn!("{}: index checkpoint not usable, scanning inodes: {e}", core.geometry.name);
+            Ok(false)
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// Forgets what a damaged index checkpoint has brought.
+fn reset(core: &mut Core, fixed: &Fixed) {
+    core.slab = Slab::default();
+    core.index = Index::new(rand::random());
+    core.space = Space::new(fixed.superblock.segments());
+}
+
+fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &LogTail) -> Result<Core> {
+    let geometry = media.geometry().clone();
+    let cache_arena = arena(&*media, options.cache_bytes.max(MIN_CACHE))?;
+    let cache_id = media.register(cache_arena.clone())?;
+    let ring = LogRing {
+        segments: fixed.checkpoint.log_segments.clone(),
+        head: fixed.checkpoint.log_position + log.end,
+        tail: fixed.checkpoint.log_position,
+        chain: log.chain,
+    };
+    let scratch_arena = arena(&*media, SCRATCH_BYTES.min(4 * ring.record_max() + (8 << 20)))?;
+    let scratch_id = media.register(scratch_arena.clone())?;
+    Ok(Core {
+        geometry,
+        uuid: fixed.superblock.uuid,
+        strict: fixed.superblock.strict.get() == 1,
+        read_only: options.read_only,
+        latched: None,
+        closing: false,
+        closed: false,
+        starving: Arc::default(),
+        slab: Slab::default(),
+        index: Index::new(rand::random()),
+        space: Space::new(fixed.superblock.segments()),
+        keep: 0,
+        handles: Default::default(),
+        cache: PageCache::new(cache_arena),
+        cache_arena: cache_id,
+        scratch: Scratch::new(scratch_arena, scratch_id),
+        ios: Default::default(),
+        frames_in_flight: 0,
+        read_errors: Default::default(),
+        loading: Default::default(),
+        tails: VecDeque::new(),
+        orphans: Vec::new(),
+        running: Running::new(log.last_epoch + 1),
+        epochs: VecDeque::new(),
+        log: ring,
+        durable: log.last_epoch,
+        recorded: fixed.checkpoint.durable_epoch.0.max(log.recorded),
+        flush_in_flight: false,
+        flush_wanted: 0,
+        close_wanted: false,
+        guards: BTreeMap::new(),
+        guard_epochs: VecDeque::new(),
+        overwriting: Default::default(),
+        logged: Default::default(),
+        held: Vec::new(),
+        checkpoint: fixed.checkpoint.clone(),
+        checkpointing: None,
+        checkpoint_wanted: false,
+        checkpoints_done: 0,
+        since_checkpoint: Vec::new(),
+        table_homes: fixed.homes.clone(),
+        waiters: Default::default(),
+        durable_waiters: Vec::new(),
+        woken: Vec::new(),
+        kick: false,
+        wake_worker: false,
+        worker_deadline: None,
+        counters: Default::default(),
+        options,
+        media,
+    })
+}
+
+/// Builds the state from the inode segments and the log's images.
+fn scan(core: &mut Core, device: &Blocking, fixed: &Fixed, log: &LogTail) -> Result<()> {
+    let mut builder = Builder::new(core, &fixed.checkpoint.log_segments)?;
+    let mut table = fixed.table.clone();
+    let mut from_log = Vec::new();
+    for bytes in &log.records {
+        let record = Record::parse(bytes)?;
+        for a in record.assignments {
+            let index = a.index.get() as usize;
+            if index >= format::limits::INODE_SEGMENTS_MAX {
+                return Err(damage("log record", "assigns a position beyond the inode segment table"));
+            }
+            if table.len() <= index {
+                table.resize(index + 1, None);
+            }
+            table[index] = (a.segment.get() != 0).then_some(format::SegNo(a.segment.get()));
+            from_log.push((index, table[index]));
+        }
+        for image in record.inodes() {
+            let (bytes, view) = image?;
+            builder.image(view.ino(), bytes);
+        }
+    }
+    for (index, segment) in table.iter().enumerate() {
+        if let Some(segment) = segment {
+            let initialized = fixed.table.get(index).copied().flatten() == Some(*segment)
+                && !from_log.iter().any(|(i, s)| *i == index && *s == Some(*segment));
+            builder.chunk(index as u32, *segment, initialized)?;
+        }
+    }
+    const PIECE: usize = 128;
+    let mut ranges = Vec::new();
+    let mut first_slots = Vec::new();
+    for (index, segment) in table.iter().enumerate() {
+        let Some(segment) = segment else { continue };
+        if !builder.is_initialized(index as u32) {
+            continue;
+        }
+        for at in (0..SEGMENT_BLOCKS).step_by(PIECE) {
+            ranges.push((BlockNo(segment.first_block().0 + at as u64).byte(), PIECE * BLOCK_SIZE));
+            first_slots.push((index * SEGMENT_BLOCKS + at) as u32);
+        }
+    }
+    device.read_many(&ranges, |i, bytes| -> Result<()> {
+        for (j, block) in bytes.chunks_exact(BLOCK_SIZE).enumerate() {
+            builder.slot(Ino(first_slots[i] as u64 + j as u64), block, ranges[i].0 + (j * BLOCK_SIZE) as u64)?;
+        }
+        Ok(())
+    })?;
+    builder.finish(device)
+}
+
+/// Brings logged pages home, says on the medium that the accepted epochs are durable, and protects what the log still holds.
+fn take_over_log(core: &mut Core, device: &Blocking, fixed: &Fixed, log: &LogTail) -> Result<()> {
+    let mut pages: BTreeMap<u64, &[u8]> = BTreeMap::new();
+    let records: Vec<Record<'_>> = log.records.iter().map(|r| Record::parse(r)).collect::<format::Result<_>>()?;
+    for record in &records {
+        for (i, page) in record.pages.iter().enumerate() {
+            if page.block.get() >= core.space.total() {
+                return Err(damage("log record", "holds a page of a block beyond the volume"));
+            }
+            pages.insert(page.block.get(), record.page(i));
+        }
+    }
+    if core.read_only {
+        if pages.is_empty() {
+            return Ok(());
+        }
+        return Err(Error::Busy(
+            "it was not stopped cleanly and its log must be replayed: open it once for writing".into(),
+        ));
+    }
+    for (&block, bytes) in &pages {
+        device.write(BlockNo(block).byte(), bytes)?;
+    }
+    device.flush()?;
+    let mut mark = fixed.checkpoint.clone();
+    mark.sequence += 1;
+    mark.clean = false;
+    mark.index_runs.clear();
+    (mark.index_pieces, mark.index_inodes) = (0, 0);
+    mark.durable_epoch = Epoch(log.last_epoch);
+    device.write(CHECKPOINTS[(mark.sequence % 2) as usize].byte(), &mark.encode())?;
+    device.flush()?;
+    core.checkpoint = mark;
+    core.recorded = log.last_epoch;
+    // The images stay in the log until the next checkpoint: their blocks must not be overwritten in place, nor given to
+    // anybody else, before that.
+    for &block in pages.keys() {
+        core.logged.insert(block, Logged { frame: None });
+        let run = Run { block: BlockNo(block), count: 1 };
+        if core.space.claim(run) {
+            core.held.push((run, log.last_epoch));
+        }
+    }
+    if core.log.free() < core.log.capacity() / 2 {
+        core.checkpoint_wanted = true;
+    }
+    Ok(())
+}
+
+fn damage(structure: &'static str, rule: &'static str) -> Error {
+    format::FormatError::new(structure, format::error::Fault::Rule(rule)).into()
+}

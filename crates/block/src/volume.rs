@@ -1,0 +1,579 @@
+//! A volume in this process: the engine's state behind one lock, its worker thread, and the contract on top.
+
+use crate::clean;
+use crate::core::{Core, Counters, OpenOptions, Res, Stop};
+use crate::handles::Open;
+use crate::names::New;
+use crate::pages::CopyOut;
+use crate::worker::Worker;
+use format::Ino;
+use fs::cache::{CacheCounters, Pins};
+use fs::*;
+use media::{Arena, Media};
+use parking_lot::{Mutex, MutexGuard};
+use std::future::{Future, poll_fn};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::thread::JoinHandle;
+
+/// Bytes of a write that are taken in under one hold of the lock.
+const WRITE_CHUNK: usize = 256 << 10;
+/// Bytes that copy_range moves at a time.
+const COPY_CHUNK: usize = 256 << 10;
+
+pub(crate) struct Shared {
+    core: Mutex<Core>,
+    pub media: Arc<dyn Media>,
+    arena: Arc<Arena>,
+    pins: Pins,
+    starving: Arc<AtomicBool>,
+    locks: LockTable,
+}
+
+/// The lock on the state. When it is released, transfers that were queued are handed to the device, and whoever was
+/// woken is woken: neither happens under the lock.
+pub(crate) struct Locked<'a> {
+    core: Option<MutexGuard<'a, Core>>,
+    media: &'a dyn Media,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Core;
+    fn deref(&self) -> &Core {
+        self.core.as_ref().expect("held until drop")
+    }
+}
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Core {
+        self.core.as_mut().expect("held until drop")
+    }
+}
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let Some(mut core) = self.core.take() else { return };
+        let kick = std::mem::take(&mut core.kick);
+        let wake = std::mem::take(&mut core.wake_worker);
+        let woken = std::mem::take(&mut core.woken);
+        drop(core);
+        if kick {
+            self.media.kick();
+        }
+        woken.into_iter().for_each(|w| w.wake());
+        if wake {
+            self.media.wake();
+        }
+    }
+}
+
+impl Shared {
+    pub fn new(core: Core) -> Shared {
+        Shared {
+            media: core.media.clone(),
+            arena: core.cache.arena().clone(),
+            pins: core.cache.pins().clone(),
+            starving: core.starving.clone(),
+            core: Mutex::new(core),
+            locks: LockTable::new(),
+        }
+    }
+    pub fn lock(&self) -> Locked<'_> {
+        Locked { core: Some(self.core.lock()), media: &*self.media }
+    }
+}
+
+/// An open volume. Clones share it. [`Volume::close`] stops it cleanly; dropping the last clone does so too, ignoring
+/// errors.
+#[derive(Clone)]
+pub struct Volume {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    worker: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Volume {
+    /// Opens a volume and starts its worker thread. After an unclean stop the log is replayed.
+    ///
+    /// Errors: `NotAVolume`, `Corrupt` (then `fsck` tells more), `Media`.
+    pub fn open(media: Arc<dyn Media>, options: OpenOptions) -> Result<Volume> {
+        let (volume, worker) = Volume::open_manual(media, options)?;
+        let name = format!("freehold-{}", volume.inner.shared.media.geometry().name.rsplit('/').next().unwrap_or(""));
+        let thread = std::thread::Builder::new()
+            .name(name.chars().take(15).collect())
+            .spawn(move || worker.run())
+            .map_err(|e| Error::Busy(format!("no thread for the worker: {e}")))?;
+        *volume.inner.worker.lock() = Some(thread);
+        Ok(volume)
+    }
+
+    /// Opens a volume whose worker the caller drives with [`Worker::step`]: for tests that own time and the only thread.
+    pub fn open_manual(media: Arc<dyn Media>, options: OpenOptions) -> Result<(Volume, Worker)> {
+        let core = crate::recover::open(media, options)?;
+        let shared = Arc::new(Shared::new(core));
+        let worker = Worker { shared: shared.clone(), done: Vec::new() };
+        Ok((Volume { inner: Arc::new(Inner { shared, worker: Mutex::new(None) }) }, worker))
+    }
+
+    /// Makes everything durable and stops the volume; calls that change something fail with `Closed` from now on.
+    pub async fn close(&self) -> Result<()> {
+        self.inner.close().await
+    }
+
+    /// As [`Volume::close`], waiting for the worker thread to end.
+    pub fn close_blocking(&self) -> Result<()> {
+        let result = block_on(self.inner.close());
+        self.inner.join();
+        result
+    }
+
+    /// What the engine did since it was opened.
+    pub fn counters(&self) -> Counters {
+        self.inner.shared.lock().counters
+    }
+    /// What the page cache did since it was opened.
+    pub fn cache_counters(&self) -> CacheCounters {
+        self.inner.shared.lock().cache.counters()
+    }
+    /// Why the volume was latched read-only, if it was.
+    pub fn latched(&self) -> Option<String> {
+        self.inner.shared.lock().latched.clone()
+    }
+    /// The epoch that changes join now, and the newest durable one.
+    pub fn epochs(&self) -> (u64, u64) {
+        let core = self.inner.shared.lock();
+        (core.running.epoch, core.durable)
+    }
+    /// Writes everything home and frees the log (what a stop does, without stopping).
+    pub async fn checkpoint(&self) -> Result<()> {
+        let mut due = None;
+        self.op(move |core| {
+            core.writable()?;
+            core.await_checkpoint(&mut due)
+        })
+        .await
+    }
+    /// Drops clean pages and tails, so that the next reads come from the device.
+    pub async fn drop_caches(&self) -> Result<()> {
+        self.sync().await?;
+        self.checkpoint().await?;
+        self.inner.shared.lock().drop_caches();
+        Ok(())
+    }
+
+    fn op<T>(&self, mut f: impl FnMut(&mut Core) -> Res<T> + Send) -> impl Future<Output = Result<T>> + Send {
+        let shared = &self.inner.shared;
+        poll_fn(move |cx| {
+            let mut core = shared.lock();
+            match f(&mut core) {
+                Ok(value) => Poll::Ready(Ok(value)),
+                Err(Stop::Error(e)) => Poll::Ready(Err(e)),
+                Err(Stop::Wait(wait)) => {
+                    core.wait(wait, cx.waker());
+                    Poll::Pending
+                }
+            }
+        })
+    }
+
+    async fn sync_all(&self) -> Result<()> {
+        let mut target = None;
+        self.op(move |core| {
+            let epoch = match target {
+                Some(epoch) => epoch,
+                None => *target.insert(core.sync_point()?),
+            };
+            core.durable(epoch)
+        })
+        .await
+    }
+
+    fn read_now<'a>(
+        &'a self,
+        handle: Handle,
+        offset: u64,
+        to: &'a mut [u8],
+    ) -> impl Future<Output = Result<usize>> + Send + 'a {
+        let shared = &self.inner.shared;
+        let (mut done, mut first) = (0, true);
+        let mut copies: Vec<CopyOut> = Vec::new();
+        poll_fn(move |cx| {
+            let mut core = shared.lock();
+            let n = match core.read(handle, offset, to, &mut first, &mut done, &mut copies) {
+                Ok(n) => n,
+                Err(Stop::Error(e)) => return Poll::Ready(Err(e)),
+                Err(Stop::Wait(wait)) => {
+                    core.wait(wait, cx.waker());
+                    return Poll::Pending;
+                }
+            };
+            drop(core);
+            for copy in copies.drain(..) {
+                let part = &mut to[copy.to..copy.to + copy.len];
+                match copy.frame {
+                    None => part.fill(0),
+                    Some((frame, at)) => {
+                        shared.arena.copy_out(frame.offset() + at, part);
+                        shared.pins.unpin(frame);
+                    }
+                }
+            }
+            if shared.starving.swap(false, Ordering::AcqRel) {
+                shared.lock().wake(crate::core::Wait::Progress);
+            }
+            Poll::Ready(Ok(n))
+        })
+    }
+
+    fn write_now<'a>(
+        &'a self,
+        handle: Handle,
+        offset: u64,
+        from: &'a [u8],
+    ) -> impl Future<Output = Result<usize>> + Send + 'a {
+        let shared = &self.inner.shared;
+        let (mut done, mut ticket) = (0, None);
+        poll_fn(move |cx| {
+            loop {
+                let mut core = shared.lock();
+                match core.write(handle, offset, from, WRITE_CHUNK, &mut done, &mut ticket) {
+                    Ok(()) if done == from.len() => return Poll::Ready(Ok(done)),
+                    Ok(()) => {}
+                    Err(Stop::Error(e)) if done == 0 => return Poll::Ready(Err(e)),
+                    Err(Stop::Error(_)) => return Poll::Ready(Ok(done)),
+                    Err(Stop::Wait(wait)) => {
+                        core.wait(wait, cx.waker());
+                        return Poll::Pending;
+                    }
+                }
+            }
+        })
+    }
+
+    fn handle(&self, handle: Handle) -> Result<Open> {
+        self.inner.shared.lock().handles.get(handle).copied()
+    }
+}
+
+impl Inner {
+    async fn close(&self) -> Result<()> {
+        let mut closing = clean::Closing::default();
+        poll_fn(|cx| {
+            let mut core = self.shared.lock();
+            match core.close(&mut closing) {
+                Ok(()) => Poll::Ready(Ok(())),
+                Err(Stop::Error(e)) => {
+                    core.give_up();
+                    Poll::Ready(Err(e))
+                }
+                Err(Stop::Wait(wait)) => {
+                    core.wait(wait, cx.waker());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    fn join(&self) {
+        if let Some(thread) = self.worker.lock().take() {
+            self.shared.media.wake();
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.worker.get_mut().is_some() {
+            let _ = block_on(self.close());
+            self.join();
+        }
+    }
+}
+
+impl FileSystem for Volume {
+    async fn lookup(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Attr> {
+        self.inner.shared.lock().lookup(cred, parent, name)
+    }
+
+    async fn walk(&self, cred: &Cred, base: Ino, path: &[u8]) -> Result<Attr> {
+        self.inner.shared.lock().walk(cred, base, path)
+    }
+
+    async fn getattr(&self, ino: Ino, handle: Option<Handle>) -> Result<Attr> {
+        let core = self.inner.shared.lock();
+        match handle {
+            Some(handle) => core.handles.get(handle).map(|open| core.attr(open.slot)),
+            None => core.inode(ino).map(|(slot, inode)| inode.attr(slot)),
+        }
+    }
+
+    async fn setattr(&self, cred: &Cred, ino: Ino, set: SetAttr) -> Result<Attr> {
+        let mut ticket = None;
+        self.op(move |core| core.setattr(cred, ino, &set, &mut ticket)).await
+    }
+
+    async fn access(&self, cred: &Cred, ino: Ino, mask: Access) -> Result<()> {
+        let core = self.inner.shared.lock();
+        let (slot, inode) = core.inode(ino)?;
+        if mask.contains(Access::WRITE) && matches!(inode.file_type(), FileType::Regular | FileType::Directory) {
+            core.writable()?;
+        }
+        perm::check(cred, &core.attr(slot), mask)
+    }
+
+    async fn readlink(&self, _cred: &Cred, ino: Ino) -> Result<Vec<u8>> {
+        self.op(move |core| core.readlink(ino)).await
+    }
+
+    async fn mknod(&self, cred: &Cred, parent: Ino, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
+        let kind = FileType::from_mode(mode).ok_or(Error::Invalid("unknown file type"))?;
+        if matches!(kind, FileType::Directory | FileType::Symlink) {
+            return Err(Error::Invalid("not a type that mknod makes"));
+        }
+        self.make(cred, parent, name, New { kind, perm: (mode & 0o7777) as u16, rdev, target: b"" }).await
+    }
+
+    async fn mkdir(&self, cred: &Cred, parent: Ino, name: &[u8], perm: u16) -> Result<Attr> {
+        let new = New { kind: FileType::Directory, perm: perm & 0o1777, rdev: 0, target: b"" };
+        self.make(cred, parent, name, new).await
+    }
+
+    async fn symlink(&self, cred: &Cred, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
+        if target.is_empty() {
+            return Err(Error::NotFound);
+        }
+        self.make(cred, parent, name, New { kind: FileType::Symlink, perm: 0o777, rdev: 0, target }).await
+    }
+
+    async fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
+        let mut ticket = None;
+        self.op(move |core| core.link(cred, ino, parent, name, &mut ticket)).await
+    }
+
+    async fn unlink(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
+        self.op(move |core| core.unlink(cred, parent, name)).await
+    }
+
+    async fn rmdir(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
+        self.op(move |core| core.rmdir(cred, parent, name)).await
+    }
+
+    async fn rename(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.op(move |core| core.rename(cred, (parent, name), (new_parent, new_name), flags)).await
+    }
+
+    async fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle> {
+        let mut ticket = None;
+        self.op(move |core| core.open(cred, ino, flags, &mut ticket)).await
+    }
+
+    async fn create(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)> {
+        let mut ticket = None;
+        self.op(move |core| {
+            let new = New { kind: FileType::Regular, perm: perm & 0o7777, rdev: 0, target: b"" };
+            let slot = match core.make(cred, parent, name, &new, &mut ticket) {
+                Err(Stop::Error(Error::Exists)) if !flags.contains(OpenFlags::EXCLUSIVE) => {
+                    let found = core.lookup(cred, parent, name)?;
+                    let handle = core.open(cred, found.ino, flags, &mut ticket)?;
+                    return Ok((core.attr(found.ino.0 as u32), handle));
+                }
+                made => made?,
+            };
+            let handle = core.open_slot(cred, slot, flags, false)?;
+            Ok((core.attr(slot), handle))
+        })
+        .await
+    }
+
+    async fn tmpfile(&self, cred: &Cred, parent: Ino, perm: u16, flags: OpenFlags) -> Result<(Attr, Handle)> {
+        if !flags.contains(OpenFlags::WRITE) {
+            return Err(Error::Invalid("a nameless file must be opened for writing"));
+        }
+        let mut ticket = None;
+        self.op(move |core| {
+            let linkable = !flags.contains(OpenFlags::EXCLUSIVE);
+            let slot = core.make_nameless(cred, parent, perm & 0o7777, linkable, &mut ticket)?;
+            let handle = core.open_slot(cred, slot, flags, false)?;
+            Ok((core.attr(slot), handle))
+        })
+        .await
+    }
+
+    async fn read(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Result<usize> {
+        self.read_now(handle, offset, to).await
+    }
+
+    async fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<usize> {
+        let n = self.write_now(handle, offset, from).await?;
+        if self.handle(handle)?.flags.intersects(OpenFlags::SYNC | OpenFlags::DSYNC) && n > 0 {
+            self.sync_all().await?;
+        }
+        Ok(n)
+    }
+
+    async fn flush(&self, handle: Handle, owner: LockOwner) -> Result<()> {
+        let slot = self.handle(handle)?.slot;
+        self.inner.shared.locks.release_owner(Ino(slot as u64), owner);
+        Ok(())
+    }
+
+    async fn release(&self, handle: Handle) -> Result<()> {
+        let slot = self.op(move |core| core.release(handle)).await?;
+        if !self.inner.shared.locks.is_empty() {
+            self.inner.shared.locks.release_handle(Ino(slot as u64), handle);
+        }
+        Ok(())
+    }
+
+    async fn fsync(&self, handle: Handle, _datasync: bool) -> Result<()> {
+        self.handle(handle)?;
+        self.sync_all().await
+    }
+
+    async fn barrier(&self, handle: Handle, _datasync: bool) -> Result<()> {
+        self.handle(handle)?;
+        self.op(|core| core.close_epoch_for(crate::epoch::Reason::Barrier).map(drop)).await
+    }
+
+    async fn sync(&self) -> Result<()> {
+        self.sync_all().await
+    }
+
+    async fn opendir(&self, cred: &Cred, ino: Ino) -> Result<Handle> {
+        self.op(move |core| core.opendir(cred, ino)).await
+    }
+
+    async fn readdir(
+        &self,
+        handle: Handle,
+        offset: u64,
+        sink: &mut (dyn FnMut(DirEntry<'_>) -> bool + Send),
+    ) -> Result<()> {
+        let core = self.inner.shared.lock();
+        let open = core.handles.get(handle)?;
+        if !open.directory {
+            return Err(Error::NotDirectory);
+        }
+        core.readdir(open.slot, offset, sink);
+        Ok(())
+    }
+
+    async fn statfs(&self) -> Result<StatFs> {
+        Ok(self.inner.shared.lock().statfs())
+    }
+
+    async fn getxattr(&self, cred: &Cred, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.op(move |core| core.getxattr(cred, ino, name)).await
+    }
+
+    async fn listxattr(&self, cred: &Cred, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.op(move |core| core.listxattr(cred, ino)).await
+    }
+
+    async fn setxattr(&self, cred: &Cred, ino: Ino, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        self.op(move |core| core.setxattr(cred, ino, name, value, flags)).await
+    }
+
+    async fn removexattr(&self, cred: &Cred, ino: Ino, name: &[u8]) -> Result<()> {
+        self.op(move |core| core.removexattr(cred, ino, name)).await
+    }
+
+    async fn fallocate(&self, handle: Handle, what: Fallocate, offset: u64, len: u64) -> Result<()> {
+        let mut ticket = None;
+        self.op(move |core| core.fallocate(handle, what, offset, len, &mut ticket)).await
+    }
+
+    async fn seek(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64> {
+        self.op(move |core| core.seek(handle, offset, what)).await
+    }
+
+    async fn copy_range(
+        &self,
+        from: Handle,
+        from_offset: u64,
+        to: Handle,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        {
+            let core = self.inner.shared.lock();
+            let source = core.handles.file(from, OpenFlags::READ)?.slot;
+            let open = core.handles.file(to, OpenFlags::WRITE)?;
+            if open.flags.contains(OpenFlags::APPEND) {
+                return Err(Error::BadHandle);
+            }
+            if source == open.slot && from_offset.abs_diff(to_offset) < len {
+                return Err(Error::Invalid("the ranges overlap"));
+            }
+        }
+        let mut buffer = vec![0; COPY_CHUNK.min(len as usize)];
+        let mut copied = 0;
+        while copied < len {
+            let want = buffer.len().min((len - copied) as usize);
+            let n = self.read_now(from, from_offset + copied, &mut buffer[..want]).await?;
+            if n == 0 {
+                break;
+            }
+            match self.write_now(to, to_offset + copied, &buffer[..n]).await {
+                Ok(written) => copied += written as u64,
+                Err(e) if copied == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(copied)
+    }
+
+    async fn getlk(&self, handle: Handle, owner: LockOwner, lock: RecordLock) -> Result<Option<RecordLock>> {
+        let slot = self.handle(handle)?.slot;
+        Ok(self.inner.shared.locks.getlk(Ino(slot as u64), owner, lock))
+    }
+
+    async fn setlk(
+        &self,
+        handle: Handle,
+        owner: LockOwner,
+        lock: std::result::Result<RecordLock, (u64, u64)>,
+        wait: bool,
+    ) -> Result<()> {
+        let open = self.handle(handle)?;
+        if let Ok(lock) = &lock {
+            let need = if lock.kind == LockKind::Shared { OpenFlags::READ } else { OpenFlags::WRITE };
+            if !open.flags.contains(need) {
+                return Err(Error::BadHandle);
+            }
+        }
+        self.inner.shared.locks.setlk(Ino(open.slot as u64), owner, lock, wait).await
+    }
+
+    async fn flock(&self, handle: Handle, kind: Option<LockKind>, wait: bool) -> Result<()> {
+        let slot = self.handle(handle)?.slot;
+        self.inner.shared.locks.flock(Ino(slot as u64), handle, kind, wait).await
+    }
+}
+
+impl Volume {
+    async fn make(&self, cred: &Cred, parent: Ino, name: &[u8], new: New<'_>) -> Result<Attr> {
+        let mut ticket = None;
+        self.op(|core| core.make(cred, parent, name, &new, &mut ticket).map(|slot| core.attr(slot))).await
+    }
+}

@@ -1,0 +1,136 @@
+//! The worker: takes completions in, watches the clock, and moves commits and checkpoints on.
+//!
+//! One thread for each volume runs [`Worker::run`]; tests call [`Worker::step`] instead and own the only thread. The
+//! worker sleeps in the medium until a transfer completes, somebody wakes it, or the oldest change is due: an idle volume
+//! uses no processor time.
+
+use crate::core::{Core, Stop};
+use crate::epoch::Reason;
+use crate::volume::Shared;
+use media::{Completion, Wait as MediaWait};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Drives one volume. There is exactly one for each volume.
+pub struct Worker {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) done: Vec<Completion>,
+}
+
+impl Worker {
+    /// Runs until the volume is closed.
+    pub fn run(mut self) {
+        loop {
+            let mut core = self.shared.lock();
+            if core.closed() {
+                return;
+            }
+            core.background();
+            let deadline = core.deadline();
+            core.worker_deadline = deadline;
+            let now = core.monotonic();
+            drop(core);
+            let wait = deadline.map(|d| d.saturating_sub(now));
+            self.shared.media.reap(&mut self.done, MediaWait::For(wait));
+            self.take_in();
+        }
+    }
+
+    /// Takes in what has completed and does what is due, without waiting. Returns whether transfers are still in flight.
+    pub fn step(&mut self) -> bool {
+        self.shared.media.reap(&mut self.done, MediaWait::No);
+        self.take_in();
+        let mut core = self.shared.lock();
+        core.background();
+        core.worker_deadline = None;
+        core.ios.in_flight > 0
+    }
+
+    fn take_in(&mut self) {
+        let mut core = self.shared.lock();
+        for completion in self.done.drain(..) {
+            core.complete(completion);
+        }
+        // The worker looks at everything next anyway.
+        core.wake_worker = false;
+    }
+}
+
+impl Core {
+    fn closed(&self) -> bool {
+        self.closing && self.ios.in_flight == 0 && (self.latched.is_some() || self.closed)
+    }
+
+    /// When the worker must look again although nothing happens.
+    fn deadline(&self) -> Option<Duration> {
+        if self.latched.is_some() || self.read_only {
+            return None;
+        }
+        self.running.since.map(|since| since + self.options.dirty_age_max)
+    }
+
+    /// Everything that is not an answer to a call.
+    pub fn background(&mut self) {
+        if self.latched.is_some() || self.read_only {
+            return;
+        }
+        let old = self.running.since.is_some_and(|s| self.monotonic() >= s + self.options.dirty_age_max);
+        let reason = match self.running.gate {
+            Some(reason) => Some(reason),
+            None if self.close_wanted && self.flush_wanted <= self.durable => Some(Reason::Sync),
+            None if old => Some(Reason::Background),
+            None => None,
+        };
+        if let Some(reason) = reason {
+            match self.close_epoch_for(reason) {
+                Ok(epoch) => {
+                    self.close_wanted &= reason != Reason::Sync;
+                    self.flush_wanted = self.flush_wanted.max(epoch);
+                }
+                Err(Stop::Error(e)) => tracing::error!("{}: commit failed: {e}", self.geometry.name),
+                Err(Stop::Wait(_)) => {}
+            }
+        }
+        self.free_orphans();
+        self.advance();
+        // One checkpoint may end and leave a reason for the next.
+        for _ in 0..2 {
+            if self.checkpoint_wanted && self.checkpointing.is_none() {
+                match self.begin_checkpoint() {
+                    Ok(()) => {}
+                    Err(Stop::Wait(_)) => break,
+                    Err(Stop::Error(e)) => {
+                        tracing::error!("{}: checkpoint failed: {e}", self.geometry.name);
+                        break;
+                    }
+                }
+            }
+            self.drive_checkpoint();
+        }
+    }
+
+    /// Frees inodes that had lost their last name when the volume was not stopped cleanly.
+    fn free_orphans(&mut self) {
+        while let Some(&slot) = self.orphans.last() {
+            if self.closing || self.running.gate.is_some() {
+                return;
+            }
+            let gone = self.slab.get(slot).kind == format::inode::SlotKind::Free;
+            if !gone && self.slab.get(slot).blocks > 0 {
+                match self.need_tail(slot) {
+                    Ok(()) => {}
+                    Err(Stop::Wait(_)) => return,
+                    Err(Stop::Error(e)) => {
+                        tracing::error!("{}: inode {slot} without a name stays: {e}", self.geometry.name);
+                        self.orphans.pop();
+                        continue;
+                    }
+                }
+            }
+            self.orphans.pop();
+            if !gone {
+                self.free_inode(slot);
+            }
+        }
+    }
+}
