@@ -12,19 +12,20 @@ use crate::driver::Driver;
 use crate::ops::{self, Generator, Knobs, Op, Outcome, Tolerance};
 use fs::FileSystem;
 use std::fmt;
+use std::sync::Arc;
 
 /// A file system and what drives it.
 pub struct Side<F, D> {
     /// The file system, freshly made.
-    pub fs: F,
+    pub fs: Arc<F>,
     /// Runs its futures.
     pub driver: D,
 }
 
 impl<F: FileSystem, D: Driver> Side<F, D> {
     /// A side of a comparison.
-    pub fn new(fs: F, driver: D) -> Side<F, D> {
-        Side { fs, driver }
+    pub fn new(fs: impl Into<Arc<F>>, driver: D) -> Side<F, D> {
+        Side { fs: fs.into(), driver }
     }
 }
 
@@ -76,9 +77,9 @@ pub fn run<F: FileSystem, D: Driver, G: FileSystem, E: Driver>(
     let mut report = Report::default();
     let trees = |index: usize| {
         let options = compare::Options { times: settings.tolerance.times, atime: settings.tolerance.atime };
-        let picture = Picture::of(&left.driver, &left.fs);
+        let picture = Picture::of(&left.driver, &*left.fs);
         let result = picture.and_then(|expected| {
-            expected.compare(&Picture::of(&right.driver, &right.fs)?, options)?;
+            expected.compare(&Picture::of(&right.driver, &*right.fs)?, options)?;
             Ok(expected.len())
         });
         result.map_err(|difference| Box::new(Mismatch { index, what: difference.to_string() }))
@@ -86,8 +87,8 @@ pub fn run<F: FileSystem, D: Driver, G: FileSystem, E: Driver>(
     for (index, op) in ops.iter().enumerate() {
         left.driver.before_op(index);
         right.driver.before_op(index);
-        let expected = ops::execute(&left.driver, &left.fs, &mut a, op);
-        let found = ops::execute(&right.driver, &right.fs, &mut b, op);
+        let expected = ops::execute(&left.driver, &*left.fs, &mut a, op);
+        let found = ops::execute(&right.driver, &*right.fs, &mut b, op);
         if !expected.same(&found, settings.tolerance) {
             let what = format!("{op:?}\n  expected {expected:?}\n  found    {found:?}");
             return Err(Box::new(Mismatch { index, what }));
@@ -99,8 +100,8 @@ pub fn run<F: FileSystem, D: Driver, G: FileSystem, E: Driver>(
         }
     }
     if settings.close_at_end {
-        ops::execute::close_all(&left.driver, &left.fs, &mut a);
-        ops::execute::close_all(&right.driver, &right.fs, &mut b);
+        ops::execute::close_all(&left.driver, &*left.fs, &mut a);
+        ops::execute::close_all(&right.driver, &*right.fs, &mut b);
     }
     report.paths = trees(ops.len())?;
     Ok(report)

@@ -31,8 +31,17 @@ impl<D: Driver> Driver for &D {
 }
 
 /// Like [`Blocking`]; each operation moves a clock to a second of its own, so every time tells which operation set it.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Ticking(pub crate::HandClock);
+
+impl Default for Ticking {
+    /// The clock stands one second before the first operation.
+    fn default() -> Ticking {
+        let clock = crate::HandClock::default();
+        clock.set(FIRST_TICK - 1);
+        Ticking(clock)
+    }
+}
 
 /// The time of operation 0 under [`Ticking`], seconds since 1970.
 pub const FIRST_TICK: i64 = 1_000_000_000;

@@ -10,11 +10,13 @@
 pub mod compare;
 pub mod differential;
 pub mod driver;
+pub mod host;
 pub mod model;
 pub mod ops;
 pub mod snapshot;
 
 pub use driver::{Blocking, Driver, Ticking};
+pub use host::HostFs;
 pub use model::{Clock, HandClock, Model, system_clock};
 pub use ops::{Generator, Knobs, Op, Outcome, Tolerance};
 pub use snapshot::Snapshot;

@@ -48,9 +48,12 @@ impl FileSystem for Model {
     }
 
     async fn mknod(&self, cred: &Cred, parent: Ino, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
-        let (kind, body) = special_kind(mode)?;
         let perm = (mode & 0o7777) as u16;
-        self.with(|state, now| state.make(cred, parent, name, kind, perm, rdev, body, now))
+        self.with(|state, now| {
+            state.node(parent)?;
+            let (kind, body) = special_kind(mode)?;
+            state.make(cred, parent, name, kind, perm, rdev, body, now)
+        })
     }
 
     async fn mkdir(&self, cred: &Cred, parent: Ino, name: &[u8], perm: u16) -> Result<Attr> {
@@ -59,14 +62,16 @@ impl FileSystem for Model {
     }
 
     async fn symlink(&self, cred: &Cred, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
-        if target.is_empty() {
-            return Err(Error::NotFound);
-        }
-        if target.len() >= format::limits::PATH_MAX {
-            return Err(Error::NameTooLong);
-        }
-        let body = Body::Symlink(target.into());
-        self.with(|state, now| state.make(cred, parent, name, FileType::Symlink, 0o777, 0, body, now))
+        self.with(|state, now| {
+            state.node(parent)?;
+            match target.len() {
+                0 => return Err(Error::NotFound),
+                format::limits::PATH_MAX.. => return Err(Error::NameTooLong),
+                _ => {}
+            }
+            let body = Body::Symlink(target.into());
+            state.make(cred, parent, name, FileType::Symlink, 0o777, 0, body, now)
+        })
     }
 
     async fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {

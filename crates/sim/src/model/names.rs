@@ -229,6 +229,7 @@ impl State {
         if flags.contains(RenameFlags::NOREPLACE) && exchange {
             return Err(Error::Invalid("both to replace nothing and to exchange"));
         }
+        self.node(to)?;
         self.may_search(cred, from)?;
         self.may_search(cred, to)?;
         let moved = self.entry(from, from_name)?.ok_or(Error::NotFound)?;

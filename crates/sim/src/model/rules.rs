@@ -3,7 +3,7 @@
 //! They are written here a second time on purpose, independent of `fs::perm` that engines use: a mistake that the engine
 //! shared with its judge would be found by nobody. Two questions are kept apart: what may be refused
 //! ([`Cred::privileged`], also true for callers that were checked above the contract) and what the caller's identity
-//! causes (only user 0 keeps set-id bits; a checked caller does not).
+//! causes (only user 0 keeps set-id bits when it writes or truncates; a checked caller does not).
 //!
 //! Tested against the kernel in `tests/host.rs`.
 
@@ -18,9 +18,10 @@ fn owns(cred: &Cred, attr: &Attr) -> bool {
     cred.privileged() || cred.uid == attr.uid
 }
 
-/// Whether set-group-id of `gid` may stay when this caller makes or changes a file.
+/// Whether set-group-id of `gid` may stay when this caller makes or changes a file. Callers that were checked above got
+/// their mode from a kernel that decided this.
 fn keeps_set_gid(cred: &Cred, gid: u32) -> bool {
-    cred.uid == 0 || cred.in_group(gid)
+    cred.privileged() || cred.in_group(gid)
 }
 
 /// `AccessDenied` unless the mode bits allow all that is asked.
@@ -168,8 +169,14 @@ pub fn may_xattr(cred: &Cred, attr: &Attr, name: &[u8], write: bool) -> Result<(
     if name.is_empty() || name.len() > format::limits::NAME_MAX {
         return Err(Error::BufferTooSmall);
     }
+    let known = [&b"user."[..], b"trusted.", b"security."];
+    match known.iter().find_map(|prefix| name.strip_prefix(*prefix)) {
+        None => return Err(Error::NotSupported("namespace of the extended attribute")),
+        Some(b"") => return Err(Error::Invalid("extended attribute without a name")),
+        Some(_) => {}
+    }
     let refused = if write { Error::NotPermitted } else { Error::NoAttribute };
-    let rest = if let Some(rest) = name.strip_prefix(b"user.") {
+    if name.starts_with(b"user.") {
         if !matches!(attr.kind, FileType::Regular | FileType::Directory) {
             return Err(refused);
         }
@@ -177,22 +184,10 @@ pub fn may_xattr(cred: &Cred, attr: &Attr, name: &[u8], write: bool) -> Result<(
         if write && sticky && !owns(cred, attr) {
             return Err(Error::NotPermitted);
         }
-        may(cred, attr, if write { Access::WRITE } else { Access::READ })?;
-        rest
-    } else if let Some(rest) = name.strip_prefix(b"trusted.") {
-        if !cred.privileged() {
-            return Err(refused);
-        }
-        rest
-    } else if let Some(rest) = name.strip_prefix(b"security.") {
-        if write && !cred.privileged() {
-            return Err(Error::NotPermitted);
-        }
-        rest
-    } else {
-        return Err(Error::NotSupported("namespace of the extended attribute"));
-    };
-    if rest.is_empty() { Err(Error::Invalid("extended attribute without a name")) } else { Ok(()) }
+        return may(cred, attr, if write { Access::WRITE } else { Access::READ });
+    }
+    let everyone = name.starts_with(b"security.") && !write;
+    if everyone || cred.privileged() { Ok(()) } else { Err(refused) }
 }
 
 /// Whether listxattr shows this name to the caller.
