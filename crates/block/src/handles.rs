@@ -14,6 +14,8 @@ pub(crate) struct ReadAhead {
     window: u64,
     /// Up to where reads were started.
     until: u64,
+    /// A sequential reader that gets here asks for the next window: the middle of the one before.
+    trigger: u64,
 }
 
 const FIRST_WINDOW: u64 = 128 << 10;
@@ -22,32 +24,25 @@ impl ReadAhead {
     /// A read of `start..end`; returns the range to be read ahead, if any. A new window is asked for when the reader is past
     /// the middle of the one before, so that the device is busy while the reader works.
     pub fn advance(&mut self, start: u64, end: u64, max: u64) -> Option<(u64, u64)> {
-        let sequential = start == self.next && (self.window > 0 || start > 0 || self.next == 0);
-        let first = self.next == 0 && self.window == 0;
+        let sequential = start == self.next;
+        let first = start == 0 && self.next == 0;
         self.next = end;
-        if !sequential || max == 0 {
-            self.window = 0;
-            self.until = end;
+        if !sequential || max == 0 || (first && end < FIRST_WINDOW / 2) {
+            // A jump, or one small read from the start, which says little.
+            *self = ReadAhead { next: end, window: 0, until: end, trigger: 0 };
             return None;
         }
         if self.window == 0 {
-            if first && start == 0 && end < 16 << 10 {
-                // One small read from the start says little; the second one in a row does.
-                self.until = end;
-                self.window = 0;
-                self.next = end;
-                return None;
-            }
             self.window = FIRST_WINDOW.max(2 * (end - start)).min(max);
-            self.until = end;
+            (self.until, self.trigger) = (end, end);
         }
-        if end + self.window / 2 < self.until {
+        if end < self.trigger {
             return None;
         }
-        let from = self.until.max(end);
-        let to = end + self.window;
-        self.window = (self.window * 2).min(max);
+        let (from, to) = (self.until.max(end), end + self.window);
+        self.trigger = end + self.window / 2;
         self.until = to.max(self.until);
+        self.window = (self.window * 2).min(max);
         (from < to).then_some((from, to))
     }
 }

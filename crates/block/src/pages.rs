@@ -76,61 +76,49 @@ impl Core {
         if let Some(ahead) = ahead {
             self.read_ahead(slot, ahead, offset, end, size);
         }
-        // All missing pages are asked for at once, then waited for in order.
-        let first_missing = self.start_reads(slot, (offset + *done as u64) / PAGE64, (end - 1) / PAGE64 + 1)?;
-        let locked = total <= COPY_LOCKED_MAX || first_missing.is_some();
-        let mut pos = offset + *done as u64;
-        let mut hole_until = 0;
-        while pos < end {
+        let (mut pos, end_page) = (offset + *done as u64, (end - 1) / PAGE64 + 1);
+        let missing = self.first_missing(slot, pos / PAGE64, end_page);
+        let ready_to = missing.map_or(end, |page| (page * PAGE64).clamp(pos, end));
+        let locked = missing.is_some() || total <= COPY_LOCKED_MAX;
+        while pos < ready_to {
             let page = pos / PAGE64;
             let (at, n) = (pos % PAGE64, (PAGE64 - pos % PAGE64).min(end - pos) as usize);
             let out = (pos - offset) as usize;
             match self.cache.lookup(key(slot, page)) {
-                Some(f) if self.cache.is_valid(f) => {
-                    if locked {
-                        self.cache.arena().copy_out(f.offset() + at, &mut to[out..out + n]);
-                    } else {
-                        self.cache.pin(f);
-                        copies.push(CopyOut { frame: Some((f, at)), to: out, len: n });
-                    }
+                Some(f) if locked => self.cache.arena().copy_out(f.offset() + at, &mut to[out..out + n]),
+                Some(f) => {
+                    self.cache.pin(f);
+                    copies.push(CopyOut { frame: Some((f, at)), to: out, len: n });
                 }
-                Some(_) => {
-                    self.unpin_copies(copies);
-                    return Err(Stop::Wait(Wait::Page(key(slot, page))));
-                }
-                None => {
-                    if page >= hole_until {
-                        match self.map(slot).lookup(page) {
-                            Mapping::Hole { until } => hole_until = until,
-                            Mapping::Block { unwritten: true, count, .. } => hole_until = page + count as u64,
-                            // Evicted since it was asked for: ask again.
-                            Mapping::Block { .. } => {
-                                self.unpin_copies(copies);
-                                return self.ask_again(slot, page);
-                            }
-                        }
-                    }
-                    if locked {
-                        to[out..out + n].fill(0);
-                    } else {
-                        copies.push(CopyOut { frame: None, to: out, len: n });
-                    }
-                }
+                None if locked => to[out..out + n].fill(0),
+                None => copies.push(CopyOut { frame: None, to: out, len: n }),
             }
             pos += n as u64;
-            if locked {
-                *done = (pos - offset) as usize;
-            }
         }
-        Ok(total)
+        let Some(page) = missing else { return Ok(total) };
+        *done = (pos - offset) as usize;
+        // A bounded part of what is missing is asked for at once, so that it is still there when its turn comes.
+        let window = (self.cache.len() as u64 / 8).clamp(1, 512);
+        self.start_reads(slot, page, end_page.min(page + window))?;
+        Err(Stop::Wait(Wait::Page(key(slot, page))))
     }
 
-    fn unpin_copies(&mut self, copies: &mut Vec<CopyOut>) {
-        for copy in copies.drain(..) {
-            if let Some((frame, _)) = copy.frame {
-                self.cache.unpin(frame);
+    /// The first page of `start..end` that must be read from the medium (or is being read).
+    fn first_missing(&self, slot: Slot, start: u64, end: u64) -> Option<u64> {
+        let mut hole_until = 0;
+        for page in start..end {
+            match self.cache.find(key(slot, page)) {
+                Some(f) if self.cache.is_valid(f) => {}
+                Some(_) => return Some(page),
+                None if page < hole_until => {}
+                None => match self.map(slot).lookup(page) {
+                    Mapping::Hole { until } => hole_until = until,
+                    Mapping::Block { unwritten: true, count, .. } => hole_until = page + count as u64,
+                    Mapping::Block { .. } => return Some(page),
+                },
             }
         }
+        None
     }
 
     fn ask_again<T>(&mut self, slot: Slot, page: u64) -> Res<T> {
@@ -138,16 +126,12 @@ impl Core {
         Err(Stop::Wait(Wait::Page(key(slot, page))))
     }
 
-    /// Starts reading the pages of `start..end` that are on the medium and not in the cache. Returns the first page that is
-    /// not there yet.
-    pub fn start_reads(&mut self, slot: Slot, start: u64, end: u64) -> Res<Option<u64>> {
-        let mut missing = None;
+    /// Starts reading the pages of `start..end` that are on the medium and not in the cache. Waits only when no frame can be
+    /// had for the first of them.
+    pub fn start_reads(&mut self, slot: Slot, start: u64, end: u64) -> Res<()> {
         let mut page = start;
         while page < end {
-            if let Some(f) = self.cache.find(key(slot, page)) {
-                if !self.cache.is_valid(f) {
-                    missing = missing.or(Some(page));
-                }
+            if self.cache.find(key(slot, page)).is_some() {
                 page += 1;
                 continue;
             }
@@ -161,7 +145,6 @@ impl Core {
                 }
                 Mapping::Block { unwritten: true, count, .. } => page += count as u64,
                 Mapping::Block { block, count, .. } => {
-                    missing = missing.or(Some(page));
                     let want = (count as u64).min(end - page);
                     let mut n = 1;
                     while n < want && self.cache.find(key(slot, page + n)).is_none() {
@@ -170,13 +153,13 @@ impl Core {
                     let read = self.read_run(slot, page, block.byte(), n as usize);
                     if read == 0 {
                         // No frame to be had: wait for one, unless this is read-ahead.
-                        return if missing == Some(start) { Err(Stop::Wait(Wait::Progress)) } else { Ok(missing) };
+                        return if page == start { Err(self.need_frames()) } else { Ok(()) };
                     }
                     page += read as u64;
                 }
             }
         }
-        Ok(missing)
+        Ok(())
     }
 
     /// Reads up to `count` neighbouring blocks into new frames; returns how many were started.
@@ -208,7 +191,7 @@ impl Core {
 
     /// Grows the window of a sequential reader and keeps it filled; a reader that jumps gets a small one.
     fn read_ahead(&mut self, slot: Slot, ahead: &mut ReadAhead, offset: u64, end: u64, size: u64) {
-        let max = self.options.read_ahead_max as u64;
+        let max = self.options.read_ahead_max.min(self.cache.len() * PAGE / 8) as u64;
         let Some((from, to)) = ahead.advance(offset, end, max) else { return };
         let (from, to) = (from / PAGE64, to.min(size).div_ceil(PAGE64));
         if from < to {

@@ -174,9 +174,10 @@ impl PageCache {
     pub fn is_valid(&self, frame: FrameNo) -> bool {
         self.frames[frame.0 as usize].valid
     }
-    /// Marks the content as there.
+    /// Marks the content as there. A page that was just brought in has a first chance before it can be thrown out.
     pub fn set_valid(&mut self, frame: FrameNo) {
         self.frames[frame.0 as usize].valid = true;
+        self.frames[frame.0 as usize].referenced = true;
     }
     /// Whether the frame holds changes that the medium does not have.
     pub fn is_dirty(&self, frame: FrameNo) -> bool {

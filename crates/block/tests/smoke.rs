@@ -1,0 +1,76 @@
+//! First steps of a volume: make, open, use, stop, open again, lose power, open again.
+
+use block::{MkfsOptions, OpenOptions, Volume};
+use fs::{Cred, FileSystem, OpenFlags, block_on};
+use media::flash::{Config, SimFlash};
+use media::ram::RamMedia;
+use std::sync::Arc;
+
+const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u32).wrapping_mul(2654435761).to_le_bytes()[2] ^ seed).collect()
+}
+
+fn write_tree(volume: &Volume, sizes: &[usize]) {
+    let root = Cred::root();
+    block_on(async {
+        let dir = volume.mkdir(&root, fs::Ino::ROOT, b"dir", 0o755).await.unwrap();
+        for (i, &size) in sizes.iter().enumerate() {
+            let name = format!("file{i}");
+            let (_, h) = volume.create(&root, dir.ino, name.as_bytes(), 0o644, RW).await.unwrap();
+            let data = pattern(size, i as u8);
+            assert_eq!(volume.write(h, 0, &data).await.unwrap(), size);
+            volume.release(h).await.unwrap();
+        }
+    });
+}
+
+fn check_tree(volume: &Volume, sizes: &[usize]) {
+    let root = Cred::root();
+    block_on(async {
+        for (i, &size) in sizes.iter().enumerate() {
+            let path = format!("dir/file{i}");
+            let attr = volume.walk(&root, fs::Ino::ROOT, path.as_bytes()).await.unwrap();
+            assert_eq!(attr.size, size as u64);
+            let h = volume.open(&root, attr.ino, OpenFlags::READ).await.unwrap();
+            let mut data = vec![0; size + 10];
+            let n = volume.read(h, 0, &mut data).await.unwrap();
+            assert_eq!(n, size);
+            assert!(data[..n] == pattern(size, i as u8)[..], "contents of {path}");
+            volume.release(h).await.unwrap();
+        }
+    });
+}
+
+const SIZES: [usize; 8] = [0, 1, 3000, 3073, 4096, 70_000, 2 << 20, 9_000_001];
+
+#[test]
+fn survives_a_clean_stop() {
+    let media = Arc::new(RamMedia::new(256 << 20).unwrap());
+    block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
+    let options = OpenOptions { cache_bytes: 8 << 20, dirty_bytes_max: 2 << 20, ..OpenOptions::default() };
+    let volume = Volume::open(media.clone(), options.clone()).unwrap();
+    write_tree(&volume, &SIZES);
+    check_tree(&volume, &SIZES);
+    volume.close_blocking().unwrap();
+    drop(volume);
+    let volume = Volume::open(media, options).unwrap();
+    check_tree(&volume, &SIZES);
+    block_on(volume.drop_caches()).unwrap();
+    check_tree(&volume, &SIZES);
+    volume.close_blocking().unwrap();
+}
+
+#[test]
+fn survives_power_loss_after_sync() {
+    let flash = Arc::new(SimFlash::new(Config { wait_when_idle: true, ..Config::new(256 << 20) }).unwrap());
+    block::mkfs(flash.clone(), &MkfsOptions::default()).unwrap();
+    let volume = Volume::open(flash.clone(), OpenOptions { cache_bytes: 32 << 20, ..OpenOptions::default() }).unwrap();
+    write_tree(&volume, &SIZES);
+    block_on(volume.sync()).unwrap();
+    let image = Arc::new(flash.crash_image(|_, _| false));
+    volume.close_blocking().unwrap();
+    let volume = Volume::open(image, OpenOptions { cache_bytes: 32 << 20, ..OpenOptions::default() }).unwrap();
+    check_tree(&volume, &SIZES);
+}
