@@ -194,7 +194,6 @@ bitflags! {
         const ASYNC_READ = 1;
         const POSIX_LOCKS = 1 << 1;
         const FILE_OPS = 1 << 2;
-        const ATOMIC_O_TRUNC = 1 << 3;
         const EXPORT_SUPPORT = 1 << 4;
         const BIG_WRITES = 1 << 5;
         const DONT_MASK = 1 << 6;

@@ -147,12 +147,14 @@ fn handshake(device: &Arc<Device>, buffer: &mut Buffer, options: &MountOptions) 
 }
 
 /// What we ask the kernel for.
+///
+/// Not `ATOMIC_O_TRUNC`: with it OPEN truncates before the kernel finds that the file is being executed (`O_RDONLY|O_TRUNC`), so
+/// the caller gets `ETXTBSY` and the running program loses its text. Without it truncation is a SETATTR after the OPEN.
 fn wanted(o: &MountOptions) -> Init {
     let mut want = Init::ASYNC_READ
         | Init::POSIX_LOCKS
         | Init::FLOCK_LOCKS
         | Init::FILE_OPS
-        | Init::ATOMIC_O_TRUNC
         | Init::EXPORT_SUPPORT
         | Init::BIG_WRITES
         | Init::DO_READDIRPLUS

@@ -393,6 +393,25 @@ fn supplementary_groups_count() {
 }
 
 #[test]
+fn a_running_program_is_not_truncated() {
+    on_mounts(|dir, _| {
+        let program = dir.join("sleep");
+        fs::copy("/bin/sleep", &program).unwrap();
+        let len = fs::metadata(&program).unwrap().len();
+        let mut running = Command::new(&program).arg("10").spawn().unwrap();
+        assert_eq!(errno(OpenOptions::new().write(true).open(&program)), libc::ETXTBSY);
+        // SAFETY: a NUL-terminated name.
+        let opened = check(unsafe { libc::open(c(&program).as_ptr(), libc::O_RDONLY | libc::O_TRUNC) });
+        assert_eq!(errno(opened), libc::ETXTBSY);
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(running.try_wait().unwrap().is_none());
+        assert_eq!(fs::metadata(&program).unwrap().len(), len);
+        running.kill().unwrap();
+        running.wait().unwrap();
+    });
+}
+
+#[test]
 fn a_panic_answers_eio() {
     if !can_mount() {
         return;
