@@ -2,6 +2,7 @@
 //! sides share: credentials and permission checks, errors with their errno, path walking, file locks, the page cache.
 
 pub mod block_on;
+pub mod cache;
 pub mod contract;
 pub mod cred;
 pub mod error;

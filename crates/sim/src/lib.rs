@@ -1,1 +1,20 @@
+//! Development only: the reference model of the file system, generators of operations, and checkers.
+//!
+//! - [`model`]: the one definition of what is correct, a file system in plain maps.
+//! - [`snapshot`], [`compare`]: a tree at one moment, and the comparison of trees.
+//! - [`ops`]: random operations over the whole contract, executed on any file system.
+//! - [`differential`]: the same operations on two file systems, every outcome compared, failures made small.
+//! - [`fsx`]: random data operations on one file against a vector of bytes, over the contract or a real path.
+//! - [`host`]: a directory of the host's file system behind the contract; the model is proven against it.
 
+pub mod compare;
+pub mod differential;
+pub mod driver;
+pub mod model;
+pub mod ops;
+pub mod snapshot;
+
+pub use driver::{Blocking, Driver, Ticking};
+pub use model::{Clock, HandClock, Model, system_clock};
+pub use ops::{Generator, Knobs, Op, Outcome, Tolerance};
+pub use snapshot::Snapshot;

@@ -1,0 +1,122 @@
+//! A map of free items that hands out runs of neighbours, searching onwards from a hint. Used for cache frames and for the
+//! engines' scratch memory.
+
+/// One bit an item; 1 means free. A summary bit for each word keeps the search short.
+#[derive(Clone, Debug)]
+pub struct FreeMap {
+    words: Vec<u64>,
+    summary: Vec<u64>,
+    len: usize,
+    free: usize,
+}
+
+impl FreeMap {
+    /// A map of `len` items, all free.
+    pub fn all_free(len: usize) -> FreeMap {
+        let mut map = FreeMap {
+            words: vec![0; len.div_ceil(64)],
+            summary: vec![0; len.div_ceil(64 * 64)],
+            len,
+            free: 0,
+        };
+        for i in 0..len {
+            map.set_free(i);
+        }
+        map
+    }
+
+    /// Number of free items.
+    pub fn free(&self) -> usize {
+        self.free
+    }
+
+    /// Whether item `i` is free.
+    pub fn is_free(&self, i: usize) -> bool {
+        self.words[i / 64] >> (i % 64) & 1 == 1
+    }
+
+    /// Makes item `i` free.
+    pub fn set_free(&mut self, i: usize) {
+        debug_assert!(i < self.len && !self.is_free(i), "item is already free");
+        self.words[i / 64] |= 1 << (i % 64);
+        self.summary[i / 4096] |= 1 << (i / 64 % 64);
+        self.free += 1;
+    }
+
+    fn set_used(&mut self, i: usize) {
+        self.words[i / 64] &= !(1 << (i % 64));
+        if self.words[i / 64] == 0 {
+            self.summary[i / 4096] &= !(1 << (i / 64 % 64));
+        }
+        self.free -= 1;
+    }
+
+    /// First free item at or behind `from`.
+    fn next_free(&self, from: usize) -> Option<usize> {
+        let word = from / 64;
+        if word >= self.words.len() {
+            return None;
+        }
+        let here = self.words[word] & (u64::MAX << (from % 64));
+        if here != 0 {
+            return Some(word * 64 + here.trailing_zeros() as usize);
+        }
+        let mut word = word + 1;
+        while word < self.words.len() {
+            let rest = self.summary[word / 64] & (u64::MAX << (word % 64));
+            if rest != 0 {
+                let w = word / 64 * 64 + rest.trailing_zeros() as usize;
+                return Some(w * 64 + self.words[w].trailing_zeros() as usize);
+            }
+            word = (word / 64 + 1) * 64;
+        }
+        None
+    }
+
+    /// Takes the first run at or behind `hint` (wrapping around once): between 1 and `max` neighbours.
+    pub fn take_run(&mut self, hint: usize, max: usize) -> Option<(usize, usize)> {
+        let first = self.next_free(hint).or_else(|| self.next_free(0))?;
+        let mut n = 0;
+        while n < max && first + n < self.len && self.is_free(first + n) {
+            self.set_used(first + n);
+            n += 1;
+        }
+        Some((first, n))
+    }
+
+    /// Takes `count` neighbours, or nothing when there is no such run.
+    pub fn take_exact(&mut self, count: usize) -> Option<usize> {
+        let mut at = 0;
+        while let Some(first) = self.next_free(at) {
+            let mut n = 1;
+            while n < count && first + n < self.len && self.is_free(first + n) {
+                n += 1;
+            }
+            if n == count {
+                (first..first + count).for_each(|i| self.set_used(i));
+                return Some(first);
+            }
+            at = first + n;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs() {
+        let mut map = FreeMap::all_free(10_000);
+        assert_eq!(map.take_run(9_990, 64), Some((9_990, 10)));
+        assert_eq!(map.take_run(9_990, 64), Some((0, 64)));
+        assert_eq!(map.take_exact(9_926), Some(64));
+        assert_eq!((map.free(), map.take_run(0, 1), map.take_exact(1)), (0, None, None));
+        map.set_free(5_000);
+        map.set_free(5_002);
+        assert_eq!(map.take_exact(2), None);
+        assert_eq!(map.take_run(5_001, 8), Some((5_002, 1)));
+        assert_eq!(map.take_run(5_001, 8), Some((5_000, 1)));
+    }
+}

@@ -1,0 +1,355 @@
+//! The page cache: a bounded number of 4 KiB frames in one arena, found by (file, page).
+//!
+//! Invariants:
+//! - A frame with pins is immutable. Transfers and readers pin the frames they use; who wants to change a pinned page gets
+//!   a new frame for it ([`PageCache::replace`]) and the old one lives until its last pin is dropped.
+//! - A dirty frame is never evicted.
+//! - Free frames and evictable ones are handed out in runs of neighbours, so that a long transfer is one buffer.
+//!
+//! The cache is a plain structure: its owner serialises access. Only pins are atomic, so that readers can drop them
+//! without taking the owner's lock. Tested here and by the engine's property tests.
+
+mod bitmap;
+pub use bitmap::FreeMap;
+
+use hashbrown::HashTable;
+use media::Arena;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Bytes in a page and in a frame.
+pub const PAGE: usize = 4096;
+
+/// Index of a frame in the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FrameNo(pub u32);
+
+impl FrameNo {
+    /// Byte offset of the frame in the arena.
+    pub fn offset(self) -> u64 {
+        self.0 as u64 * PAGE as u64
+    }
+}
+
+/// Which page a frame holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PageKey {
+    /// The file (an inode number that the engine chooses).
+    pub file: u64,
+    /// The page of the file.
+    pub page: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// In the free map.
+    Free,
+    /// In the index, same as the medium (or being read: then it is pinned and not yet valid).
+    Clean,
+    /// In the index, newer than the medium.
+    Dirty,
+    /// In no index; freed with its last pin.
+    Detached,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    key: PageKey,
+    state: State,
+    valid: bool,
+    referenced: bool,
+}
+
+/// The frames' pin counts, shared with readers that drop pins outside of the owner's lock.
+#[derive(Clone, Debug)]
+pub struct Pins(Arc<[AtomicU32]>);
+
+impl Pins {
+    /// Drops one pin.
+    pub fn unpin(&self, frame: FrameNo) {
+        let before = self.0[frame.0 as usize].fetch_sub(1, Ordering::Release);
+        debug_assert!(before > 0, "pin count below zero");
+    }
+    fn count(&self, frame: u32) -> u32 {
+        self.0[frame as usize].load(Ordering::Acquire)
+    }
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub struct PageCache {
+    arena: Arc<Arena>,
+    frames: Vec<Frame>,
+    pins: Pins,
+    index: HashTable<u32>,
+    hasher: foldhash::fast::FixedState,
+    free: FreeMap,
+    /// Detached frames whose pins were not all dropped when last looked at.
+    limbo: Vec<u32>,
+    hand: u32,
+    dirty: usize,
+    counters: CacheCounters,
+}
+
+/// What the cache did since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheCounters {
+    /// Lookups that found a valid page.
+    pub hits: u64,
+    /// Lookups that did not.
+    pub misses: u64,
+    /// Clean pages thrown out to make room.
+    pub evictions: u64,
+}
+
+impl PageCache {
+    /// A cache of all whole frames in `arena`.
+    pub fn new(arena: Arc<Arena>) -> PageCache {
+        let n = arena.len() / PAGE;
+        let empty =
+            Frame { key: PageKey { file: 0, page: 0 }, state: State::Free, valid: false, referenced: false };
+        PageCache {
+            frames: vec![empty; n],
+            pins: Pins((0..n).map(|_| AtomicU32::new(0)).collect()),
+            index: HashTable::new(),
+            hasher: foldhash::fast::FixedState::with_seed(0x5eed),
+            free: FreeMap::all_free(n),
+            limbo: Vec::new(),
+            hand: 0,
+            dirty: 0,
+            counters: CacheCounters::default(),
+            arena,
+        }
+    }
+
+    /// The memory of the frames.
+    pub fn arena(&self) -> &Arc<Arena> {
+        &self.arena
+    }
+    /// The pin counts.
+    pub fn pins(&self) -> &Pins {
+        &self.pins
+    }
+    /// Number of frames.
+    pub fn len(&self) -> usize {
+        self.frames.len()
+    }
+    /// Whether the cache has no frames at all.
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+    /// Frames that hold changes the medium does not have.
+    pub fn dirty(&self) -> usize {
+        self.dirty
+    }
+    /// Counters since the start.
+    pub fn counters(&self) -> CacheCounters {
+        self.counters
+    }
+
+    fn hash(&self, key: PageKey) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    /// The frame that holds `key`, if any; it may still be being read (see [`PageCache::is_valid`]).
+    pub fn find(&self, key: PageKey) -> Option<FrameNo> {
+        self.index.find(self.hash(key), |&f| self.frames[f as usize].key == key).map(|&f| FrameNo(f))
+    }
+
+    /// As [`PageCache::find`], for use: counts hit or miss and marks the page as used.
+    pub fn lookup(&mut self, key: PageKey) -> Option<FrameNo> {
+        let found = self.find(key);
+        match found {
+            Some(f) => {
+                self.counters.hits += 1;
+                self.frames[f.0 as usize].referenced = true;
+            }
+            None => self.counters.misses += 1,
+        }
+        found
+    }
+
+    /// Whether the frame's content is there (not waiting for a read).
+    pub fn is_valid(&self, frame: FrameNo) -> bool {
+        self.frames[frame.0 as usize].valid
+    }
+    /// Marks the content as there.
+    pub fn set_valid(&mut self, frame: FrameNo) {
+        self.frames[frame.0 as usize].valid = true;
+    }
+    /// Whether the frame holds changes that the medium does not have.
+    pub fn is_dirty(&self, frame: FrameNo) -> bool {
+        self.frames[frame.0 as usize].state == State::Dirty
+    }
+    /// The page that the frame holds.
+    pub fn key(&self, frame: FrameNo) -> PageKey {
+        self.frames[frame.0 as usize].key
+    }
+    /// Whether anyone uses the frame outside of the owner's lock.
+    pub fn is_pinned(&self, frame: FrameNo) -> bool {
+        self.pins.count(frame.0) > 0
+    }
+    /// Keeps the frame and its content until [`PageCache::unpin`].
+    pub fn pin(&mut self, frame: FrameNo) {
+        self.pins.0[frame.0 as usize].fetch_add(1, Ordering::Relaxed);
+    }
+    /// Drops one pin.
+    pub fn unpin(&mut self, frame: FrameNo) {
+        self.pins.unpin(frame);
+        if self.frames[frame.0 as usize].state == State::Detached && !self.is_pinned(frame) {
+            self.release(frame.0);
+        }
+    }
+
+    /// Marks a frame of the index as dirty or clean.
+    pub fn set_dirty(&mut self, frame: FrameNo, dirty: bool) {
+        let f = &mut self.frames[frame.0 as usize];
+        debug_assert!(matches!(f.state, State::Clean | State::Dirty));
+        match (f.state, dirty) {
+            (State::Clean, true) => self.dirty += 1,
+            (State::Dirty, false) => self.dirty -= 1,
+            _ => return,
+        }
+        f.state = if dirty { State::Dirty } else { State::Clean };
+    }
+
+    /// Takes a run of 1 to `max` neighbouring frames and enters the pages `key`, `key + 1`, ... for them, clean and not
+    /// yet valid. `None` when every frame is dirty or pinned. Requires that none of these pages is in the cache.
+    pub fn insert_run(&mut self, key: PageKey, max: usize) -> Option<(FrameNo, usize)> {
+        let (first, n) = self.take_run(max)?;
+        for i in 0..n {
+            let f = first + i as u32;
+            let key = PageKey { page: key.page + i as u64, ..key };
+            debug_assert!(self.find(key).is_none(), "page is already cached");
+            self.frames[f as usize] = Frame { key, state: State::Clean, valid: false, referenced: false };
+            self.enter(f);
+        }
+        Some((FrameNo(first), n))
+    }
+
+    /// As [`PageCache::insert_run`] for one page.
+    pub fn insert(&mut self, key: PageKey) -> Option<FrameNo> {
+        self.insert_run(key, 1).map(|(f, _)| f)
+    }
+
+    /// Puts a new frame in the place of `frame`, which lives on, detached, until its pins are gone. The new one is valid
+    /// and holds a copy when `copy`. Dirtiness moves along. `None` when no frame can be had.
+    pub fn replace(&mut self, frame: FrameNo, copy: bool) -> Option<FrameNo> {
+        let (new, _) = self.take_run(1)?;
+        let old = self.frames[frame.0 as usize];
+        if copy {
+            self.arena.copy_within(frame.offset(), FrameNo(new).offset(), PAGE);
+        }
+        self.leave(frame.0);
+        self.frames[new as usize] = Frame { valid: true, referenced: true, ..old };
+        self.enter(new);
+        self.detach(frame.0);
+        Some(FrameNo(new))
+    }
+
+    /// Takes the page out of the cache, changes included. The frame lives on until its pins are gone.
+    pub fn remove(&mut self, frame: FrameNo) {
+        if self.frames[frame.0 as usize].state == State::Dirty {
+            self.dirty -= 1;
+        }
+        self.leave(frame.0);
+        self.detach(frame.0);
+    }
+
+    fn enter(&mut self, f: u32) {
+        let hash = self.hash(self.frames[f as usize].key);
+        let (frames, hasher) = (&self.frames, &self.hasher);
+        self.index.insert_unique(hash, f, |&g| hasher.hash_one(frames[g as usize].key));
+    }
+
+    fn leave(&mut self, f: u32) {
+        let hash = self.hash(self.frames[f as usize].key);
+        if let Ok(entry) = self.index.find_entry(hash, |&g| g == f) {
+            entry.remove();
+        }
+    }
+
+    fn detach(&mut self, f: u32) {
+        self.frames[f as usize].state = State::Detached;
+        if self.pins.count(f) == 0 {
+            self.release(f);
+        } else {
+            self.limbo.push(f);
+        }
+    }
+
+    fn release(&mut self, f: u32) {
+        self.frames[f as usize].state = State::Free;
+        self.free.set_free(f as usize);
+    }
+
+    /// Frees detached frames whose last pin was dropped outside of the owner's lock.
+    fn sweep_limbo(&mut self) {
+        let mut limbo = std::mem::take(&mut self.limbo);
+        limbo.retain(|&f| {
+            if self.frames[f as usize].state != State::Detached {
+                return false;
+            }
+            if self.pins.count(f) == 0 {
+                self.release(f);
+                return false;
+            }
+            true
+        });
+        self.limbo = limbo;
+    }
+
+    /// Takes a run out of the free map, evicting when nothing is free.
+    fn take_run(&mut self, max: usize) -> Option<(u32, usize)> {
+        debug_assert!(max > 0);
+        if self.limbo.len() > 1024 || self.free.free() == 0 {
+            self.sweep_limbo();
+        }
+        if self.free.free() == 0 && !self.evict_run(max) {
+            return None;
+        }
+        let (first, n) = self.free.take_run(self.hand as usize, max)?;
+        self.hand = ((first + n) % self.frames.len()) as u32;
+        Some((first as u32, n))
+    }
+
+    /// Second-chance sweep (CLOCK): frees up to `max` neighbouring frames that were not used since the last sweep.
+    fn evict_run(&mut self, max: usize) -> bool {
+        let n = self.frames.len();
+        let mut at = self.hand as usize;
+        let mut freed = 0;
+        for _ in 0..2 * n + 1 {
+            if at == n {
+                at = 0;
+                if freed > 0 {
+                    break;
+                }
+            }
+            let f = &mut self.frames[at];
+            let evictable = f.state == State::Clean && self.pins.count(at as u32) == 0;
+            if evictable && !f.referenced {
+                if freed == 0 {
+                    self.hand = at as u32;
+                }
+                self.leave(at as u32);
+                self.release(at as u32);
+                self.counters.evictions += 1;
+                freed += 1;
+                if freed == max {
+                    break;
+                }
+            } else {
+                f.referenced = false;
+                if freed > 0 {
+                    break;
+                }
+            }
+            at += 1;
+        }
+        freed > 0
+    }
+}
+
+#[cfg(test)]
+mod tests;

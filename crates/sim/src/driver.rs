@@ -1,0 +1,47 @@
+//! How futures of a file system are run: on the calling thread, or by a test that drives an engine by hand.
+
+use std::future::Future;
+
+/// Runs futures to their end. Tests that drive an engine without threads implement it with their own loop.
+pub trait Driver {
+    /// Runs this future to its end.
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> T;
+
+    /// Called before each operation of a sequence, with its number: the place to move clocks.
+    fn before_op(&self, _index: usize) {}
+}
+
+/// Sleeps on the calling thread while a future waits ([`fs::block_on`]).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Blocking;
+
+impl Driver for Blocking {
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        fs::block_on(future)
+    }
+}
+
+impl<D: Driver> Driver for &D {
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        (**self).block_on(future)
+    }
+    fn before_op(&self, index: usize) {
+        (**self).before_op(index);
+    }
+}
+
+/// Like [`Blocking`]; each operation moves a clock to a second of its own, so every time tells which operation set it.
+#[derive(Clone, Default)]
+pub struct Ticking(pub crate::HandClock);
+
+/// The time of operation 0 under [`Ticking`], seconds since 1970.
+pub const FIRST_TICK: i64 = 1_000_000_000;
+
+impl Driver for Ticking {
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        fs::block_on(future)
+    }
+    fn before_op(&self, index: usize) {
+        self.0.set(FIRST_TICK + index as i64);
+    }
+}

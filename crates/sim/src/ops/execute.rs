@@ -1,0 +1,509 @@
+//! Executing operations on a file system, and the slots they refer to.
+
+use super::outcome::{Outcome, Shown};
+use super::*;
+use crate::driver::Driver;
+use fs::{
+    Access, Attr, Fallocate, FileSystem, FileType, Handle, Ino, LockKind, LockOwner, OpenFlags, RecordLock,
+    RenameFlags, Result, Seek, SetAttr, XattrFlags,
+};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Bytes that a check of a hole reads at each of its ends.
+const HOLE_PROBE: u64 = 64 << 10;
+
+/// What the slots hold on one file system.
+pub struct State {
+    nodes: Vec<Ino>,
+    handles: Vec<OpenSlot>,
+    /// Inodes in the order in which they were seen.
+    ids: HashMap<(Ino, u32), usize>,
+}
+
+#[derive(Clone, Copy)]
+struct OpenSlot {
+    handle: Handle,
+    open: bool,
+}
+
+/// An inode number that no volume has, for slots that were never filled.
+const NO_INO: Ino = Ino(u64::MAX >> 8);
+const NO_HANDLE: Handle = Handle(u64::MAX >> 8);
+
+impl Default for State {
+    fn default() -> State {
+        let mut nodes = vec![NO_INO; NODE_SLOTS as usize];
+        nodes[0] = Ino::ROOT;
+        let handles = vec![OpenSlot { handle: NO_HANDLE, open: false }; HANDLE_SLOTS as usize];
+        State { nodes, handles, ids: HashMap::new() }
+    }
+}
+
+impl State {
+    fn node(&self, slot: u8) -> Ino {
+        self.nodes[(slot % NODE_SLOTS) as usize]
+    }
+
+    fn handle(&self, slot: u8) -> Handle {
+        self.handles[(slot % HANDLE_SLOTS) as usize].handle
+    }
+
+    /// The lock owner that goes with a slot: three owners share the slots.
+    fn owner(slot: u8) -> LockOwner {
+        LockOwner((slot % HANDLE_SLOTS % 3) as u64 + 1)
+    }
+
+    /// Puts an inode into a slot. The root's slot is never given away.
+    fn fill(&mut self, slot: u8, ino: Ino) {
+        let slot = slot % NODE_SLOTS;
+        if slot != 0 {
+            self.nodes[slot as usize] = ino;
+        }
+    }
+
+    fn show(&mut self, attr: &Attr) -> Shown {
+        let next = self.ids.len();
+        let id = *self.ids.entry((attr.ino, attr.generation)).or_insert(next);
+        if id == next {
+            // The number is used again: slots that meant the earlier inode mean nothing now.
+            let again = self.ids.keys().any(|&(ino, g)| ino == attr.ino && g != attr.generation);
+            if again {
+                self.nodes.iter_mut().filter(|ino| **ino == attr.ino).for_each(|ino| *ino = NO_INO);
+            }
+        }
+        Shown {
+            id,
+            kind: attr.kind,
+            perm: attr.perm,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: attr.rdev,
+            size: if attr.kind == FileType::Directory { 0 } else { attr.size },
+            times: [attr.atime, attr.mtime, attr.ctime],
+        }
+    }
+}
+
+/// Executes one operation with a driver and returns what came out.
+pub fn execute<F: FileSystem, D: Driver>(driver: &D, fs: &F, state: &mut State, op: &Op) -> Outcome {
+    let mut run = Run { driver, fs, state };
+    run.op(op).unwrap_or_else(|e| Outcome::Failed(e.errno()))
+}
+
+/// Closes all handles that are still open, in the order of their slots.
+pub fn close_all<F: FileSystem, D: Driver>(driver: &D, fs: &F, state: &mut State) {
+    let mut run = Run { driver, fs, state };
+    for slot in 0..HANDLE_SLOTS {
+        run.close(slot);
+    }
+}
+
+struct Run<'a, F, D> {
+    driver: &'a D,
+    fs: &'a F,
+    state: &'a mut State,
+}
+
+type Out = Result<Outcome>;
+
+impl<F: FileSystem, D: Driver> Run<'_, F, D> {
+    fn wait<T>(&self, call: impl Future<Output = T>) -> T {
+        self.driver.block_on(call)
+    }
+
+    fn close(&mut self, slot: u8) {
+        let slot = slot % HANDLE_SLOTS;
+        let open = &mut self.state.handles[slot as usize];
+        if std::mem::take(&mut open.open) {
+            let handle = open.handle;
+            let _ = self.wait(self.fs.flush(handle, State::owner(slot)));
+            let _ = self.wait(self.fs.release(handle));
+        }
+    }
+
+    /// Puts a handle into a slot; what was open there before is closed.
+    fn opened(&mut self, slot: u8, handle: Handle) {
+        self.close(slot);
+        self.state.handles[(slot % HANDLE_SLOTS) as usize] = OpenSlot { handle, open: true };
+    }
+
+    fn shown(&mut self, attr: Attr) -> Out {
+        Ok(Outcome::Node(self.state.show(&attr)))
+    }
+
+    fn found(&mut self, attr: Attr, into: u8) -> Out {
+        let shown = self.state.show(&attr);
+        self.state.fill(into, attr.ino);
+        Ok(Outcome::Node(shown))
+    }
+
+    fn set(&mut self, who: Who, node: u8, set: SetAttr) -> Out {
+        let attr = self.wait(self.fs.setattr(&who.cred(), self.state.node(node), set))?;
+        self.shown(attr)
+    }
+
+    fn op(&mut self, op: &Op) -> Out {
+        let fs = self.fs;
+        match *op {
+            Op::Lookup { who, dir, name: n, into } => {
+                let attr = self.wait(fs.lookup(&who.cred(), self.state.node(dir), &name(n)))?;
+                self.found(attr, into)
+            }
+            Op::Walk { who, dir, ref names, into } => {
+                let path = names.iter().map(|&n| name(n)).collect::<Vec<_>>().join(&b'/');
+                let attr = self.wait(fs.walk(&who.cred(), self.state.node(dir), &path))?;
+                self.found(attr, into)
+            }
+            Op::GetAttr { node, handle } => {
+                let handle = handle.map(|slot| self.state.handle(slot));
+                let attr = self.wait(fs.getattr(self.state.node(node), handle))?;
+                self.shown(attr)
+            }
+            Op::Chmod { who, node, perm } => {
+                self.set(who, node, SetAttr { perm: Some(perm), ..SetAttr::default() })
+            }
+            Op::Chown { who, node, uid, gid } => {
+                self.set(who, node, SetAttr { uid, gid, ..SetAttr::default() })
+            }
+            Op::Truncate { who, node, size, handle } => {
+                let handle = handle.map(|slot| self.state.handle(slot));
+                self.set(who, node, SetAttr { size: Some(size), handle, ..SetAttr::default() })
+            }
+            Op::SetTimes { who, node, atime, mtime } => {
+                let (atime, mtime) = (atime.map(When::set_time), mtime.map(When::set_time));
+                self.set(who, node, SetAttr { atime, mtime, ..SetAttr::default() })
+            }
+            Op::SetMany { who, node, perm, uid, gid, size, mtime } => {
+                let mtime = mtime.map(When::set_time);
+                self.set(who, node, SetAttr { perm, uid, gid, size, mtime, ..SetAttr::default() })
+            }
+            Op::Access { who, node, mask } => {
+                let mask = Access::from_bits_truncate(mask);
+                self.wait(fs.access(&who.cred(), self.state.node(node), mask))?;
+                Ok(Outcome::Done)
+            }
+            Op::ReadLink { who, node } => {
+                let target = self.wait(fs.readlink(&who.cred(), self.state.node(node)))?;
+                Ok(Outcome::Bytes(target))
+            }
+            Op::MkNod { who, dir, name: n, mode, rdev, into } => {
+                let dir = self.state.node(dir);
+                let attr = self.wait(fs.mknod(&who.cred(), dir, &name(n), mode, rdev))?;
+                self.found(attr, into)
+            }
+            Op::MkDir { who, dir, name: n, perm, into } => {
+                let attr = self.wait(fs.mkdir(&who.cred(), self.state.node(dir), &name(n), perm))?;
+                self.found(attr, into)
+            }
+            Op::SymLink { who, dir, name: n, target: t, into } => {
+                let (dir, target) = (self.state.node(dir), target(t));
+                let attr = self.wait(fs.symlink(&who.cred(), dir, &name(n), &target))?;
+                self.found(attr, into)
+            }
+            Op::Link { who, node, dir, name: n } => {
+                let (node, dir) = (self.state.node(node), self.state.node(dir));
+                let attr = self.wait(fs.link(&who.cred(), node, dir, &name(n)))?;
+                self.shown(attr)
+            }
+            Op::Unlink { who, dir, name: n } => {
+                self.wait(fs.unlink(&who.cred(), self.state.node(dir), &name(n)))?;
+                Ok(Outcome::Done)
+            }
+            Op::RmDir { who, dir, name: n } => {
+                self.wait(fs.rmdir(&who.cred(), self.state.node(dir), &name(n)))?;
+                Ok(Outcome::Done)
+            }
+            Op::Rename { who, dir, name: n, new_dir, new_name, flags } => {
+                let (dir, new_dir) = (self.state.node(dir), self.state.node(new_dir));
+                let flags = RenameFlags::from_bits_truncate(flags);
+                self.wait(fs.rename(&who.cred(), dir, &name(n), new_dir, &name(new_name), flags))?;
+                Ok(Outcome::Done)
+            }
+            Op::Sync => {
+                self.wait(fs.sync())?;
+                Ok(Outcome::Done)
+            }
+            Op::StatFs => {
+                let s = self.wait(fs.statfs())?;
+                let sane = s.block_size.is_power_of_two()
+                    && s.blocks_free <= s.blocks
+                    && s.blocks_available <= s.blocks_free
+                    && s.inodes_free <= s.inodes
+                    && s.name_max == 255;
+                Ok(if sane { Outcome::Done } else { Outcome::Broken(format!("statfs: {s:?}")) })
+            }
+            Op::GetXattr { who, node, attr } => {
+                let value = self.wait(fs.getxattr(&who.cred(), self.state.node(node), &xattr_name(attr)))?;
+                Ok(Outcome::Bytes(value))
+            }
+            Op::ListXattr { who, node } => {
+                let mut names = self.wait(fs.listxattr(&who.cred(), self.state.node(node)))?;
+                names.sort();
+                Ok(Outcome::Names(names.into_iter().map(|name| (name, None)).collect()))
+            }
+            Op::SetXattr { who, node, attr, len, pattern: seed, flags } => {
+                let (node, value) = (self.state.node(node), pattern(seed, len));
+                let flags = XattrFlags::from_bits_truncate(flags);
+                self.wait(fs.setxattr(&who.cred(), node, &xattr_name(attr), &value, flags))?;
+                Ok(Outcome::Done)
+            }
+            Op::RemoveXattr { who, node, attr } => {
+                self.wait(fs.removexattr(&who.cred(), self.state.node(node), &xattr_name(attr)))?;
+                Ok(Outcome::Done)
+            }
+            _ => self.handle_op(op),
+        }
+    }
+
+    /// Operations that open or use handles.
+    fn handle_op(&mut self, op: &Op) -> Out {
+        let fs = self.fs;
+        match *op {
+            Op::Open { who, node, flags, into } => {
+                let flags = OpenFlags::from_bits_truncate(flags);
+                let handle = self.wait(fs.open(&who.cred(), self.state.node(node), flags))?;
+                self.opened(into, handle);
+                Ok(Outcome::Done)
+            }
+            Op::Create { who, dir, name: n, perm, flags, node_into, into } => {
+                let flags = OpenFlags::from_bits_truncate(flags);
+                let dir = self.state.node(dir);
+                let (attr, handle) = self.wait(fs.create(&who.cred(), dir, &name(n), perm, flags))?;
+                self.opened(into, handle);
+                self.found(attr, node_into)
+            }
+            Op::TmpFile { who, dir, perm, flags, node_into, into } => {
+                let flags = OpenFlags::from_bits_truncate(flags);
+                let dir = self.state.node(dir);
+                let (attr, handle) = self.wait(fs.tmpfile(&who.cred(), dir, perm, flags))?;
+                self.opened(into, handle);
+                self.found(attr, node_into)
+            }
+            Op::Read { handle, offset, len } => {
+                let mut bytes = vec![0xa5; len as usize];
+                let n = self.wait(fs.read(self.state.handle(handle), offset, &mut bytes))?;
+                if n > bytes.len() {
+                    return Ok(Outcome::Broken(format!("read {n} of {len} bytes")));
+                }
+                bytes.truncate(n);
+                Ok(Outcome::Bytes(bytes))
+            }
+            Op::Write { handle, offset, len, pattern: seed } => {
+                let bytes = pattern(seed, len);
+                let n = self.wait(fs.write(self.state.handle(handle), offset, &bytes))?;
+                Ok(Outcome::Count(n as u64))
+            }
+            Op::Flush { handle } => {
+                self.wait(fs.flush(self.state.handle(handle), State::owner(handle)))?;
+                Ok(Outcome::Done)
+            }
+            Op::Close { handle } => {
+                let slot = (handle % HANDLE_SLOTS) as usize;
+                let flushed = self.wait(fs.flush(self.state.handle(handle), State::owner(handle)));
+                self.state.handles[slot].open = false;
+                self.wait(fs.release(self.state.handle(handle)))?;
+                flushed?;
+                Ok(Outcome::Done)
+            }
+            Op::Fsync { handle, datasync } => {
+                self.wait(fs.fsync(self.state.handle(handle), datasync))?;
+                Ok(Outcome::Done)
+            }
+            Op::Barrier { handle, datasync } => {
+                self.wait(fs.barrier(self.state.handle(handle), datasync))?;
+                Ok(Outcome::Done)
+            }
+            Op::OpenDir { who, node, into } => {
+                let handle = self.wait(fs.opendir(&who.cred(), self.state.node(node)))?;
+                self.opened(into, handle);
+                Ok(Outcome::Done)
+            }
+            Op::ReadDir { handle, batch } => self.scan(handle, batch, &[]),
+            Op::ScanDuring { handle, batch, ref changes } => self.scan(handle, batch, changes),
+            Op::Fallocate { handle, what, offset, len } => {
+                let what = match what {
+                    Space::Allocate => Fallocate::Allocate { keep_size: false },
+                    Space::AllocateKeep => Fallocate::Allocate { keep_size: true },
+                    Space::Punch => Fallocate::PunchHole,
+                    Space::Zero => Fallocate::ZeroRange { keep_size: false },
+                    Space::ZeroKeep => Fallocate::ZeroRange { keep_size: true },
+                };
+                self.wait(fs.fallocate(self.state.handle(handle), what, offset, len))?;
+                Ok(Outcome::Done)
+            }
+            Op::Seek { handle, offset, hole } => self.seek(self.state.handle(handle), offset, hole),
+            Op::CopyRange { from, from_offset, to, to_offset, len } => {
+                let (from, to) = (self.state.handle(from), self.state.handle(to));
+                let n = self.wait(fs.copy_range(from, from_offset, to, to_offset, len))?;
+                Ok(Outcome::Count(n))
+            }
+            Op::GetLk { handle, start, end, exclusive } => {
+                let lock = RecordLock { start, end, kind: lock_kind(exclusive), pid: 1 };
+                let owner = State::owner(handle);
+                let Some(held) = self.wait(fs.getlk(self.state.handle(handle), owner, lock))? else {
+                    return Ok(Outcome::Locked(false));
+                };
+                let conflicts =
+                    held.start <= end && start <= held.end && (exclusive || held.kind == LockKind::Exclusive);
+                Ok(if conflicts {
+                    Outcome::Locked(true)
+                } else {
+                    Outcome::Broken(format!("{held:?} does not stand in the way of {lock:?}"))
+                })
+            }
+            Op::SetLk { handle, start, end, exclusive } => {
+                let lock = match exclusive {
+                    Some(exclusive) => Ok(RecordLock { start, end, kind: lock_kind(exclusive), pid: 1 }),
+                    None => Err((start, end)),
+                };
+                self.wait(fs.setlk(self.state.handle(handle), State::owner(handle), lock, false))?;
+                Ok(Outcome::Done)
+            }
+            Op::Flock { handle, exclusive } => {
+                self.wait(fs.flock(self.state.handle(handle), exclusive.map(lock_kind), false))?;
+                Ok(Outcome::Done)
+            }
+            _ => Ok(Outcome::Broken(format!("{op:?} is not executed"))),
+        }
+    }
+
+    /// Scans a directory from the start, `batch` entries a call (0: all in one), executing one change after each call.
+    /// Entries that exist during the whole scan must be given exactly once; the outcome holds just these.
+    fn scan(&mut self, slot: u8, batch: u8, changes: &[Op]) -> Out {
+        let handle = self.state.handle(slot);
+        let before = self.entries(handle, 0)?.0;
+        let (mut seen, mut offset, mut changes) = (Vec::new(), 0, changes.iter());
+        // Names that a change removed and made again are not there during the whole scan.
+        let mut lasting: BTreeMap<Vec<u8>, Ino> = before.iter().cloned().collect();
+        if lasting.len() != before.len() {
+            return Ok(Outcome::Broken("a name was given twice".into()));
+        }
+        loop {
+            let (part, next, more) = self.entries_from(handle, offset, batch)?;
+            seen.extend(part);
+            if let Some(change) = changes.next() {
+                let _ = execute(self.driver, self.fs, self.state, change);
+                match touched(change) {
+                    Some(names) => lasting.retain(|name, _| !names.contains(name)),
+                    None => lasting.clear(),
+                }
+                let present: BTreeSet<_> = self.entries(handle, 0)?.0.into_iter().collect();
+                lasting.retain(|name, ino| present.contains(&(name.clone(), *ino)));
+            }
+            if !more {
+                break;
+            }
+            if next == offset {
+                return Ok(Outcome::Broken(format!("the offset behind an entry is its own, {offset}")));
+            }
+            offset = next;
+        }
+        for (name, ino) in &lasting {
+            let times = seen.iter().filter(|(n, i)| n == name && i == ino).count();
+            if times != 1 {
+                let name = name.escape_ascii();
+                return Ok(Outcome::Broken(format!("lasting entry {name} was given {times} times")));
+            }
+        }
+        let mut names = Vec::new();
+        for (name, ino) in lasting {
+            // ".." of the root and inodes that came by other ways are known by number alone.
+            let attr = self.wait(self.fs.getattr(ino, None))?;
+            names.push((name, Some(self.state.show(&attr).id)));
+        }
+        Ok(Outcome::Names(names))
+    }
+
+    fn entries(&mut self, handle: Handle, offset: u64) -> Result<(Vec<(Vec<u8>, Ino)>, u64, bool)> {
+        self.entries_from(handle, offset, 0)
+    }
+
+    /// Up to `batch` entries (0: all), the offset behind the last, and whether the sink stopped the call.
+    fn entries_from(
+        &mut self,
+        handle: Handle,
+        offset: u64,
+        batch: u8,
+    ) -> Result<(Vec<(Vec<u8>, Ino)>, u64, bool)> {
+        let (mut out, mut next, mut stopped) = (Vec::new(), offset, false);
+        let mut sink = |entry: fs::DirEntry<'_>| {
+            if batch > 0 && out.len() == batch as usize {
+                stopped = true;
+                return false;
+            }
+            out.push((entry.name.to_vec(), entry.attr.ino));
+            next = entry.next_offset;
+            true
+        };
+        self.wait(self.fs.readdir(handle, offset, &mut sink))?;
+        Ok((out, next, stopped))
+    }
+
+    /// Where data and holes are is up to the file system, but what it skips or calls a hole must read as zeros.
+    fn seek(&mut self, handle: Handle, offset: u64, hole: bool) -> Out {
+        let what = if hole { Seek::Hole } else { Seek::Data };
+        let found = self.wait(self.fs.seek(handle, offset, what));
+        // First of all one read on every path, so that access times move alike wherever holes are.
+        let inside = self.exists(handle, offset);
+        let at = match found {
+            Ok(at) => at,
+            Err(fs::Error::NoSuchOffset) if !hole => {
+                // No data any more, or behind the end: the rest of the file reads as zeros.
+                return Ok(match self.nonzero(handle, offset, u64::MAX) {
+                    Some(at) => Outcome::Broken(format!("no data behind {offset}, but a byte at {at}")),
+                    None => Outcome::Done,
+                });
+            }
+            Err(e) => return Err(e),
+        };
+        let last = if hole { at.saturating_sub(1).max(offset) } else { at };
+        if at < offset || inside == Some(false) || self.exists(handle, last) == Some(false) {
+            return Ok(Outcome::Broken(format!("{what:?} found at {at} from {offset}")));
+        }
+        let (from, to) = if hole { (at, at.saturating_add(1)) } else { (offset, at) };
+        Ok(match self.nonzero(handle, from, to) {
+            Some(byte) => Outcome::Broken(format!("{what:?} at {at} from {offset}, but a byte at {byte}")),
+            None => Outcome::Done,
+        })
+    }
+
+    /// Whether the file reaches beyond this offset. `None` when the handle cannot read.
+    fn exists(&mut self, handle: Handle, offset: u64) -> Option<bool> {
+        let mut bytes = [0; 512];
+        self.wait(self.fs.read(handle, offset & !511, &mut bytes)).ok().map(|n| n as u64 > offset % 512)
+    }
+
+    /// A byte in the range that is not zero, looked for near both ends. `None` also when the handle cannot read.
+    fn nonzero(&mut self, handle: Handle, from: u64, to: u64) -> Option<u64> {
+        let mut bytes = vec![0; HOLE_PROBE as usize];
+        for start in [from, to.saturating_sub(HOLE_PROBE).max(from) & !511] {
+            let len = to.saturating_sub(start).min(HOLE_PROBE) as usize;
+            let n = self.wait(self.fs.read(handle, start, &mut bytes[..len])).unwrap_or(0);
+            let at = (0..n).find(|&i| bytes[i] != 0 && start + i as u64 >= from);
+            if let Some(at) = at {
+                return Some(start + at as u64);
+            }
+        }
+        None
+    }
+}
+
+fn lock_kind(exclusive: bool) -> LockKind {
+    if exclusive { LockKind::Exclusive } else { LockKind::Shared }
+}
+
+/// The names that a change of a directory may have touched.
+fn touched(op: &Op) -> Option<Vec<Vec<u8>>> {
+    Some(match *op {
+        Op::MkDir { name: n, .. }
+        | Op::MkNod { name: n, .. }
+        | Op::SymLink { name: n, .. }
+        | Op::Create { name: n, .. }
+        | Op::Link { name: n, .. }
+        | Op::Unlink { name: n, .. }
+        | Op::RmDir { name: n, .. } => vec![name(n)],
+        Op::Rename { name: n, new_name, .. } => vec![name(n), name(new_name)],
+        _ => return None,
+    })
+}
