@@ -41,16 +41,21 @@ impl<F: FileSystem> Door<F> {
         if self.options.noatime {
             open |= OpenFlags::NOATIME;
         }
-        if open.contains(OpenFlags::DIRECT) {
-            tell |= abi::FOPEN_DIRECT_IO | abi::FOPEN_PARALLEL_DIRECT_WRITES;
-        }
-        if self.caps.contains(abi::Init::WRITEBACK_CACHE) && !open.contains(OpenFlags::DIRECT) {
-            // The kernel places appended bytes itself, reads the rest of partly written pages through any handle, and
-            // follows O_SYNC writes by an fsync.
-            open -= OpenFlags::APPEND | OpenFlags::SYNC | OpenFlags::DSYNC;
+        let direct = open.contains(OpenFlags::DIRECT);
+        if self.caps.contains(abi::Init::WRITEBACK_CACHE) {
+            // The kernel places appended bytes itself (it may know a size that we do not know yet), and reads the rest of
+            // partly written pages through any handle. Direct transfers stay the kernel's own matter, since it alone knows
+            // of a hole behind our end of the file.
+            open -= OpenFlags::APPEND;
             if open.contains(OpenFlags::WRITE) {
                 open |= OpenFlags::READ;
             }
+            if !direct {
+                // It follows O_SYNC writes by an fsync.
+                open -= OpenFlags::SYNC | OpenFlags::DSYNC;
+            }
+        } else if direct {
+            tell |= abi::FOPEN_DIRECT_IO | abi::FOPEN_PARALLEL_DIRECT_WRITES;
         }
         (open, tell)
     }

@@ -392,6 +392,91 @@ fn supplementary_groups_count() {
     });
 }
 
+/// Random operations through cached, direct, appending and mapped access to one file, against a vector of bytes.
+#[test]
+fn cached_direct_and_mapped_access_agree() {
+    const MAX: usize = 1 << 18;
+    on_mounts(|dir, _| {
+        let path = dir.join("f");
+        let open = |flags| {
+            let mut o = OpenOptions::new();
+            o.read(true).write(true).create(true).truncate(false).custom_flags(flags).open(&path).unwrap()
+        };
+        let files = [open(0), open(libc::O_DIRECT), open(libc::O_APPEND), open(libc::O_SYNC)];
+        let mut bytes: Vec<u8> = Vec::new();
+        let mut memory = vec![0u8; MAX + 4096];
+        let shift = memory.as_ptr().align_offset(4096);
+        let mut seed = 88_172_645_463_325_252u64;
+        for step in 0..1500 {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            let (what, which) = (seed % 8, (seed >> 8) as usize % files.len());
+            let mut at = (seed >> 16) as usize % (MAX / 2);
+            let mut len = (seed >> 40) as usize % 20_000 + 1;
+            if which == 1 {
+                (at, len) = (at & !511, (len + 511) & !511);
+            }
+            let (file, fill, end) = (&files[which], step as u8 | 1, at + len);
+            let room = &mut memory[shift..shift + len.max(1)];
+            match what {
+                0..=2 => {
+                    room.fill(fill);
+                    assert_eq!(file.write_at(room, at as u64).unwrap(), len);
+                    let at = if which == 2 { bytes.len() } else { at };
+                    bytes.resize(bytes.len().max(at + len), 0);
+                    bytes[at..at + len].fill(fill);
+                }
+                3 | 4 => {
+                    let n = file.read_at(room, at as u64).unwrap();
+                    assert_eq!(
+                        n,
+                        bytes.len().saturating_sub(at).min(len),
+                        "step {step}, file {which}, {at}+{len}"
+                    );
+                    assert!(
+                        room[..n] == bytes[at.min(bytes.len())..][..n],
+                        "step {step}, file {which}, {at}+{len}"
+                    );
+                }
+                5 => {
+                    file.set_len(at as u64).unwrap();
+                    bytes.resize(at, 0);
+                }
+                6 if end <= bytes.len() => {
+                    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                    // SAFETY: an open descriptor.
+                    check(unsafe { libc::fallocate(file.as_raw_fd(), mode, at as i64, len as i64) }).unwrap();
+                    bytes[at..end].fill(0);
+                }
+                7 if end <= bytes.len() => {
+                    // SAFETY: maps the file up to `end`, which it reaches; used within that and before munmap.
+                    unsafe {
+                        let prot = libc::PROT_READ | libc::PROT_WRITE;
+                        let fd = file.as_raw_fd();
+                        let map = libc::mmap(std::ptr::null_mut(), end, prot, libc::MAP_SHARED, fd, 0);
+                        assert!(map != libc::MAP_FAILED);
+                        let all = std::slice::from_raw_parts_mut(map.cast::<u8>(), end);
+                        assert!(all[at..end] == bytes[at..end], "step {step}: mapped");
+                        all[at..end].fill(fill);
+                        bytes[at..end].fill(fill);
+                        libc::munmap(map, end);
+                    }
+                }
+                _ => {}
+            }
+            // Appending must not run away.
+            if bytes.len() > MAX {
+                files[0].set_len(1000).unwrap();
+                bytes.truncate(1000);
+            }
+            assert_eq!(files[0].metadata().unwrap().len(), bytes.len() as u64, "step {step}");
+        }
+        files[0].sync_all().unwrap();
+        assert!(fs::read(&path).unwrap() == bytes);
+    });
+}
+
 #[test]
 fn a_running_program_is_not_truncated() {
     on_mounts(|dir, _| {
