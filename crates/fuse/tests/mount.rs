@@ -460,6 +460,8 @@ fn cached_direct_and_mapped_access_agree() {
                         assert!(all[at..end] == bytes[at..end], "step {step}: mapped");
                         all[at..end].fill(fill);
                         bytes[at..end].fill(fill);
+                        // munmap writes back with the address space locked, and the threads that serve share it.
+                        check(libc::msync(map, end, libc::MS_SYNC)).unwrap();
                         libc::munmap(map, end);
                     }
                 }
