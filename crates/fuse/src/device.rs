@@ -1,0 +1,258 @@
+//! Transport: a descriptor of `/dev/fuse`, the buffers requests are read into, and replies.
+//!
+//! A [`Buffer`] holds one request and later its reply's data. Requests are read at [`REQUEST_AT`], so that the
+//! data of a WRITE begin at [`DATA_AT`], a page boundary, without being moved. Reply data are put at [`DATA_AT`] too.
+//!
+//! A [`Reply`] answers exactly once: sending consumes it, and when it is dropped unsent (a panic) it answers `EIO`.
+//! A request must be answered through the descriptor from which it was read, so each reply knows its [`Device`].
+//!
+//! Replies are copied by the kernel from the buffer (writev). Splice would need pages that nobody changes afterwards, which
+//! an engine that fills a caller's buffer cannot promise.
+
+use crate::abi::{self, InHeader, OutHeader};
+use parking_lot::Mutex;
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, Read, Write};
+use std::ops::{Deref, DerefMut};
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Where data of writes and of replies stand in a buffer.
+pub const DATA_AT: usize = 4096;
+/// Where a request is read to: its header and the body of WRITE end at [`DATA_AT`].
+pub const REQUEST_AT: usize = DATA_AT - size_of::<InHeader>() - size_of::<abi::WriteIn>();
+
+/// Page-aligned memory for one request. Always initialised (anonymous mapping), touched only as far as it is used.
+pub struct Buffer {
+    at: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a Buffer owns its mapping and gives access through & and &mut only.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Memory for transfers of `max_transfer` bytes.
+    pub fn new(max_transfer: usize) -> io::Result<Buffer> {
+        let len = DATA_AT + max_transfer.next_multiple_of(4096);
+        // SAFETY: a fresh private anonymous mapping; no existing memory is touched.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Buffer { at: NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mmap returned 0"))?, len })
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the mapping is `len` bytes long, readable, initialised, and lives as long as self.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in deref, and &mut self is the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made in new with this address and length, and nothing borrows from it any more.
+        unsafe { libc::munmap(self.at.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Buffers that are not in use. Tasks that wait keep theirs, so as many exist as requests are on the way; at most
+/// [`BufferPool::KEPT`] outlive them.
+pub struct BufferPool {
+    max_transfer: usize,
+    free: Mutex<Vec<Buffer>>,
+}
+
+impl BufferPool {
+    const KEPT: usize = 64;
+
+    /// A pool of buffers for transfers of `max_transfer` bytes.
+    pub fn new(max_transfer: usize) -> BufferPool {
+        BufferPool { max_transfer, free: Mutex::new(Vec::new()) }
+    }
+    /// A buffer with any contents.
+    pub fn take(&self) -> io::Result<Buffer> {
+        let free = self.free.lock().pop();
+        free.map_or_else(|| Buffer::new(self.max_transfer), Ok)
+    }
+    /// Gives one back.
+    pub fn put(&self, buffer: Buffer) {
+        let mut free = self.free.lock();
+        if free.len() < Self::KEPT {
+            free.push(buffer);
+        }
+    }
+}
+
+/// One descriptor of a FUSE mount.
+pub struct Device(File);
+
+impl Device {
+    /// Takes a descriptor of `/dev/fuse` that is or will be mounted.
+    pub fn new(file: File) -> Device {
+        Device(file)
+    }
+    /// Another descriptor of the same mount, with a request queue lock of its own.
+    pub fn duplicate(&self) -> io::Result<Device> {
+        let other = OpenOptions::new().read(true).write(true).open("/dev/fuse")?;
+        let source = self.0.as_raw_fd() as u32;
+        // SAFETY: the ioctl reads one u32 from the pointer, which is valid; both descriptors are open.
+        let rc = unsafe { libc::ioctl(other.as_raw_fd(), abi::DEV_IOC_CLONE as _, &source) };
+        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(Device(other)) }
+    }
+    /// Waits for a request and reads it. `None` when the mount is gone.
+    pub fn receive(&self, buffer: &mut Buffer) -> io::Result<Option<usize>> {
+        loop {
+            match (&self.0).read(&mut buffer[REQUEST_AT..]) {
+                Ok(n) => return Ok(Some(n)),
+                Err(e) => match e.raw_os_error() {
+                    // ENOENT: the request was taken back (its caller was killed) before it could be read.
+                    Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => {}
+                    Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(None),
+                    _ => return Err(e),
+                },
+            }
+        }
+    }
+    /// Whether the kernel has ended the connection.
+    pub fn is_gone(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: 0, revents: 0 };
+        // SAFETY: one valid pollfd.
+        let n = unsafe { libc::poll(&mut poll, 1, 0) };
+        n == 1 && poll.revents & (libc::POLLERR | libc::POLLNVAL) != 0
+    }
+
+    fn send(&self, error: i32, unique: u64, parts: [&[u8]; 2]) -> io::Result<()> {
+        let len = size_of::<OutHeader>() + parts[0].len() + parts[1].len();
+        let header = OutHeader { len: len as u32, error, unique };
+        let all = [IoSlice::new(header.as_bytes()), IoSlice::new(parts[0]), IoSlice::new(parts[1])];
+        let used = if parts[1].is_empty() { 2 - parts[0].is_empty() as usize } else { 3 };
+        loop {
+            match (&self.0).write_vectored(&all[..used]) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                done => return done.map(|_| ()),
+            }
+        }
+    }
+
+    /// Sends a notification.
+    pub fn notify(&self, code: i32, head: &[u8], tail: &[u8]) -> io::Result<()> {
+        self.send(code, 0, [head, tail])
+    }
+}
+
+/// The right and the duty to answer one request.
+pub struct Reply {
+    device: Arc<Device>,
+    unique: u64,
+    open: bool,
+}
+
+impl Reply {
+    /// For the request `unique` that was read from `device`.
+    pub fn new(device: Arc<Device>, unique: u64) -> Reply {
+        Reply { device, unique, open: true }
+    }
+    /// Answers with data. Returns whether the kernel took it: it does not when the caller was killed meanwhile.
+    pub fn data(mut self, data: &[u8]) -> bool {
+        self.send(0, data)
+    }
+    /// Answers with an errno.
+    pub fn error(mut self, errno: i32) -> bool {
+        self.send(-errno, &[])
+    }
+    /// The request wants no answer (FORGET, INTERRUPT).
+    pub fn nothing(mut self) {
+        self.open = false;
+    }
+    fn send(&mut self, error: i32, data: &[u8]) -> bool {
+        self.open = false;
+        match self.device.send(error, self.unique, [data, &[]]) {
+            Ok(()) => true,
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED)) => {
+                false
+            }
+            // The kernel refused the reply's form. The request still waits and must get an answer.
+            Err(e) => {
+                tracing::error!(unique = self.unique, error = %e, "the kernel refused a reply");
+                let _ = self.device.send(-libc::EIO, self.unique, [&[], &[]]);
+                false
+            }
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if self.open {
+            self.send(-libc::EIO, &[]);
+        }
+    }
+}
+
+/// Tells the kernel that something it keeps changed behind its back, through another door.
+///
+/// Calls may wait for requests on the same inode or directory, so make them on a thread that no request needs to go on.
+#[derive(Clone)]
+pub struct Notifier(Arc<Device>);
+
+impl Notifier {
+    pub(crate) fn new(device: Arc<Device>) -> Notifier {
+        Notifier(device)
+    }
+
+    /// Drops what the kernel keeps of an inode: its attributes, and its data in the range (`len` 0: to the end). A negative
+    /// `offset` drops the attributes only. No error when the kernel keeps nothing of it.
+    pub fn inode(&self, ino: fs::Ino, offset: i64, len: i64) -> io::Result<()> {
+        let head = abi::InvalInode { ino: ino.0, off: offset, len };
+        Self::done(self.0.notify(abi::notify::INVAL_INODE, head.as_bytes(), &[]))
+    }
+
+    /// Drops what the kernel keeps of the name `name` in `parent`. No error when it keeps nothing of it.
+    pub fn entry(&self, parent: fs::Ino, name: &[u8]) -> io::Result<()> {
+        let head = abi::InvalEntry { parent: parent.0, namelen: name.len() as u32, flags: 0 };
+        let tail: Vec<u8> = [name, &[0]].concat();
+        Self::done(self.0.notify(abi::notify::INVAL_ENTRY, head.as_bytes(), &tail))
+    }
+
+    fn done(result: io::Result<()>) -> io::Result<()> {
+        match result {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            r => r,
+        }
+    }
+}
+
+/// Reads a structure from the front of `bytes` and returns it with the rest.
+pub fn take<T: FromBytes>(bytes: &[u8]) -> Option<(T, &[u8])> {
+    T::read_from_prefix(bytes).ok()
+}
+
+/// Reads a NUL-terminated name from the front of `bytes` and returns it with the rest.
+pub fn take_name(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = bytes.iter().position(|&b| b == 0)?;
+    Some((&bytes[..end], &bytes[end + 1..]))
+}

@@ -1,0 +1,269 @@
+//! From a request of the kernel to a call of the contract, and from its result to the reply.
+//!
+//! [`serve`] is the life of one request: parse, call, answer exactly once, give the buffer back. Operations stand in
+//! `names` (directories and names), `attrs` (attributes), `files` (open files, data, locks).
+//! errno values come from [`fs::Error::errno`]; those given here are about the protocol itself.
+
+use crate::abi::{self, InHeader, op};
+use crate::device::{Buffer, DATA_AT, Device, REQUEST_AT, Reply, take};
+use crate::handles::Handles;
+use crate::interrupt::Interrupts;
+use crate::options::MountOptions;
+use fs::{Attr, Cred, FileSystem, Handle, Ino};
+use parking_lot::Mutex;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use zerocopy::{Immutable, IntoBytes};
+
+/// A failed request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl From<fs::Error> for Errno {
+    fn from(e: fs::Error) -> Errno {
+        if matches!(e, fs::Error::Corrupt(_) | fs::Error::Media(_)) {
+            tracing::warn!(error = %e, "a request failed");
+        }
+        Errno(e.errno())
+    }
+}
+
+/// A request that does not have the form the protocol prescribes.
+pub const MALFORMED: Errno = Errno(libc::EIO);
+
+/// Bytes of a small reply.
+pub struct Small {
+    bytes: [u8; size_of::<abi::StatxOut>()],
+    len: usize,
+}
+
+impl Small {
+    /// Empty.
+    pub fn new() -> Small {
+        Small { bytes: [0; size_of::<abi::StatxOut>()], len: 0 }
+    }
+    /// With `part` at the end.
+    pub fn with<T: IntoBytes + Immutable>(mut self, part: &T) -> Small {
+        let part = part.as_bytes();
+        self.bytes[self.len..self.len + part.len()].copy_from_slice(part);
+        self.len += part.len();
+        self
+    }
+}
+
+/// What a request is answered with.
+pub enum Answer {
+    /// No reply at all.
+    Nothing,
+    /// Success without data.
+    Empty,
+    /// A structure or two.
+    Small(Small),
+    /// The same, and a handle that must be closed again if the kernel does not take the reply.
+    Opened(Small, Handle),
+    /// Bytes.
+    Bytes(Vec<u8>),
+    /// So many bytes at [`DATA_AT`] of the request's buffer.
+    InBuffer(usize),
+}
+
+impl Answer {
+    /// One structure.
+    pub fn of<T: IntoBytes + Immutable>(part: &T) -> Answer {
+        Answer::Small(Small::new().with(part))
+    }
+}
+
+/// What an operation returns.
+pub type Outcome = Result<Answer, Errno>;
+
+/// The state of a mount that requests share.
+pub struct Door<F> {
+    /// The engine.
+    pub fs: Arc<F>,
+    /// As mounted.
+    pub options: MountOptions,
+    /// What was agreed on with the kernel.
+    pub caps: abi::Init,
+    /// Open files.
+    pub handles: Handles,
+    /// Calls that wait for locks.
+    pub interrupts: Interrupts,
+    /// Inodes that may have file capabilities (`security.capability`), which a write must remove.
+    pub capable: Mutex<HashSet<Ino>>,
+    /// Whether `capable` is not empty.
+    pub any_capable: AtomicBool,
+}
+
+/// Credentials for what the door does on the kernel's behalf.
+pub fn kernel_cred() -> Cred {
+    Cred { checked: true, ..Cred::root() }
+}
+
+/// Serves the request of `len` bytes in `buffer`, which was read from `device`, and returns the buffer.
+pub async fn serve<F: FileSystem>(
+    door: Arc<Door<F>>,
+    device: Arc<Device>,
+    mut buffer: Buffer,
+    len: usize,
+) -> Buffer {
+    let request = &buffer[REQUEST_AT..][..len];
+    let head = match take::<InHeader>(request) {
+        Some((head, _)) if head.len as usize == len => head,
+        _ => {
+            tracing::error!(len, "the kernel sent a request with a wrong length");
+            return buffer;
+        }
+    };
+    let reply = Reply::new(device, head.unique);
+    match door.dispatch(&head, &mut buffer, len).await {
+        Ok(Answer::Nothing) => reply.nothing(),
+        Ok(Answer::Empty) => drop(reply.data(&[])),
+        Ok(Answer::Small(s)) => drop(reply.data(&s.bytes[..s.len])),
+        Ok(Answer::Bytes(b)) => drop(reply.data(&b)),
+        Ok(Answer::InBuffer(n)) => drop(reply.data(&buffer[DATA_AT..][..n])),
+        Ok(Answer::Opened(s, handle)) => {
+            if !reply.data(&s.bytes[..s.len]) {
+                let _ = door.close(handle.0).await;
+            }
+        }
+        Err(e) => drop(reply.error(e.0)),
+    }
+    buffer
+}
+
+impl<F: FileSystem> Door<F> {
+    async fn dispatch(&self, head: &InHeader, buffer: &mut Buffer, len: usize) -> Outcome {
+        let body = &buffer[REQUEST_AT + size_of::<InHeader>()..REQUEST_AT + len];
+        match head.opcode {
+            op::READ => {
+                let (a, _) = take(body).ok_or(MALFORMED)?;
+                self.read(head, a, &mut buffer[DATA_AT..]).await
+            }
+            op::WRITE => self.write(head, body).await,
+            op::GETATTR => self.getattr(head, body).await,
+            op::LOOKUP => self.lookup(head, body).await,
+            op::FORGET | op::BATCH_FORGET => Ok(Answer::Nothing),
+            op::OPEN => self.open(head, body).await,
+            op::RELEASE | op::RELEASEDIR => self.release(body).await,
+            op::FLUSH => self.flush(body).await,
+            op::READDIR | op::READDIRPLUS => {
+                let (a, _) = take(body).ok_or(MALFORMED)?;
+                self.readdir(a, head.opcode == op::READDIRPLUS, &mut buffer[DATA_AT..]).await
+            }
+            op::OPENDIR => self.opendir(head).await,
+            op::CREATE => self.create(head, body).await,
+            op::TMPFILE => self.tmpfile(head, body).await,
+            op::SETATTR => self.setattr(head, body).await,
+            op::STATX => self.statx(head, body).await,
+            op::UNLINK | op::RMDIR => self.remove(head, body).await,
+            op::MKDIR => self.mkdir(head, body).await,
+            op::MKNOD => self.mknod(head, body).await,
+            op::SYMLINK => self.symlink(head, body).await,
+            op::READLINK => self.readlink(head).await,
+            op::LINK => self.link(head, body).await,
+            op::RENAME | op::RENAME2 => self.rename(head, body).await,
+            op::FSYNC | op::FSYNCDIR => self.fsync(body).await,
+            op::STATFS => self.statfs().await,
+            op::SYNCFS => Ok(self.fs.sync().await.map(|()| Answer::Empty)?),
+            op::GETXATTR => self.getxattr(head, body).await,
+            op::LISTXATTR => self.listxattr(head, body).await,
+            op::SETXATTR => self.setxattr(head, body).await,
+            op::REMOVEXATTR => self.removexattr(head, body).await,
+            op::ACCESS => self.access(head, body).await,
+            op::FALLOCATE => self.fallocate(head, body).await,
+            op::LSEEK => self.lseek(body).await,
+            op::COPY_FILE_RANGE => self.copy(head, body).await,
+            op::GETLK => self.getlk(body).await,
+            op::SETLK | op::SETLKW => self.setlk(head, body).await,
+            op::INTERRUPT => {
+                let (a, _) = take::<abi::InterruptIn>(body).ok_or(MALFORMED)?;
+                self.interrupts.interrupt(a.unique);
+                Ok(Answer::Nothing)
+            }
+            op::DESTROY => Ok(Answer::Empty),
+            // The kernel then says the same to all later callers without asking: poll, bmap, what is newer than this door.
+            op::IOCTL => Err(Errno(libc::ENOTTY)),
+            _ => Err(Errno(libc::ENOSYS)),
+        }
+    }
+
+    /// The caller. Permissions were checked by the kernel (see the crate's documentation).
+    pub fn cred(&self, head: &InHeader) -> Cred {
+        Cred { uid: head.uid, gid: head.gid, groups: no_groups(), checked: true }
+    }
+
+    /// Reply for an inode that was looked up or made.
+    pub fn entry(&self, attr: &Attr) -> abi::EntryOut {
+        let ((entry_valid, entry_valid_nsec), (attr_valid, attr_valid_nsec)) =
+            (split(self.options.entry_timeout), split(self.options.attr_timeout));
+        abi::EntryOut {
+            nodeid: attr.ino.0,
+            generation: attr.generation as u64,
+            entry_valid,
+            attr_valid,
+            entry_valid_nsec,
+            attr_valid_nsec,
+            attr: raw_attr(attr),
+        }
+    }
+}
+
+/// The empty list of groups, without allocating each time.
+fn no_groups() -> Arc<[u32]> {
+    static NONE: std::sync::OnceLock<Arc<[u32]>> = std::sync::OnceLock::new();
+    NONE.get_or_init(|| Arc::new([])).clone()
+}
+
+/// A timeout as seconds and nanoseconds.
+pub fn split(t: Duration) -> (u64, u32) {
+    (t.as_secs(), t.subsec_nanos())
+}
+
+/// Attributes in the kernel's form.
+pub fn raw_attr(a: &Attr) -> abi::RawAttr {
+    abi::RawAttr {
+        ino: a.ino.0,
+        size: a.size,
+        blocks: a.blocks,
+        atime: a.atime.sec,
+        mtime: a.mtime.sec,
+        ctime: a.ctime.sec,
+        atimensec: a.atime.nsec,
+        mtimensec: a.mtime.nsec,
+        ctimensec: a.ctime.nsec,
+        mode: a.mode(),
+        nlink: a.nlink,
+        uid: a.uid,
+        gid: a.gid,
+        rdev: rdev_to_kernel(a.rdev),
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+/// A device number as the kernel passes it: 12 bits of major number between 20 bits of minor number.
+pub fn rdev_to_kernel(rdev: u64) -> u32 {
+    let (major, minor) = (libc::major(rdev), libc::minor(rdev));
+    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
+}
+
+/// The reverse.
+pub fn rdev_from_kernel(dev: u32) -> u64 {
+    libc::makedev((dev & 0xfff00) >> 8, (dev & 0xff) | ((dev >> 12) & 0xfff00))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers() {
+        for (major, minor) in [(1, 3), (8, 255), (259, 70_000), (4095, 1_048_575)] {
+            let dev = libc::makedev(major, minor);
+            assert_eq!(rdev_from_kernel(rdev_to_kernel(dev)), dev);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Requests about open files: open, transfer, sync, lock.
+
+use crate::abi::{self, InHeader, op};
+use crate::device::take;
+use crate::door::{Answer, Door, Errno, MALFORMED, Outcome, Small, kernel_cred};
+use fs::{Attr, Fallocate, FileSystem, Handle, Ino, LockKind, LockOwner, OpenFlags, RecordLock, Seek};
+
+/// The contract's flags for those of open(2).
+pub(crate) fn open_flags(flags: u32) -> OpenFlags {
+    let flags = flags as i32;
+    let mut out = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => OpenFlags::READ,
+        libc::O_WRONLY => OpenFlags::WRITE,
+        _ => OpenFlags::READ | OpenFlags::WRITE,
+    };
+    let pairs = [
+        (libc::O_APPEND, OpenFlags::APPEND),
+        (libc::O_TRUNC, OpenFlags::TRUNCATE),
+        (libc::O_DIRECT, OpenFlags::DIRECT),
+        (libc::O_SYNC, OpenFlags::SYNC),
+        (libc::O_DSYNC, OpenFlags::DSYNC),
+        (libc::O_NOATIME, OpenFlags::NOATIME),
+        (libc::O_EXCL, OpenFlags::EXCLUSIVE),
+    ];
+    for (bit, flag) in pairs {
+        if flags & bit == bit {
+            out |= flag;
+        }
+    }
+    if out.contains(OpenFlags::SYNC) {
+        out -= OpenFlags::DSYNC;
+    }
+    out
+}
+
+impl<F: FileSystem> Door<F> {
+    /// How a file that is opened with `flags` is opened in the engine, and what the kernel is told about it.
+    pub(crate) fn flags_for(&self, flags: u32) -> (OpenFlags, u32) {
+        let mut open = open_flags(flags) - OpenFlags::EXCLUSIVE;
+        let mut tell = if self.options.exclusive { abi::FOPEN_KEEP_CACHE } else { 0 };
+        if self.options.noatime {
+            open |= OpenFlags::NOATIME;
+        }
+        let direct = open.contains(OpenFlags::DIRECT);
+        if self.caps.contains(abi::Init::WRITEBACK_CACHE) {
+            // The kernel places appended bytes itself (it may know a size that we do not know yet), and reads the rest of
+            // partly written pages through any handle. Direct transfers stay the kernel's own matter, since it alone knows
+            // of a hole behind our end of the file.
+            open -= OpenFlags::APPEND;
+            if open.contains(OpenFlags::WRITE) {
+                open |= OpenFlags::READ;
+            }
+            if !direct {
+                // It follows O_SYNC writes by an fsync.
+                open -= OpenFlags::SYNC | OpenFlags::DSYNC;
+            }
+        } else if direct {
+            tell |= abi::FOPEN_DIRECT_IO | abi::FOPEN_PARALLEL_DIRECT_WRITES;
+        }
+        (open, tell)
+    }
+
+    /// Remembers an open file and makes the reply of open, or with `attr` that of create.
+    pub(crate) fn opened(
+        &self,
+        handle: Handle,
+        flags: OpenFlags,
+        open_flags: u32,
+        attr: Option<&Attr>,
+    ) -> Answer {
+        self.handles.add(handle, flags);
+        let small = match attr {
+            Some(attr) => Small::new().with(&self.entry(attr)),
+            None => Small::new(),
+        };
+        Answer::Opened(small.with(&abi::OpenOut { fh: handle.0, open_flags, backing_id: 0 }), handle)
+    }
+
+    pub(crate) async fn open(&self, head: &InHeader, body: &[u8]) -> Outcome {
+        let (a, _) = take::<abi::OpenIn>(body).ok_or(MALFORMED)?;
+        let (flags, tell) = self.flags_for(a.flags);
+        let ino = Ino(head.nodeid);
+        let handle = self.fs.open(&self.cred(head), ino, flags).await?;
+        let answer = self.opened(handle, flags, tell, None);
+        if flags.contains(OpenFlags::WRITE) {
+            self.note_capability(ino).await;
+        }
+        if flags.contains(OpenFlags::TRUNCATE) {
+            let done = match a.open_flags & abi::OPEN_KILL_SUIDGID {
+                0 => Ok(()),
+                _ => self.kill_suid(ino, handle).await,
+            };
+            if let Err(e) = done.and(self.written(ino).await) {
+                let _ = self.close(handle.0).await;
+                return Err(e);
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Closes a file or directory in the engine, and what belongs to it.
+    pub(crate) async fn close(&self, fh: u64) -> fs::Result<()> {
+        let (plain, owners) = self.handles.remove(fh);
+        // Locks of open file descriptions have the description as owner, which no flush ever names.
+        for owner in owners {
+            let _ = self.fs.flush(Handle(fh), LockOwner(owner)).await;
+        }
+        if let Some(plain) = plain {
+            let _ = self.fs.release(plain).await;
+        }
+        self.fs.release(Handle(fh)).await
+    }
+
+    pub(crate) async fn release(&self, body: &[u8]) -> Outcome {
+        let (a, _) = take::<abi::ReleaseIn>(body).ok_or(MALFORMED)?;
+        self.close(a.fh).await?;
+        Ok(Answer::Empty)
+    }
+
+    pub(crate) async fn flush(&self, body: &[u8]) -> Outcome {
+        let (a, _) = take::<abi::FlushIn>(body).ok_or(MALFORMED)?;
+        self.handles.flushed(a.fh, a.lock_owner);
+        self.fs.flush(Handle(a.fh), LockOwner(a.lock_owner)).await?;
+        Ok(Answer::Empty)
+    }
+
+    pub(crate) async fn read(&self, head: &InHeader, a: abi::ReadIn, to: &mut [u8]) -> Outcome {
+        let size = (a.size as usize).min(to.len());
+        // Appending makes no difference to reads.
+        let now = open_flags(a.flags) | OpenFlags::APPEND;
+        let handle = self.handles.transfer(&*self.fs, &kernel_cred(), Ino(head.nodeid), a.fh, now).await?;
+        let n = self.fs.read(handle, a.offset, &mut to[..size]).await?;
+        Ok(Answer::InBuffer(n.min(size)))
+    }
+
+    pub(crate) async fn write(&self, head: &InHeader, body: &[u8]) -> Outcome {
+        let (a, data) = take::<abi::WriteIn>(body).ok_or(MALFORMED)?;
+        let data = data.get(..a.size as usize).ok_or(MALFORMED)?;
+        let ino = Ino(head.nodeid);
+        let now = match a.write_flags & abi::WRITE_CACHE {
+            0 => open_flags(a.flags),
+            _ => OpenFlags::empty(),
+        };
+        let handle = self.handles.transfer(&*self.fs, &kernel_cred(), ino, a.fh, now).await?;
+        self.written(ino).await?;
+        if a.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
+            self.kill_suid(ino, handle).await?;
+        }
+        let n = self.fs.write(handle, a.offset, data).await?;
+        Ok(Answer::of(&abi::WriteOut { size: n as u32, padding: 0 }))
+    }
+
+    pub(crate) async fn fsync(&self, body: &[u8]) -> Outcome {
+        let (a, _) = take::<abi::FsyncIn>(body).ok_or(MALFORMED)?;
+        self.fs.fsync(Handle(a.fh), a.fsync_flags & abi::FSYNC_DATASYNC != 0).await?;
+        Ok(Answer::Empty)
+    }
+
+    /// What an ordinary user's change of a file's data takes away, where the kernel has no flag to ask for it.
+    async fn changed(&self, head: &InHeader, ino: Ino, handle: Handle) -> Result<(), Errno> {
+        self.written(ino).await?;
+        if head.uid != 0 { self.kill_suid(ino, handle).await } else { Ok(()) }
+    }
+
+    pub(crate) async fn fallocate(&self, head: &InHeader, body: &[u8]) -> Outcome {
+        let (a, _) = take::<abi::FallocateIn>(body).ok_or(MALFORMED)?;
+        let keep_size = a.mode as i32 & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let what = match a.mode as i32 & !libc::FALLOC_FL_KEEP_SIZE {
+            0 => Fallocate::Allocate { keep_size },
+            libc::FALLOC_FL_PUNCH_HOLE if keep_size => Fallocate::PunchHole,
+            libc::FALLOC_FL_ZERO_RANGE => Fallocate::ZeroRange { keep_size },
+            _ => return Err(Errno(libc::EOPNOTSUPP)),
+        };
+        self.changed(head, Ino(head.nodeid), Handle(a.fh)).await?;
+        self.fs.fallocate(Handle(a.fh), what, a.offset, a.length).await?;
+        Ok(Answer::Empty)
+    }
+
+    pub(crate) async fn lseek(&self, body: &[u8]) -> Outcome {
+        let (a, _) = take::<abi::LseekIn>(body).ok_or(MALFORMED)?;
+        let what = match a.whence as i32 {
+            libc::SEEK_DATA => Seek::Data,
+            libc::SEEK_HOLE => Seek::Hole,
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        let offset = self.fs.seek(Handle(a.fh), a.offset, what).await?;
+        Ok(Answer::of(&abi::LseekOut { offset }))
+    }
+
+    pub(crate) async fn copy(&self, head: &InHeader, body: &[u8]) -> Outcome {
+        let (a, _) = take::<abi::CopyIn>(body).ok_or(MALFORMED)?;
+        let to = Ino(a.nodeid_out);
+        self.changed(head, to, Handle(a.fh_out)).await?;
+        // The reply's length has 32 bits.
+        let len = a.len.min(1 << 30);
+        let n = self.fs.copy_range(Handle(a.fh_in), a.off_in, Handle(a.fh_out), a.off_out, len).await?;
+        Ok(Answer::of(&abi::WriteOut { size: n as u32, padding: 0 }))
+    }
+
+    pub(crate) async fn getlk(&self, body: &[u8]) -> Outcome {
+        let (a, _) = take::<abi::LkIn>(body).ok_or(MALFORMED)?;
+        let lock = record_lock(&a)?.map_err(|_| Errno(libc::EINVAL))?;
+        let out = match self.fs.getlk(Handle(a.fh), LockOwner(a.owner), lock).await? {
+            None => abi::LkOut { start: a.start, end: a.end, kind: libc::F_UNLCK as u32, pid: 0 },
+            Some(l) => abi::LkOut {
+                start: l.start,
+                end: l.end.min(OFFSET_MAX),
+                kind: match l.kind {
+                    LockKind::Shared => libc::F_RDLCK as u32,
+                    LockKind::Exclusive => libc::F_WRLCK as u32,
+                },
+                pid: l.pid,
+            },
+        };
+        Ok(Answer::of(&out))
+    }
+
+    pub(crate) async fn setlk(&self, head: &InHeader, body: &[u8]) -> Outcome {
+        let (a, _) = take::<abi::LkIn>(body).ok_or(MALFORMED)?;
+        let lock = record_lock(&a)?;
+        let (handle, wait) = (Handle(a.fh), head.opcode == op::SETLKW);
+        if a.lk_flags & abi::LK_FLOCK != 0 {
+            let kind = lock.ok().map(|l| l.kind);
+            self.interrupts.guard(head.unique, self.fs.flock(handle, kind, wait)).await?;
+        } else {
+            let owner = LockOwner(a.owner);
+            self.interrupts.guard(head.unique, self.fs.setlk(handle, owner, lock, wait)).await?;
+            if lock.is_ok() {
+                self.handles.locked(a.fh, a.owner);
+            }
+        }
+        Ok(Answer::Empty)
+    }
+}
+
+/// The kernel's "to the end of the file".
+const OFFSET_MAX: u64 = i64::MAX as u64;
+
+/// The lock that is asked for, or the range to be released.
+fn record_lock(a: &abi::LkIn) -> Result<Result<RecordLock, (u64, u64)>, Errno> {
+    let end = if a.end >= OFFSET_MAX { u64::MAX } else { a.end };
+    let kind = match a.kind as i32 {
+        libc::F_RDLCK => LockKind::Shared,
+        libc::F_WRLCK => LockKind::Exclusive,
+        libc::F_UNLCK => return Ok(Err((a.start, end))),
+        _ => return Err(Errno(libc::EINVAL)),
+    };
+    Ok(Ok(RecordLock { start: a.start, end, kind, pid: a.pid }))
+}

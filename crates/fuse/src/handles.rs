@@ -1,0 +1,120 @@
+//! What the door remembers of open files: so that none stays open in the engine when the mount goes away, and to
+//! give each transfer a handle that means what the kernel means.
+//!
+//! An engine's handle carries O_APPEND and O_DIRECT as they were at open. Some transfers of the kernel do not follow them:
+//! write-back of mapped pages uses any writable handle of the inode at offsets of its own, and fcntl(F_SETFL) changes the flags
+//! of an open file. Such transfers go through a second, plain handle that is opened when it is first needed.
+//! Tested by `tests/mount.rs` (mapped write through an appending descriptor).
+
+use fs::{FileSystem, Handle, Ino, OpenFlags, Result};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Flags that do not hold for every transfer through a handle.
+const VARIABLE: OpenFlags = OpenFlags::APPEND.union(OpenFlags::DIRECT);
+
+struct Open {
+    flags: OpenFlags,
+    plain: Option<Handle>,
+    /// Owners that took record locks through this handle and did not flush since.
+    owners: Vec<u64>,
+}
+
+/// Open files and directories of a mount, by handle.
+#[derive(Default)]
+pub struct Handles {
+    shards: [Mutex<HashMap<u64, Open>>; 16],
+    /// How many open files have variable flags; mostly none, and then transfers look nothing up.
+    variable: AtomicUsize,
+}
+
+impl Handles {
+    fn shard(&self, fh: u64) -> &Mutex<HashMap<u64, Open>> {
+        &self.shards[fh as usize % self.shards.len()]
+    }
+
+    /// A handle was opened with `flags`.
+    pub fn add(&self, handle: Handle, flags: OpenFlags) {
+        if flags.intersects(VARIABLE) {
+            self.variable.fetch_add(1, Ordering::Relaxed);
+        }
+        self.shard(handle.0).lock().insert(handle.0, Open { flags, plain: None, owners: Vec::new() });
+    }
+
+    /// A handle is to be closed. Returns the plain handle that belongs to it, and the lock owners to be flushed.
+    pub fn remove(&self, fh: u64) -> (Option<Handle>, Vec<u64>) {
+        match self.shard(fh).lock().remove(&fh) {
+            Some(open) => {
+                if open.flags.intersects(VARIABLE) {
+                    self.variable.fetch_sub(1, Ordering::Relaxed);
+                }
+                (open.plain, open.owners)
+            }
+            None => (None, Vec::new()),
+        }
+    }
+
+    /// Everything that is still open, removed.
+    pub fn drain(&self) -> Vec<Handle> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            for (fh, open) in shard.lock().drain() {
+                all.push(Handle(fh));
+                all.extend(open.plain);
+            }
+        }
+        all
+    }
+
+    /// `owner` took a record lock through `fh`.
+    pub fn locked(&self, fh: u64, owner: u64) {
+        if let Some(open) = self.shard(fh).lock().get_mut(&fh)
+            && !open.owners.contains(&owner)
+        {
+            open.owners.push(owner);
+        }
+    }
+
+    /// `owner` flushed `fh`.
+    pub fn flushed(&self, fh: u64, owner: u64) {
+        if let Some(open) = self.shard(fh).lock().get_mut(&fh) {
+            open.owners.retain(|&o| o != owner);
+        }
+    }
+
+    /// The handle for a transfer on inode `ino` that the kernel makes through `fh` while the file's flags are `now` (those of
+    /// [`VARIABLE`] count).
+    pub async fn transfer<F: FileSystem>(
+        &self,
+        fs: &F,
+        cred: &fs::Cred,
+        ino: Ino,
+        fh: u64,
+        now: OpenFlags,
+    ) -> Result<Handle> {
+        if self.variable.load(Ordering::Relaxed) == 0 {
+            return Ok(Handle(fh));
+        }
+        let flags = match self.shard(fh).lock().get(&fh) {
+            Some(open) if !(open.flags & VARIABLE).difference(now).is_empty() => match open.plain {
+                Some(plain) => return Ok(plain),
+                None => open.flags,
+            },
+            _ => return Ok(Handle(fh)),
+        };
+        let plain = fs.open(cred, ino, flags.difference(VARIABLE | OpenFlags::TRUNCATE)).await?;
+        let spare = match self.shard(fh).lock().get_mut(&fh) {
+            Some(open) => match open.plain {
+                None => {
+                    open.plain = Some(plain);
+                    return Ok(plain);
+                }
+                Some(other) => Ok(other),
+            },
+            None => Err(fs::Error::BadHandle),
+        };
+        fs.release(plain).await?;
+        spare
+    }
+}

@@ -1,0 +1,160 @@
+//! Requests about names: lookup, make, remove, rename, list.
+
+use crate::abi::{self, InHeader, op};
+use crate::device::{take, take_name};
+use crate::door::{Answer, Door, Errno, MALFORMED, Outcome, rdev_from_kernel, split};
+use crate::files::open_flags;
+use fs::{DirEntry, Error, FileSystem, Handle, Ino, OpenFlags, RenameFlags};
+use zerocopy::IntoBytes;
+
+impl<F: FileSystem> Door<F> {
+    pub(crate) async fn lookup(&self, head: &InHeader, body: &[u8]) -> Outcome {
+        let (name, _) = take_name(body).ok_or(MALFORMED)?;
+        match self.fs.lookup(&self.cred(head), Ino(head.nodeid), name).await {
+            Ok(attr) => Ok(Answer::of(&self.entry(&attr))),
+            Err(Error::NotFound) if !self.options.negative_timeout.is_zero() => {
+                // Node 0 with a validity: the kernel remembers that there is nothing.
+                let (entry_valid, entry_valid_nsec) = split(self.options.negative_timeout);
+                Ok(Answer::of(&abi::EntryOut { entry_valid, entry_valid_nsec, ..Default::default() }))
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// The mode of a new inode. The kernel applied the caller's umask itself unless it was told not to (`DONT_MASK`).
+    fn masked(&self, mode: u32, umask: u32) -> u32 {
+        if self.caps.contains(abi::Init::DONT_MASK) { mode & !(umask & 0o777) } else { mode }
+    }
+
+    pub(crate) async fn mknod(&self, head: &InHeader, body: &[u8]) -> Outcome {
+        let (a, rest) = take::<abi::MknodIn>(body).ok_or(MALFORMED)?;
+        let (name, _) = take_name(rest).ok_or(MALFORMED)?;
+        let mode = self.masked(a.mode, a.umask);
+        let rdev = rdev_from_kernel(a.rdev);
+        let attr = self.fs.mknod(&self.cred(head), Ino(head.nodeid), name, mode, rdev).await?;
+        Ok(Answer::of(&self.entry(&attr)))
+    }
+
+    pub(crate) async fn mkdir(&self, head: &InHeader, body: &[u8]) -> Outcome {
+        let (a, rest) = take::<abi::MkdirIn>(body).ok_or(MALFORMED)?;
+        let (name, _) = take_name(rest).ok_or(MALFORMED)?;
+        let perm = (self.masked(a.mode, a.umask) & 0o7777) as u16;
+        let attr = self.fs.mkdir(&self.cred(head), Ino(head.nodeid), name, perm).await?;
+        Ok(Answer::of(&self.entry(&attr)))
+    }
+
+    pub(crate) async fn symlink(&self, head: &InHeader, body: &[u8]) -> Outcome {
+        let (name, rest) = take_name(body).ok_or(MALFORMED)?;
+        let (target, _) = take_name(rest).ok_or(MALFORMED)?;
+        let attr = self.fs.symlink(&self.cred(head), Ino(head.nodeid), name, target).await?;
+        Ok(Answer::of(&self.entry(&attr)))
+    }
+
+    pub(crate) async fn readlink(&self, head: &InHeader) -> Outcome {
+        Ok(Answer::Bytes(self.fs.readlink(&self.cred(head), Ino(head.nodeid)).await?))
+    }
+
+    pub(crate) async fn link(&self, head: &InHeader, body: &[u8]) -> Outcome {
+        let (a, rest) = take::<abi::LinkIn>(body).ok_or(MALFORMED)?;
+        let (name, _) = take_name(rest).ok_or(MALFORMED)?;
+        let attr = self.fs.link(&self.cred(head), Ino(a.oldnodeid), Ino(head.nodeid), name).await?;
+        Ok(Answer::of(&self.entry(&attr)))
+    }
+
+    pub(crate) async fn remove(&self, head: &InHeader, body: &[u8]) -> Outcome {
+        let (name, _) = take_name(body).ok_or(MALFORMED)?;
+        let (cred, parent) = (self.cred(head), Ino(head.nodeid));
+        match head.opcode {
+            op::RMDIR => self.fs.rmdir(&cred, parent, name).await?,
+            _ => self.fs.unlink(&cred, parent, name).await?,
+        }
+        Ok(Answer::Empty)
+    }
+
+    pub(crate) async fn rename(&self, head: &InHeader, body: &[u8]) -> Outcome {
+        let (new_parent, flags, rest) = if head.opcode == op::RENAME2 {
+            let (a, rest) = take::<abi::Rename2In>(body).ok_or(MALFORMED)?;
+            (a.newdir, a.flags, rest)
+        } else {
+            let (a, rest) = take::<abi::RenameIn>(body).ok_or(MALFORMED)?;
+            (a.newdir, 0, rest)
+        };
+        let (name, rest) = take_name(rest).ok_or(MALFORMED)?;
+        let (new_name, _) = take_name(rest).ok_or(MALFORMED)?;
+        // RENAME_WHITEOUT (overlayfs) is the flag the contract does not have.
+        let flags = RenameFlags::from_bits(flags).ok_or(Errno(libc::EINVAL))?;
+        let cred = self.cred(head);
+        self.fs.rename(&cred, Ino(head.nodeid), name, Ino(new_parent), new_name, flags).await?;
+        Ok(Answer::Empty)
+    }
+
+    pub(crate) async fn create(&self, head: &InHeader, body: &[u8]) -> Outcome {
+        let (a, rest) = take::<abi::CreateIn>(body).ok_or(MALFORMED)?;
+        let (name, _) = take_name(rest).ok_or(MALFORMED)?;
+        let perm = (self.masked(a.mode, a.umask) & 0o7777) as u16;
+        let (flags, reply_flags) = self.flags_for(a.flags);
+        // The kernel checked that the caller may make the file, not that he may open one that another door made
+        // since. So an existing file is never opened here: ESTALE makes the kernel look the name up again and check.
+        let made = self
+            .fs
+            .create(&self.cred(head), Ino(head.nodeid), name, perm, flags | OpenFlags::EXCLUSIVE)
+            .await;
+        let (attr, handle) = match made {
+            Err(Error::Exists) if open_flags(a.flags).contains(OpenFlags::EXCLUSIVE) => {
+                return Err(Errno(libc::EEXIST));
+            }
+            Err(Error::Exists) => return Err(Errno(libc::ESTALE)),
+            other => other?,
+        };
+        Ok(self.opened(handle, flags, reply_flags, Some(&attr)))
+    }
+
+    pub(crate) async fn tmpfile(&self, head: &InHeader, body: &[u8]) -> Outcome {
+        let (a, _) = take::<abi::CreateIn>(body).ok_or(MALFORMED)?;
+        let perm = (self.masked(a.mode, a.umask) & 0o7777) as u16;
+        let (mut flags, reply_flags) = self.flags_for(a.flags);
+        flags |= open_flags(a.flags) & OpenFlags::EXCLUSIVE;
+        let (attr, handle) = self.fs.tmpfile(&self.cred(head), Ino(head.nodeid), perm, flags).await?;
+        Ok(self.opened(handle, flags, reply_flags, Some(&attr)))
+    }
+
+    pub(crate) async fn opendir(&self, head: &InHeader) -> Outcome {
+        let handle = self.fs.opendir(&self.cred(head), Ino(head.nodeid)).await?;
+        let cached = if self.options.exclusive { abi::FOPEN_CACHE_DIR | abi::FOPEN_KEEP_CACHE } else { 0 };
+        Ok(self.opened(handle, OpenFlags::READ, cached, None))
+    }
+
+    pub(crate) async fn readdir(&self, a: abi::ReadIn, plus: bool, to: &mut [u8]) -> Outcome {
+        let room = (a.size as usize).min(to.len());
+        let mut used = 0;
+        let mut take_entry = |e: DirEntry<'_>| {
+            let head = if plus { size_of::<abi::EntryOut>() } else { 0 } + size_of::<abi::Dirent>();
+            let len = (head + e.name.len()).next_multiple_of(8);
+            if used + len > room {
+                return false;
+            }
+            let place = &mut to[used..used + len];
+            let (entry, rest) = place.split_at_mut(head - size_of::<abi::Dirent>());
+            if plus {
+                // Entries with a node count as looked up; "." and ".." must not have one.
+                let dots = e.name == b"." || e.name == b"..";
+                let out = if dots { abi::EntryOut::default() } else { self.entry(&e.attr) };
+                entry.copy_from_slice(out.as_bytes());
+            }
+            let dirent = abi::Dirent {
+                ino: e.attr.ino.0,
+                off: e.next_offset,
+                namelen: e.name.len() as u32,
+                kind: e.attr.kind as u32,
+            };
+            let (fixed, name) = rest.split_at_mut(size_of::<abi::Dirent>());
+            fixed.copy_from_slice(dirent.as_bytes());
+            name[..e.name.len()].copy_from_slice(e.name);
+            name[e.name.len()..].fill(0);
+            used += len;
+            true
+        };
+        self.fs.readdir(Handle(a.fh), a.offset, &mut take_entry).await?;
+        Ok(Answer::InBuffer(used))
+    }
+}

@@ -1,0 +1,269 @@
+//! Attaching to and detaching from the kernel's tree: mount(2) for root, `fusermount3` for others and for `auto_unmount`.
+//!
+//! The helper's protocol: it is started with one end of a socket named in `_FUSE_COMMFD`, mounts, and sends the descriptor of
+//! `/dev/fuse` over it. With `auto_unmount` it stays and unmounts when the socket closes.
+
+use crate::options::{MountOptions, is_root};
+use std::ffi::{CString, OsStr};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const HELPER: &str = "fusermount3";
+
+/// A place in the tree where a FUSE connection hangs.
+pub struct Attached {
+    /// Absolute path, symlinks resolved.
+    pub mountpoint: PathBuf,
+    /// `major:minor` of the mount, which tells it from later ones at the same place.
+    pub device_number: Option<String>,
+    /// The helper that waits for our end, with our end of its socket.
+    helper: Option<(Child, UnixStream)>,
+}
+
+fn c_string(bytes: &[u8]) -> io::Result<CString> {
+    CString::new(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a name holds a NUL byte"))
+}
+
+/// Mounts and returns the descriptor from which requests come.
+pub fn attach(mountpoint: &Path, options: &MountOptions) -> io::Result<(File, Attached)> {
+    let mountpoint = std::fs::canonicalize(mountpoint)?;
+    if !std::fs::metadata(&mountpoint)?.is_dir() {
+        return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
+    }
+    let (file, helper) = if is_root() && !options.auto_unmount {
+        (mount_directly(&mountpoint, options)?, None)
+    } else {
+        let (file, child, socket) = mount_by_helper(&mountpoint, options)?;
+        if options.auto_unmount {
+            (file, Some((child, socket)))
+        } else {
+            drop(socket);
+            reap(child)?;
+            (file, None)
+        }
+    };
+    let device_number = topmost_mount(&mountpoint);
+    Ok((file, Attached { mountpoint, device_number, helper }))
+}
+
+fn mount_directly(mountpoint: &Path, o: &MountOptions) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).write(true).open("/dev/fuse")?;
+    // SAFETY: getuid and getgid have no preconditions.
+    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    let data = format!(
+        "fd={},rootmode=40000,user_id={uid},group_id={gid},max_read={},default_permissions{}",
+        file.as_raw_fd(),
+        o.max_read,
+        if o.allow_other { ",allow_other" } else { "" }
+    );
+    let (source, target) = (c_string(o.fsname.as_bytes())?, c_string(mountpoint.as_os_str().as_bytes())?);
+    let (kind, data) = (c_string(format!("fuse.{}", o.subtype).as_bytes())?, c_string(data.as_bytes())?);
+    // SAFETY: all four are NUL-terminated strings that live during the call.
+    let rc = unsafe {
+        libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), o.flags(), data.as_ptr().cast())
+    };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(file) }
+}
+
+fn mount_by_helper(mountpoint: &Path, o: &MountOptions) -> io::Result<(File, Child, UnixStream)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let fd = theirs.as_raw_fd();
+    let mut command = Command::new(HELPER);
+    command.arg("-o").arg(o.helper_words()).arg("--").arg(mountpoint);
+    command.env("_FUSE_COMMFD", fd.to_string()).stdin(Stdio::null()).stderr(Stdio::piped());
+    // SAFETY: between fork and exec only fcntl is called, which is async-signal-safe; `theirs` is open until spawn returns.
+    unsafe {
+        command.pre_exec(move || match libc::fcntl(fd, libc::F_SETFD, 0) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
+    }
+    let mut child = command.spawn().map_err(|e| {
+        io::Error::new(e.kind(), format!("cannot run {HELPER} (package fuse3), needed here to mount: {e}"))
+    })?;
+    drop(theirs);
+    match receive_descriptor(&ours) {
+        Ok(fd) => Ok((File::from(fd), child, ours)),
+        Err(e) => {
+            drop(ours);
+            let mut said = String::new();
+            if let Some(mut stderr) = child.stderr.take() {
+                let _ = stderr.read_to_string(&mut said);
+            }
+            let _ = child.wait();
+            let said = said.trim();
+            Err(if said.is_empty() { e } else { io::Error::new(io::ErrorKind::PermissionDenied, said) })
+        }
+    }
+}
+
+fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
+    let mut byte = [0u8; 1];
+    let mut iov = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    // u64 keeps the control buffer aligned for a cmsghdr.
+    let mut control = [0u64; 8];
+    // SAFETY: an all-zero msghdr is valid; its pointers are set below.
+    let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+    msg.msg_iov = &mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = control.as_mut_ptr().cast();
+    msg.msg_controllen = size_of_val(&control) as _;
+    let n = loop {
+        // SAFETY: msg points to one iovec and a control buffer that live during the call, with their lengths.
+        let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut msg, libc::MSG_CMSG_CLOEXEC) };
+        if n >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            break n;
+        }
+    };
+    if n < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: msg was filled by recvmsg; the macros stay within the control buffer, and a SCM_RIGHTS message of at least
+    // CMSG_LEN(4) bytes holds a descriptor that is now ours.
+    unsafe {
+        let head = libc::CMSG_FIRSTHDR(&msg);
+        if n > 0
+            && !head.is_null()
+            && (*head).cmsg_level == libc::SOL_SOCKET
+            && (*head).cmsg_type == libc::SCM_RIGHTS
+            && (*head).cmsg_len as usize >= libc::CMSG_LEN(4) as usize
+        {
+            let fd = std::ptr::read_unaligned(libc::CMSG_DATA(head).cast::<libc::c_int>());
+            return Ok(OwnedFd::from_raw_fd(fd));
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("{HELPER} did not mount")))
+}
+
+fn reap(mut child: Child) -> io::Result<()> {
+    child.stderr.take();
+    child.wait().map(drop)
+}
+
+/// `major:minor` of the mount that is on top at `mountpoint`.
+fn topmost_mount(mountpoint: &Path) -> Option<String> {
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    let mut found = None;
+    for line in table.split(|&b| b == b'\n') {
+        let mut fields = line.split(|&b| b == b' ');
+        let (number, path) = (fields.nth(2), fields.nth(1));
+        if let (Some(number), Some(path)) = (number, path)
+            && unescape(path) == mountpoint.as_os_str()
+        {
+            found = String::from_utf8(number.to_vec()).ok();
+        }
+    }
+    found
+}
+
+/// Undoes the octal escapes of mountinfo.
+fn unescape(text: &[u8]) -> std::ffi::OsString {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, tail @ ..] = rest {
+        let octal = (*first == b'\\')
+            .then(|| tail.get(..3).and_then(|d| std::str::from_utf8(d).ok()))
+            .flatten()
+            .and_then(|d| u8::from_str_radix(d, 8).ok());
+        match octal {
+            Some(byte) => {
+                out.push(byte);
+                rest = &tail[3..];
+            }
+            None => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    std::ffi::OsString::from_vec(out)
+}
+
+impl Attached {
+    /// Whether what is on top at the mount point is this mount.
+    fn is_on_top(&self) -> bool {
+        self.device_number.is_none() || topmost_mount(&self.mountpoint) == self.device_number
+    }
+
+    /// Detaches. `force` does it although files are open: their requests fail from then on.
+    pub fn detach(&self, force: bool) -> io::Result<()> {
+        if !self.is_on_top() {
+            return Err(io::Error::other(format!(
+                "something else is mounted over {}; unmount that first",
+                self.mountpoint.display()
+            )));
+        }
+        let flags = libc::UMOUNT_NOFOLLOW | if force { libc::MNT_FORCE | libc::MNT_DETACH } else { 0 };
+        let target = c_string(self.mountpoint.as_os_str().as_bytes())?;
+        // SAFETY: target is a NUL-terminated string that lives during the call.
+        if unsafe { libc::umount2(target.as_ptr(), flags) } == 0 {
+            return Ok(());
+        }
+        let e = io::Error::last_os_error();
+        if e.raw_os_error() != Some(libc::EPERM) {
+            return Err(e);
+        }
+        let mut command = Command::new(HELPER);
+        command.arg("-u").args(force.then_some("-z")).arg("--").arg(&self.mountpoint).stdin(Stdio::null());
+        let out = command.output()?;
+        if out.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&out.stderr).trim().to_string();
+        Err(if said.contains("busy") {
+            io::Error::from_raw_os_error(libc::EBUSY)
+        } else {
+            io::Error::other(said)
+        })
+    }
+
+    /// Writes dirty pages of the mount back, as far as that works.
+    pub fn write_back(&self) {
+        if let Ok(dir) = File::open(&self.mountpoint) {
+            // SAFETY: an open descriptor.
+            unsafe { libc::syncfs(dir.as_raw_fd()) };
+        }
+    }
+
+    /// Sets how far the kernel reads ahead on this mount. INIT can only lower it; raising it takes root.
+    pub fn set_read_ahead(&self, bytes: u32) {
+        if let Some(number) = &self.device_number {
+            let path = format!("/sys/class/bdi/{number}/read_ahead_kb");
+            if let Err(e) = std::fs::write(path, (bytes / 1024).to_string()) {
+                tracing::debug!(error = %e, "read-ahead stays as the kernel chose it");
+            }
+        }
+    }
+
+    /// Ends the helper, if one waits.
+    pub fn finish(self) {
+        if let Some((child, socket)) = self.helper {
+            drop(socket);
+            let _ = reap(child);
+        }
+    }
+}
+
+/// Whether `program` is found on the search path.
+pub fn has_program(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_else(|| OsStr::new("/usr/bin:/bin").to_owned());
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountinfo_escapes() {
+        assert_eq!(unescape(b"/a\\040b\\134c\\"), OsStr::new("/a b\\c\\"));
+        assert!(topmost_mount(Path::new("/")).is_some());
+        assert!(topmost_mount(Path::new("/no such place")).is_none());
+    }
+}
