@@ -114,6 +114,7 @@ impl Core {
                 if ok {
                     self.became_durable(written);
                 }
+                self.wake(Wait::Progress);
             }
             IoKind::WritePages { frames, in_place } => {
                 self.frames_in_flight -= frames.len();
@@ -144,6 +145,7 @@ impl Core {
                 if let Some(c) = &mut self.checkpointing {
                     c.in_flight -= 1;
                 }
+                self.wake(Wait::Progress);
                 self.wake_worker = true;
             }
             IoKind::Discard { run } => {
