@@ -50,8 +50,11 @@ pub(crate) struct Checkpointing {
     /// Inodes to be written, sorted, and how many are done.
     slots: Vec<Slot>,
     next_slot: usize,
-    /// Chunks whose segment was never written as a whole.
+    /// Chunks whose segment was never written as a whole, and how many slots of the last one are done.
     fresh: Vec<u32>,
+    fresh_done: usize,
+    /// Inode blocks to be filled in without the lock.
+    batch: Option<Batch>,
     pub stashed: HashMap<Slot, Box<[u8]>, FixedState>,
     /// Images of overwrites, by block.
     pub pages: HashMap<u64, Logged, FixedState>,
@@ -62,6 +65,36 @@ pub(crate) struct Checkpointing {
     new_homes: Vec<(usize, u8, Vec<u32>)>,
     /// Where the log goes on behind the epoch, and the checksum to which its next record is chained.
     pub log_end: Option<(u64, u32)>,
+}
+
+/// Neighbouring inode blocks on their way: images are collected under the lock, blocks and checksums made without it.
+pub(crate) struct Batch {
+    at: BlockNo,
+    buffer: crate::scratch::Buffer,
+    arena: std::sync::Arc<media::Arena>,
+    images: Vec<u8>,
+    /// End of each slot's image in `images`; as long as the one before for a slot that was never used.
+    ends: Vec<usize>,
+}
+
+impl Batch {
+    /// Makes the blocks.
+    pub fn fill(&self) {
+        let mut start = 0;
+        for (i, &end) in self.ends.iter().enumerate() {
+            // SAFETY: the buffer belongs to this batch, and its transfer is not submitted before this call is over.
+            unsafe {
+                self.arena.with_mut(self.buffer.offset() + (i * BLOCK_SIZE) as u64, BLOCK_SIZE, |to| {
+                    if start == end {
+                        to.fill(0);
+                    } else {
+                        format::inode::fill_block(&self.images[start..end], to);
+                    }
+                })
+            }
+            start = end;
+        }
+    }
 }
 
 impl Checkpointing {
@@ -102,6 +135,8 @@ impl Core {
             slots,
             next_slot: 0,
             fresh,
+            fresh_done: 0,
+            batch: None,
             stashed: HashMap::default(),
             pages,
             pages_todo,
@@ -237,19 +272,21 @@ impl Core {
         written
     }
 
-    /// Submits home writes, a bounded number at a time; true when all were submitted.
+    /// Submits home writes, a bounded number at a time; true when all were submitted. Inode blocks are left in `batch`, for
+    /// the worker to fill without the lock.
     fn write_homes(&mut self) -> bool {
         loop {
             let Some(c) = &mut self.checkpointing else { return true };
-            if c.in_flight >= IN_FLIGHT_MAX {
+            if c.in_flight >= IN_FLIGHT_MAX || c.batch.is_some() {
                 return false;
             }
             let more = if let Some(&block) = c.pages_todo.last() {
                 self.write_page_home(block)
             } else if let Some(&index) = c.fresh.last() {
-                self.write_fresh_chunk(index)
+                self.collect_fresh(index);
+                return false;
             } else if c.next_slot < c.slots.len() {
-                self.write_slots()
+                self.collect_slots()
             } else if !c.tables_written {
                 self.write_tables()
             } else {
@@ -259,6 +296,20 @@ impl Core {
                 return false;
             }
         }
+    }
+
+    /// The batch that the worker has to fill.
+    pub fn take_batch(&mut self) -> Option<Batch> {
+        self.checkpointing.as_mut()?.batch.take()
+    }
+
+    /// Submits a filled batch; it was counted when it was collected.
+    pub fn submit_batch(&mut self, batch: Batch) {
+        let buf = self.scratch.buf_ref(&batch.buffer, 0, batch.buffer.len());
+        self.counters.inode_blocks += batch.ends.len() as u64;
+        let buffer = Some(self.ios.share(batch.buffer, 1));
+        let request = Request::transfer(Op::Write, batch.at.byte(), buf, 0);
+        self.submit(request, Io { kind: IoKind::Checkpoint { buffer, frame: None }, epoch: None });
     }
 
     fn write_page_home(&mut self, block: u64) -> bool {
@@ -276,101 +327,81 @@ impl Core {
         true
     }
 
-    /// Fills `to` with the block that slot `slot` should have at the end of the checkpoint's epoch; zeros when the slot was
-    /// never used until then.
-    fn fill_slot(&mut self, slot: Slot, image: &mut Vec<u8>, to: &mut [u8]) {
-        image.clear();
+    /// Appends the image that `slot` should have at the end of the checkpoint's epoch; nothing when it was never used until
+    /// then.
+    fn collect_image(&mut self, slot: Slot, images: &mut Vec<u8>) {
         let flags = self.slab.get(slot).flags;
-        let stashed = self.checkpointing.as_mut().and_then(|c| c.stashed.remove(&slot));
-        if let Some(stashed) = stashed {
-            format::inode::fill_block(&stashed, to);
+        if let Some(stashed) = self.checkpointing.as_mut().and_then(|c| c.stashed.remove(&slot)) {
+            images.extend_from_slice(&stashed);
         } else if flags & IN_CHECKPOINT != 0 {
-            self.encode_image(slot, image);
+            self.encode_image(slot, images);
             self.slab.get_mut(slot).flags &= !IN_CHECKPOINT;
-            format::inode::fill_block(image, to);
-        } else {
-            to.fill(0);
         }
     }
 
-    /// Writes a segment that has just become an inode segment as a whole: whatever it held before must not be taken for
-    /// inodes.
-    fn write_fresh_chunk(&mut self, index: u32) -> bool {
-        let Some(chunk) = self.slab.chunk(index) else {
-            self.checkpointing.as_mut().map(|c| c.fresh.pop());
-            return true;
-        };
-        let segment = chunk.segment;
-        let mut buffers = Vec::new();
-        for _ in 0..SEGMENT_BLOCKS / BATCH {
-            match self.scratch.take(BATCH) {
-                Some(buffer) => buffers.push(buffer),
-                None => {
-                    buffers.into_iter().for_each(|b| self.scratch.give_back(b));
-                    return false;
-                }
-            }
+    /// Collects `n` neighbouring slots into a batch; false when there is no memory now.
+    fn collect(&mut self, first: Slot, n: usize, at: BlockNo) -> bool {
+        let Some(buffer) = self.scratch.take(n) else { return false };
+        let (mut images, mut ends) = (Vec::with_capacity(n * 256), Vec::with_capacity(n));
+        for slot in first..first + n as u32 {
+            self.collect_image(slot, &mut images);
+            ends.push(images.len());
         }
-        let mut block = vec![0; BATCH * BLOCK_SIZE];
-        let mut image = Vec::new();
-        for (i, buffer) in buffers.into_iter().enumerate() {
-            for (j, to) in block.chunks_exact_mut(BLOCK_SIZE).enumerate() {
-                self.fill_slot(index * PER_CHUNK + (i * BATCH + j) as u32, &mut image, to);
-            }
-            self.scratch.fill(&buffer, |to| to.copy_from_slice(&block));
-            let buf = self.scratch.buf_ref(&buffer, 0, block.len());
-            let buffer = Some(self.ios.share(buffer, 1));
-            let at = BlockNo(segment.first_block().0 + (i * BATCH) as u64);
-            self.checkpoint_io(
-                Request::transfer(Op::Write, at.byte(), buf, 0),
-                IoKind::Checkpoint { buffer, frame: None },
-            );
-        }
-        self.counters.inode_blocks += SEGMENT_BLOCKS as u64;
-        if let Some(chunk) = self.slab.chunk_mut(index) {
-            chunk.initialized = true;
-        }
+        let arena = self.scratch.arena.clone();
         if let Some(c) = &mut self.checkpointing {
-            c.fresh.pop();
-            c.slots.retain(|&s| s / PER_CHUNK != index);
+            c.in_flight += 1;
+            c.batch = Some(Batch { at, buffer, arena, images, ends });
         }
         true
     }
 
-    /// Writes one run of neighbouring slots.
-    fn write_slots(&mut self) -> bool {
-        let Some(c) = &self.checkpointing else { return true };
+    /// Collects a part of a segment that has just become an inode segment. It is written as a whole: whatever it held before
+    /// must not be taken for inodes.
+    fn collect_fresh(&mut self, index: u32) {
+        let done = self.checkpointing.as_ref().map_or(0, |c| c.fresh_done);
+        let segment = self.slab.chunk(index).map(|c| c.segment);
+        if let Some(segment) = segment {
+            let at = BlockNo(segment.first_block().0 + done as u64);
+            if !self.collect(index * PER_CHUNK + done as u32, BATCH, at) {
+                return;
+            }
+        }
+        let Some(c) = &mut self.checkpointing else { return };
+        c.fresh_done += BATCH;
+        if c.fresh_done >= SEGMENT_BLOCKS || segment.is_none() {
+            c.fresh.pop();
+            c.fresh_done = 0;
+            if let Some(chunk) = self.slab.chunk_mut(index) {
+                chunk.initialized = true;
+            }
+        }
+    }
+
+    /// Collects one run of neighbouring slots.
+    fn collect_slots(&mut self) -> bool {
+        let Some(c) = &mut self.checkpointing else { return true };
+        let due = |slab: &crate::inode::Slab, stashed: &HashMap<Slot, Box<[u8]>, FixedState>, slot: Slot| {
+            let known = slab.chunk(slot / PER_CHUNK).is_some();
+            known && (slab.get(slot).flags & IN_CHECKPOINT != 0 || stashed.contains_key(&slot))
+        };
         let first = c.slots[c.next_slot];
+        if !due(&self.slab, &c.stashed, first) {
+            // Written with its whole segment, or its segment took another role since; the log knows.
+            c.next_slot += 1;
+            return true;
+        }
         let mut n = 1;
         while n < BATCH
             && c.slots.get(c.next_slot + n) == Some(&(first + n as u32))
             && (first + n as u32) / PER_CHUNK == first / PER_CHUNK
+            && due(&self.slab, &c.stashed, first + n as u32)
         {
             n += 1;
         }
-        let Ok(at) = self.slot_block(first) else {
-            // The segment took another role in the meantime; the log knows.
-            self.checkpointing.as_mut().map(|c| c.next_slot += n).unwrap_or(());
-            return true;
-        };
-        let Some(buffer) = self.scratch.take(n) else { return false };
-        let mut image = Vec::new();
-        let arena = self.scratch.arena.clone();
-        for i in 0..n {
-            // SAFETY: the buffer was just taken and no transfer uses it yet.
-            unsafe {
-                arena.with_mut(buffer.offset() + (i * BLOCK_SIZE) as u64, BLOCK_SIZE, |to| {
-                    self.fill_slot(first + i as u32, &mut image, to)
-                })
-            }
+        let Ok(at) = self.slot_block(first) else { return true };
+        if !self.collect(first, n, at) {
+            return false;
         }
-        let buf = self.scratch.buf_ref(&buffer, 0, n * BLOCK_SIZE);
-        let buffer = Some(self.ios.share(buffer, 1));
-        self.checkpoint_io(
-            Request::transfer(Op::Write, at.byte(), buf, 0),
-            IoKind::Checkpoint { buffer, frame: None },
-        );
-        self.counters.inode_blocks += n as u64;
         if let Some(c) = &mut self.checkpointing {
             c.next_slot += n;
         }

@@ -260,7 +260,8 @@ impl Core {
             for (_, frame) in pages {
                 self.cache.unpin(frame);
             }
-            let parts = self.log.parts(self.log.head, blocks as u64);
+            let max = self.geometry.max_transfer as u64 / 4096;
+            let parts = self.log.parts(self.log.head, blocks as u64, max);
             // Only a single write can be durable by itself, and only when nothing else belongs to the epoch.
             let fua = parts.len() == 1
                 && i == 0

@@ -148,7 +148,7 @@ pub(crate) fn log(device: &Blocking, checkpoint: &Checkpoint, uuid: &[u8; 16], b
             break;
         }
         let mut bytes = vec![0; count as usize * BLOCK_SIZE];
-        for (block, at, n) in ring.parts(position, count as u64) {
+        for (block, at, n) in ring.parts(position, count as u64, u64::MAX) {
             let part = &mut bytes[at as usize * BLOCK_SIZE..][..n as usize * BLOCK_SIZE];
             device.read(block.byte(), part)?;
         }

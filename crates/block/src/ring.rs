@@ -32,15 +32,16 @@ impl LogRing {
         let segment = self.segments[at as usize / SEGMENT_BLOCKS];
         BlockNo(segment.first_block().0 + at % SEGMENT_BLOCKS as u64)
     }
-    /// The parts of `blocks` blocks from `position` that are neighbours on the medium: (first block, offset, count).
-    pub fn parts(&self, position: u64, blocks: u64) -> Vec<(BlockNo, u64, u64)> {
+    /// The parts of `blocks` blocks from `position` that are neighbours on the medium, of at most `max` blocks each: (first
+    /// block, offset, count).
+    pub fn parts(&self, position: u64, blocks: u64, max: u64) -> Vec<(BlockNo, u64, u64)> {
         let mut parts: Vec<(BlockNo, u64, u64)> = Vec::new();
         let mut done = 0;
         while done < blocks {
             let first = self.block(position + done);
-            let n = (SEGMENT_BLOCKS as u64 - (position + done) % SEGMENT_BLOCKS as u64).min(blocks - done);
+            let n = (SEGMENT_BLOCKS as u64 - (position + done) % SEGMENT_BLOCKS as u64).min(blocks - done).min(max);
             match parts.last_mut() {
-                Some((block, _, count)) if block.0 + *count == first.0 => *count += n,
+                Some((block, _, count)) if block.0 + *count == first.0 && *count + n <= max => *count += n,
                 _ => parts.push((first, done, n)),
             }
             done += n;
@@ -56,8 +57,8 @@ mod tests {
     #[test]
     fn wraps_and_joins() {
         let ring = LogRing { segments: vec![SegNo(1), SegNo(2), SegNo(9)], head: 0, tail: 0, chain: 0 };
-        assert_eq!(ring.parts(510, 4), [(BlockNo(512 + 510), 0, 4)]);
-        assert_eq!(ring.parts(1022, 4), [(BlockNo(512 + 1022), 0, 2), (BlockNo(9 * 512), 2, 2)]);
-        assert_eq!(ring.parts(1534, 4), [(BlockNo(9 * 512 + 510), 0, 2), (BlockNo(512), 2, 2)]);
+        assert_eq!(ring.parts(510, 4, 512), [(BlockNo(512 + 510), 0, 4)]);
+        assert_eq!(ring.parts(1022, 4, 512), [(BlockNo(512 + 1022), 0, 2), (BlockNo(9 * 512), 2, 2)]);
+        assert_eq!(ring.parts(1534, 4, 512), [(BlockNo(9 * 512 + 510), 0, 2), (BlockNo(512), 2, 2)]);
     }
 }

@@ -26,6 +26,13 @@ impl Worker {
                 return;
             }
             core.background();
+            if let Some(batch) = core.take_batch() {
+                drop(core);
+                self.fill(batch);
+                self.shared.media.reap(&mut self.done, MediaWait::No);
+                self.take_in();
+                continue;
+            }
             let deadline = core.deadline();
             core.worker_deadline = deadline;
             let now = core.monotonic();
@@ -42,8 +49,20 @@ impl Worker {
         self.take_in();
         let mut core = self.shared.lock();
         core.background();
+        while let Some(batch) = core.take_batch() {
+            drop(core);
+            self.fill(batch);
+            core = self.shared.lock();
+            core.background();
+        }
         core.worker_deadline = None;
         core.ios.in_flight > 0
+    }
+
+    /// Makes inode blocks without the lock, then submits them.
+    fn fill(&self, batch: crate::checkpoint::Batch) {
+        batch.fill();
+        self.shared.lock().submit_batch(batch);
     }
 
     fn take_in(&mut self) {

@@ -61,6 +61,11 @@ impl Front {
         Ok(ArenaId(id))
     }
 
+    /// A registered arena.
+    pub(crate) fn arena(&self, id: ArenaId) -> Option<Arc<Arena>> {
+        self.arenas.read().get(id.0 as usize).cloned()
+    }
+
     /// Address of a buffer of an admitted request. It stays valid as long as the medium lives, because arenas that were
     /// registered are never dropped before.
     pub(crate) fn address(&self, buf: &BufRef) -> *mut u8 {

@@ -18,11 +18,11 @@ mod slots;
 
 use crate::counters::Counters;
 use crate::front::Front;
-use crate::{Arena, ArenaId, Completion, Geometry, Media, MediaError, Op, Request, Wait};
+use crate::{Arena, ArenaId, BufRef, Completion, Geometry, Media, MediaError, Op, Request, Wait};
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, opcode};
 use parking_lot::Mutex;
-use slots::{Context, Flight, IoVec, PIECE, Verdict, ZEROS};
+use slots::{Context, Flight, IoVec, PIECE, Pieces, Verdict, ZEROS};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -76,9 +76,9 @@ struct Queue {
     slots: Vec<Option<Flight>>,
     free: Vec<u32>,
     backlog: VecDeque<Request>,
-    /// By [`ArenaId`]: number of its first registered piece.
-    pinned: Vec<Option<u16>>,
-    /// Registered pieces so far.
+    /// By [`ArenaId`].
+    pinned: Vec<Pieces>,
+    /// Places given to pieces so far.
     pieces: u32,
     /// Vectors of ended requests, for the next ones.
     spare: Vec<Vec<IoVec>>,
@@ -91,8 +91,8 @@ struct Queue {
 /// User data of the entry that ends a wait.
 const WAKE: u64 = u64::MAX;
 
-/// Places for registered pieces: 1 TiB of arenas.
-const PIECES: u32 = 1024;
+/// Places for registered pieces, as many as the kernel has: 256 GiB of arenas.
+const PIECES: u32 = 16 << 10;
 
 /// Shortest queue that is tried when locked memory is scarce.
 const DEPTH_MIN: u32 = 8;
@@ -184,13 +184,16 @@ impl UringMedia {
     fn start(&self, queue: &mut Queue, request: Request) -> Result<(), Request> {
         let Some(slot) = queue.free.pop() else { return Err(request) };
         let vector = queue.spare.pop().unwrap_or_default();
+        if let [buf] = request.bufs[..] {
+            self.pin(queue, &buf);
+        }
         let flight = Flight::new(request, vector, &self.context(&queue.pinned));
         queue.slots[slot as usize] = Some(flight);
         self.push(queue, slot);
         Ok(())
     }
 
-    fn context<'a>(&'a self, pinned: &'a [Option<u16>]) -> Context<'a> {
+    fn context<'a>(&'a self, pinned: &'a [Pieces]) -> Context<'a> {
         Context { front: &self.front, block: self.block, pinned, zeros: self.zeros.ptr(0, ZEROS as usize) }
     }
 
@@ -321,32 +324,35 @@ impl UringMedia {
         }
     }
 
-    /// Registers the pieces of an arena as fixed buffers, if the kernel takes them.
-    fn pin(&self, arena: &Arena, queue: &mut Queue) -> Option<u16> {
-        let len = arena.len() as u64;
-        let pieces = len.div_ceil(PIECE) as u32;
-        if !self.pin || queue.pieces + pieces > PIECES {
-            return None;
+    /// Registers the piece that holds this buffer, unless that was tried before.
+    fn pin(&self, queue: &mut Queue, buf: &BufRef) {
+        let Some(pieces) = queue.pinned.get_mut(buf.arena.0 as usize) else { return };
+        let (Some(index), Some(first)) = (pieces.index(buf), pieces.first) else { return };
+        if pieces.taken[index].is_some() {
+            return;
         }
-        let vector: Vec<libc::iovec> = (0..len)
-            .step_by(PIECE as usize)
-            .map(|at| {
-                let iov_len = PIECE.min(len - at) as usize;
-                libc::iovec { iov_base: arena.ptr(at, iov_len).cast(), iov_len }
-            })
-            .collect();
+        let Some(arena) = self.front.arena(buf.arena) else { return };
+        let at = index as u64 * PIECE;
+        let iov_len = PIECE.min(arena.len() as u64 - at) as usize;
+        let vector = [libc::iovec { iov_base: arena.ptr(at, iov_len).cast(), iov_len }];
+        let number = first as u32 + index as u32;
         // SAFETY: the front keeps the arena as long as the medium lives.
-        match unsafe { self.ring.submitter().register_buffers_update(queue.pieces, &vector, None) } {
-            Ok(()) => {
-                let first = queue.pieces as u16;
-                queue.pieces += pieces;
-                Some(first)
-            }
-            Err(e) => {
-                tracing::warn!(device = self.front.geometry.name, "memory is not pinned: {e}");
-                None
-            }
+        let taken = unsafe { self.ring.submitter().register_buffers_update(number, &vector, None) };
+        if let Err(e) = &taken {
+            tracing::warn!(device = self.front.geometry.name, "memory is not pinned: {e}");
         }
+        pieces.taken[index] = Some(taken.is_ok());
+    }
+
+    /// Places for the pieces of an arena.
+    fn pieces_of(&self, arena: &Arena, queue: &mut Queue) -> Pieces {
+        let count = (arena.len() as u64).div_ceil(PIECE) as u32;
+        if !self.pin || queue.pieces + count > PIECES {
+            return Pieces::default();
+        }
+        let first = Some(queue.pieces as u16);
+        queue.pieces += count;
+        Pieces { first, taken: vec![None; count as usize] }
     }
 }
 
@@ -359,8 +365,8 @@ impl Media for UringMedia {
         // The lock keeps the order of numbers the same here and in the front.
         let mut queue = self.queue.lock();
         let id = self.front.register(arena.clone())?;
-        let first = self.pin(&arena, &mut queue);
-        queue.pinned.push(first);
+        let pieces = self.pieces_of(&arena, &mut queue);
+        queue.pinned.push(pieces);
         Ok(id)
     }
 

@@ -10,8 +10,31 @@ use crate::{BufRef, Flags, MediaError, Op, Request};
 use io_uring::squeue::Entry;
 use io_uring::{opcode, types};
 
-/// Registered buffers are cut into pieces of this size, the largest that the kernel takes.
-pub(super) const PIECE: u64 = 1 << 30;
+/// Registered buffers are cut into pieces of this size. Pinning fills memory with zeros, which takes the kernel longer than
+/// anything else when a medium is opened; so a piece is pinned when it is first used.
+pub(super) const PIECE: u64 = 16 << 20;
+
+/// The pieces of one arena.
+#[derive(Debug, Default)]
+pub(super) struct Pieces {
+    /// Number of the first one among all that the ring has places for; `None` when there were not enough places.
+    pub(super) first: Option<u16>,
+    /// Which of them the kernel has taken; `None` not asked yet.
+    pub(super) taken: Vec<Option<bool>>,
+}
+
+impl Pieces {
+    /// The piece that holds the whole buffer.
+    pub(super) fn index(&self, buf: &BufRef) -> Option<usize> {
+        let (at, last) = (buf.offset / PIECE, (buf.offset + buf.len as u64 - 1) / PIECE);
+        (self.first.is_some() && at == last).then_some(at as usize)
+    }
+    /// The registered number of that piece.
+    fn number(&self, buf: &BufRef) -> Option<u16> {
+        let index = self.index(buf).filter(|&i| self.taken[i] == Some(true))?;
+        Some(self.first? + index as u16)
+    }
+}
 
 /// Zeros that one entry writes where the device cannot set ranges to zero, bytes.
 pub(super) const ZEROS: u64 = 1 << 20;
@@ -52,8 +75,8 @@ pub(super) struct Context<'a> {
     pub(super) front: &'a Front,
     /// The device is a block device, not a file.
     pub(super) block: bool,
-    /// First registered piece of each arena; `None` where the kernel did not take it.
-    pub(super) pinned: &'a [Option<u16>],
+    /// Registered pieces of each arena.
+    pub(super) pinned: &'a [Pieces],
     /// Address of [`ZEROS`] zeros.
     pub(super) zeros: *const u8,
 }
@@ -133,9 +156,8 @@ impl Flight {
         let (address, len) = (context.front.address(&buf), buf.len);
         let at = self.request.offset + self.done;
         let flags = self.rw_flags();
-        let first = context.pinned.get(buf.arena.0 as usize).copied().flatten();
-        let pinned = first.filter(|_| buf.offset / PIECE == (buf.offset + len as u64 - 1) / PIECE);
-        match (pinned.map(|first| first + (buf.offset / PIECE) as u16), self.request.op) {
+        let piece = context.pinned.get(buf.arena.0 as usize).and_then(|pieces| pieces.number(&buf));
+        match (piece, self.request.op) {
             (Some(piece), Op::Read) => opcode::ReadFixed::new(FILE, address, len, piece).offset(at).build(),
             (Some(piece), _) => {
                 opcode::WriteFixed::new(FILE, address, len, piece).offset(at).rw_flags(flags).build()
