@@ -6,6 +6,7 @@
 //! and removing are a binary search, and a cookie stays a valid readdir offset whatever else changes. It is smaller and
 //! faster than a B-tree because names are only ever added at its end.
 
+use crate::huge::HugePages;
 use crate::inode::{Slab, Slot};
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
@@ -74,7 +75,7 @@ impl Dir {
 /// Both indexes, and which additional names lead to an inode.
 pub(crate) struct Index {
     links: HashMap<Slot, Vec<Slot>, FixedState>,
-    names: HashTable<Slot>,
+    names: HashTable<Slot, HugePages>,
     hasher: FixedState,
     dirs: HashMap<Slot, Dir, FixedState>,
 }
@@ -83,7 +84,7 @@ impl Index {
     /// `seed` makes the hash unpredictable, so that nobody can choose names that collide.
     pub fn new(seed: u64) -> Index {
         let hasher = FixedState::with_seed(seed);
-        Index { links: HashMap::with_hasher(hasher.clone()), names: HashTable::new(), dirs: HashMap::with_hasher(hasher.clone()), hasher }
+        Index { links: HashMap::with_hasher(hasher.clone()), names: HashTable::new_in(HugePages), dirs: HashMap::with_hasher(hasher.clone()), hasher }
     }
 
     /// Makes room for `n` more names.

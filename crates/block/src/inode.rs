@@ -5,7 +5,10 @@
 //! how a million empty files take little memory.
 
 use crate::extents::ExtentMap;
+use crate::huge::HugePages;
+
 use crate::rangeset::RangeSet;
+use allocator_api2::vec::Vec as HugeVec;
 use format::inode::{InodeHeader, InodeView, SlotKind, TailKind, Timespec};
 use format::limits::SEGMENT_BLOCKS;
 use format::xattr::Xattr;
@@ -310,14 +313,18 @@ pub(crate) struct Chunk {
     pub segment: SegNo,
     /// Every slot of the segment was written since it became an inode segment.
     pub initialized: bool,
-    pub inodes: Box<[Inode]>,
     free: [u64; 8],
     pub used: u32,
 }
 
+/// Chunks whose inodes stand together in memory.
+const CHUNKS_PER_BLOCK: u32 = 64;
+const PER_BLOCK: u32 = CHUNKS_PER_BLOCK * SEGMENT_BLOCKS as u32;
+
 /// All inodes.
 #[derive(Default)]
 pub(crate) struct Slab {
+    blocks: Vec<HugeVec<Inode, HugePages>>,
     chunks: Vec<Option<Chunk>>,
     with_free: BTreeSet<u32>,
     vacant: BTreeSet<u32>,
@@ -338,8 +345,19 @@ impl Slab {
         if index == 0 {
             free[0] &= !1;
         }
-        let inodes = (0..PER_CHUNK).map(|_| Inode::free(0)).collect();
-        self.chunks[index as usize] = Some(Chunk { segment, initialized, inodes, free, used: 0 });
+        let block = (index / CHUNKS_PER_BLOCK) as usize;
+        while self.blocks.len() <= block {
+            self.blocks.push(HugeVec::new_in(HugePages));
+        }
+        let inodes = &mut self.blocks[block];
+        if inodes.capacity() == 0 {
+            inodes.reserve_exact(PER_BLOCK as usize);
+        }
+        let need = ((index % CHUNKS_PER_BLOCK + 1) * PER_CHUNK) as usize;
+        if inodes.len() < need {
+            inodes.resize_with(need, || Inode::free(0));
+        }
+        self.chunks[index as usize] = Some(Chunk { segment, initialized, free, used: 0 });
         self.with_free.insert(index);
     }
 
@@ -405,29 +423,24 @@ impl Slab {
 
     /// The inode in a slot that is known to exist.
     pub fn get(&self, slot: Slot) -> &Inode {
-        let chunk = self.chunks[(slot / PER_CHUNK) as usize].as_ref().expect("slot has a chunk");
-        &chunk.inodes[(slot % PER_CHUNK) as usize]
+        &self.blocks[(slot / PER_BLOCK) as usize][(slot % PER_BLOCK) as usize]
     }
     pub fn get_mut(&mut self, slot: Slot) -> &mut Inode {
-        let chunk = self.chunks[(slot / PER_CHUNK) as usize].as_mut().expect("slot has a chunk");
-        &mut chunk.inodes[(slot % PER_CHUNK) as usize]
+        &mut self.blocks[(slot / PER_BLOCK) as usize][(slot % PER_BLOCK) as usize]
     }
     /// The inode with this number, if it exists (additional names are not inodes).
     pub fn find(&self, ino: Ino) -> Option<(Slot, &Inode)> {
         let slot = Slot::try_from(ino.0).ok()?;
-        let chunk = self.chunks.get((slot / PER_CHUNK) as usize)?.as_ref()?;
-        let inode = &chunk.inodes[(slot % PER_CHUNK) as usize];
+        let inode = self.blocks.get((slot / PER_BLOCK) as usize)?.get((slot % PER_BLOCK) as usize)?;
         (inode.kind == SlotKind::Inode).then_some((slot, inode))
     }
     /// Every used slot with its content.
     pub fn iter(&self) -> impl Iterator<Item = (Slot, &Inode)> + '_ {
-        self.chunks.iter().enumerate().filter_map(|(i, c)| c.as_ref().map(|c| (i as u32, c))).flat_map(
-            |(index, chunk)| {
-                chunk.inodes.iter().enumerate().filter_map(move |(i, inode)| {
-                    (inode.kind != SlotKind::Free).then_some((index * PER_CHUNK + i as u32, inode))
-                })
-            },
-        )
+        self.blocks.iter().enumerate().flat_map(|(block, inodes)| {
+            let first = block as u32 * PER_BLOCK;
+            let used = inodes.iter().enumerate().filter(|(_, inode)| inode.kind != SlotKind::Free);
+            used.map(move |(i, inode)| (first + i as u32, inode))
+        })
     }
     /// Positions of chunks without a used slot.
     pub fn empty_chunks(&self) -> Vec<u32> {

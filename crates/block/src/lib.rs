@@ -14,6 +14,7 @@ mod epoch;
 mod extents;
 mod files;
 mod handles;
+mod huge;
 mod index;
 mod inode;
 mod io;
