@@ -2,7 +2,7 @@
 //!
 //! Most operations are plausible (directories where directories are wanted, open handles, names that are there or are
 //! not), some are not: slots that hold the wrong thing or nothing, closed handles, bad names, users without the right.
-//! To know what is plausible the generator executes what it generates on a model of its own ([`super::shadow`]).
+//! To know what is plausible the generator executes what it generates on a model of its own.
 //!
 //! Tested in `tests/generator.rs`: every operation succeeds and fails often enough.
 
