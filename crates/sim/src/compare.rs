@@ -323,6 +323,8 @@ impl<D: Driver, F: FileSystem> Walker<'_, D, F> {
             }
         }
         entries.retain(|(name, _)| name != b"." && name != b"..");
+        // Walking moves access times, so every file system is walked in the same order.
+        entries.sort_by(|a, b| a.0.cmp(&b.0));
         for (name, listed) in &mut entries {
             let full = join(path, name);
             let attr = self.call(&full, "lookup", self.fs.lookup(&self.root, ino, name))?;

@@ -11,7 +11,7 @@ pub trait Driver {
     fn before_op(&self, _index: usize) {}
 }
 
-/// Sleeps on the calling thread while a future waits ([`fs::block_on`]).
+/// Sleeps on the calling thread while a future waits ([`fs::block_on()`]).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Blocking;
 

@@ -6,8 +6,8 @@
 //! ever seen is held by an `O_PATH` descriptor, so its number is not used again; the limit of open files is raised for it.
 //!
 //! Where the contract is not what the kernel does, it is evened out here, each place with the reason. In short:
-//! - names that a path cannot carry, calls on inodes that are gone, the handle rules (`BadHandle`) and opening what is
-//!   no regular file are answered here, as the contract says;
+//! - names that a path cannot carry, calls on inodes that are gone, unknown handles, setting a size through a handle that
+//!   cannot write, seeking in directories, and opening what is no regular file are answered here, as the contract says;
 //! - record locks are OFD locks of one descriptor per owner and inode (so `Deadlock` and waiting are not covered);
 //! - `fs.protected_hardlinks` is circumvented; a flock that cannot be converted keeps the old lock;
 //! - DIRECT is checked here and not passed on; SYNC, DSYNC, fsync, barrier and sync do nothing;
@@ -16,9 +16,12 @@
 //! Times: with [`HostFs::tick`] called before each operation, times of the host's clock are shown as the time of the
 //! operation during which they were taken, so that they compare with those of a [`crate::Ticking`] model.
 
+mod attrs;
 mod calls;
 mod filesystem;
 mod identity;
+mod locks;
+mod making;
 
 use calls::{Fd, check};
 use fs::{Attr, Cred, Error, FileType, Handle, Ino, LockOwner, OpenFlags, Result, Time};
@@ -135,14 +138,6 @@ impl State {
 
     fn handle(&self, handle: Handle) -> Result<&Open> {
         self.opens.get(&handle).ok_or(Error::BadHandle)
-    }
-
-    fn file(&self, handle: Handle, need: OpenFlags) -> Result<&Open> {
-        let open = self.handle(handle)?;
-        if open.directory || !open.flags.contains(need) {
-            return Err(Error::BadHandle);
-        }
-        Ok(open)
     }
 
     /// Remembers an inode by a new `O_PATH` descriptor of it.

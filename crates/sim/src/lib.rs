@@ -10,6 +10,7 @@
 pub mod compare;
 pub mod differential;
 pub mod driver;
+pub mod fsx;
 pub mod host;
 pub mod model;
 pub mod ops;

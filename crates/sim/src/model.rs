@@ -111,6 +111,31 @@ impl Model {
     }
 }
 
+/// What the generator of operations asks.
+impl Model {
+    pub(crate) fn kind(&self, ino: Ino) -> Option<FileType> {
+        self.state.lock().node(ino).ok().map(|node| node.attr.kind)
+    }
+
+    pub(crate) fn child(&self, dir: Ino, name: &[u8]) -> Option<Ino> {
+        self.state.lock().node(dir).ok()?.dir().ok()?.get(name)
+    }
+
+    pub(crate) fn is_empty(&self, dir: Ino) -> bool {
+        self.state.lock().node(dir).is_ok_and(|node| node.dir().is_ok_and(|dir| dir.entries.is_empty()))
+    }
+
+    pub(crate) fn opened(&self, handle: Handle) -> Option<(Ino, OpenFlags, bool)> {
+        let state = self.state.lock();
+        state.handle(handle).ok().map(|open| (open.ino, open.flags, open.directory))
+    }
+
+    pub(crate) fn xattr_names(&self, ino: Ino) -> Vec<Vec<u8>> {
+        let state = self.state.lock();
+        state.node(ino).map(|node| node.xattrs.keys().cloned().collect()).unwrap_or_default()
+    }
+}
+
 /// An open file or directory. Its cred decides about set-id bits when data are written through it.
 #[derive(Clone)]
 struct Open {
@@ -142,13 +167,16 @@ impl State {
         self.opens.get(&handle).ok_or(Error::BadHandle)
     }
 
-    /// A handle of a regular file, open for what `need` names.
-    fn file(&self, handle: Handle, need: OpenFlags) -> Result<Open> {
+    /// A handle that is open for what `need` names.
+    fn open_for(&self, handle: Handle, need: OpenFlags) -> Result<Open> {
         let open = self.handle(handle)?;
-        if open.directory || !open.flags.contains(need) {
-            return Err(Error::BadHandle);
-        }
-        Ok(open.clone())
+        if open.flags.contains(need) { Ok(open.clone()) } else { Err(Error::BadHandle) }
+    }
+
+    /// As `open_for`, of a regular file. Directories are open for reading alone.
+    fn file(&self, handle: Handle, need: OpenFlags) -> Result<Open> {
+        let open = self.open_for(handle, need)?;
+        if open.directory { Err(Error::IsDirectory) } else { Ok(open) }
     }
 
     /// Puts a new inode into the map; the caller gives it a name or opens it.

@@ -5,18 +5,21 @@
 //! operations refer to it there. So the same list means the same on every file system, whatever its inode numbers are,
 //! and still means something after a part of it was left out. Slot 0 of the inodes is always the root.
 //!
-//! - [`generate`]: the seeded generator and its knobs.
-//! - [`execute`]: executing an operation.
+//! - [`generate`]: the seeded generator and its knobs ([`Knobs`]).
+//! - [`mod@execute`]: executing an operation.
 //! - [`outcome`]: what came out, and how two outcomes are compared.
 //!
 //! Not generated: waiting for locks (one caller at a time), running out of space, lost devices.
 
 pub mod execute;
 pub mod generate;
+mod knobs;
 pub mod outcome;
+mod shadow;
 
 pub use execute::{State, execute};
-pub use generate::{Generator, Knobs};
+pub use generate::Generator;
+pub use knobs::Knobs;
 pub use outcome::{Outcome, Tolerance};
 
 use fs::{Cred, SetTime, Time};
@@ -86,7 +89,8 @@ pub enum Space {
 }
 
 /// One operation. `who`, `dir`, `node`, `handle` and `into` are slots or users as above; `name` is an index into [`name`];
-/// flags are the bits of the contract's flags; everything else is as in the contract.
+/// flags are the bits of the contract's flags. Where a call takes an inode and a handle, the handle's
+/// inode is used if there is a handle. Everything else is as in the contract.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "the fields are the arguments of the contract's methods")]
 pub enum Op {
@@ -315,12 +319,24 @@ pub enum Op {
     },
 }
 
+impl Op {
+    /// The operation's name.
+    pub fn kind(&self) -> String {
+        format!("{self:?}").chars().take_while(char::is_ascii_alphanumeric).collect()
+    }
+}
+
 /// Names below this index are good ones.
 pub const GOOD_NAMES: u8 = 10;
-/// Number of names that a kernel can pass on: the good ones and one that is too long.
-pub const KERNEL_NAMES: u8 = 11;
+/// Number of names that a kernel can pass on: the good ones, one that is too long, "." and "..".
+pub const KERNEL_NAMES: u8 = 13;
 /// Number of names, bad ones included.
 pub const NAMES: u8 = 17;
+
+/// Index of the name ".".
+pub const DOT: u8 = 11;
+/// Index of the name "..".
+pub const DOT_DOT: u8 = 12;
 
 /// The name with this index.
 pub fn name(index: u8) -> Vec<u8> {
@@ -330,17 +346,19 @@ pub fn name(index: u8) -> Vec<u8> {
         8 => b"\xff\xfe not UTF-8 \x01".to_vec(),
         9 => b"a name with blanks.txt".to_vec(),
         10 => vec![b'n'; 256],
-        11 => Vec::new(),
-        12 => b".".to_vec(),
-        13 => b"..".to_vec(),
+        DOT => b".".to_vec(),
+        DOT_DOT => b"..".to_vec(),
+        13 => Vec::new(),
         14 => b"a/b".to_vec(),
         15 => b"a\0b".to_vec(),
         _ => vec![b'n'; 5000],
     }
 }
 
-/// Extended attributes below this index behave alike everywhere.
-pub const GOOD_XATTRS: u8 = 6;
+/// Extended attributes below this index have good names.
+pub const GOOD_XATTRS: u8 = 4;
+/// Number of extended attribute names that a kernel passes on: the good ones and two in no namespace.
+pub const KERNEL_XATTRS: u8 = 6;
 /// Number of extended attribute names, bad ones included.
 pub const XATTRS: u8 = 11;
 

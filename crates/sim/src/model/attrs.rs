@@ -8,7 +8,6 @@ use fs::{Attr, Cred, Error, Ino, OpenFlags, Result, SetAttr, Time, XattrFlags};
 
 impl State {
     pub(super) fn setattr(&mut self, cred: &Cred, ino: Ino, set: SetAttr, now: Time) -> Result<Attr> {
-        self.node(ino)?;
         if let Some(handle) = set.handle {
             let open = self.handle(handle)?;
             let writes = open.flags.contains(OpenFlags::WRITE) && !open.directory;
@@ -18,8 +17,7 @@ impl State {
         }
         let node = self.node_mut(ino)?;
         rules::may_set(cred, &node.attr, &set, set.handle.is_some())?;
-        let old_size = node.attr().size;
-        rules::set(cred, &mut node.attr, &set, old_size, now);
+        rules::set(cred, &mut node.attr, &set, now);
         if let (Some(size), Body::File(data)) = (set.size, &mut node.body) {
             data.set_size(size);
         }

@@ -1,6 +1,7 @@
 //! Open files of the model: opening, data, scans of directories.
 
-use super::node::{Body, FIRST_OFFSET};
+use super::names::{New, is_dots};
+use super::node::FIRST_OFFSET;
 use super::rules;
 use super::{Open, State};
 use format::limits::FILE_SIZE_MAX;
@@ -36,9 +37,8 @@ impl State {
         let handle = self.add_open(Open { ino, flags, cred: cred.clone(), directory: false });
         if flags.contains(OpenFlags::TRUNCATE) {
             let node = self.node_mut(ino)?;
-            // As through a handle: times move even when the file is empty already.
-            let set = SetAttr { size: Some(0), handle: Some(handle), ..SetAttr::default() };
-            rules::set(cred, &mut node.attr, &set, attr.size, now);
+            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+            rules::set(cred, &mut node.attr, &set, now);
             node.data_mut()?.set_size(0);
         }
         Ok(handle)
@@ -54,12 +54,14 @@ impl State {
         now: Time,
     ) -> Result<(Attr, Handle)> {
         self.may_search(cred, dir)?;
+        if is_dots(name) && !flags.contains(OpenFlags::EXCLUSIVE) {
+            return Err(Error::IsDirectory);
+        }
         let Some(ino) = self.entry(dir, name)? else {
             if !flags.intersects(OpenFlags::READ | OpenFlags::WRITE) {
                 return Err(Error::Invalid("neither for reading nor for writing"));
             }
-            let file = Body::File(Default::default());
-            let attr = self.make(cred, dir, name, FileType::Regular, perm, 0, file, now)?;
+            let attr = self.make(cred, dir, name, New::file(perm), now)?;
             let open = Open { ino: attr.ino, flags, cred: cred.clone(), directory: false };
             return Ok((attr, self.add_open(open)));
         };
@@ -87,8 +89,10 @@ impl State {
         }
         parent.dir()?;
         rules::may(cred, &parent.attr, Access::WRITE | Access::EXEC)?;
-        let file = Body::File(Default::default());
-        let ino = self.make_node(cred, dir, FileType::Regular, perm, 0, file, now)?;
+        if parent.attr.nlink == 0 {
+            return Err(Error::NotFound);
+        }
+        let ino = self.make_node(cred, dir, New::file(perm), now)?;
         let node = self.node_mut(ino)?;
         node.linkable = !flags.contains(OpenFlags::EXCLUSIVE);
         let attr = node.attr();
@@ -173,10 +177,7 @@ impl State {
     }
 
     pub(super) fn seek(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64> {
-        let open = self.handle(handle)?;
-        if open.directory {
-            return Err(Error::BadHandle);
-        }
+        let open = self.file(handle, OpenFlags::empty())?;
         let data = self.node(open.ino)?.data()?;
         if offset >= data.size() {
             return Err(Error::NoSuchOffset);
@@ -196,6 +197,10 @@ impl State {
         len: u64,
         now: Time,
     ) -> Result<u64> {
+        let (source, target) = (self.handle(from)?, self.handle(to)?);
+        if source.directory || target.directory {
+            return Err(Error::IsDirectory);
+        }
         let source = self.file(from, OpenFlags::READ)?;
         let target = self.file(to, OpenFlags::WRITE)?;
         if target.flags.contains(OpenFlags::APPEND) {
@@ -222,10 +227,11 @@ impl State {
             self.node_mut(target.ino)?.data_mut()?.write(to_offset + done, &part);
             done += part.len() as u64;
         }
+        // The source counts as read when the copy is done: within one file this moves its access time.
+        self.was_written(&target, now)?;
         if !source.flags.contains(OpenFlags::NOATIME) {
             self.node_mut(source.ino)?.was_read(now);
         }
-        self.was_written(&target, now)?;
         Ok(len)
     }
 
@@ -240,7 +246,7 @@ impl State {
     pub(super) fn list(&mut self, handle: Handle, offset: u64, now: Time) -> Result<Vec<Listed>> {
         let open = self.handle(handle)?.clone();
         if !open.directory {
-            return Err(Error::BadHandle);
+            return Err(Error::NotDirectory);
         }
         let node = self.node_mut(open.ino)?;
         if node.attr.nlink == 0 {

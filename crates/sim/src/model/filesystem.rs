@@ -3,7 +3,7 @@
 
 use super::files::Listed;
 use super::locks::{Held, Who};
-use super::names::special_kind;
+use super::names::{New, special_kind};
 use super::node::Body;
 use super::rules;
 use super::{Model, State};
@@ -52,13 +52,13 @@ impl FileSystem for Model {
         self.with(|state, now| {
             state.node(parent)?;
             let (kind, body) = special_kind(mode)?;
-            state.make(cred, parent, name, kind, perm, rdev, body, now)
+            state.make(cred, parent, name, New { kind, perm, rdev, body }, now)
         })
     }
 
     async fn mkdir(&self, cred: &Cred, parent: Ino, name: &[u8], perm: u16) -> Result<Attr> {
-        let body = Body::directory(parent);
-        self.with(|state, now| state.make(cred, parent, name, FileType::Directory, perm, 0, body, now))
+        let new = New { kind: FileType::Directory, perm, rdev: 0, body: Body::directory(parent) };
+        self.with(|state, now| state.make(cred, parent, name, new, now))
     }
 
     async fn symlink(&self, cred: &Cred, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
@@ -70,7 +70,8 @@ impl FileSystem for Model {
                 _ => {}
             }
             let body = Body::Symlink(target.into());
-            state.make(cred, parent, name, FileType::Symlink, 0o777, 0, body, now)
+            let new = New { kind: FileType::Symlink, perm: 0o777, rdev: 0, body };
+            state.make(cred, parent, name, new, now)
         })
     }
 
@@ -258,7 +259,7 @@ impl FileSystem for Model {
                         LockKind::Shared => OpenFlags::READ,
                         LockKind::Exclusive => OpenFlags::WRITE,
                     };
-                    state.file(handle, need)?;
+                    state.open_for(handle, need)?;
                     Ok(Some(Held { ino, who, lock }))
                 }
             }
@@ -290,9 +291,9 @@ impl FileSystem for Model {
     }
 }
 
-/// The inode of a handle that record locks can be taken through.
+/// The inode of a handle; directories can be locked as well.
 fn lockable(state: &State, handle: Handle) -> Result<Ino> {
-    Ok(state.file(handle, OpenFlags::empty())?.ino)
+    Ok(state.handle(handle)?.ino)
 }
 
 fn check_range(start: u64, end: u64) -> Result<()> {

@@ -11,6 +11,24 @@ use fs::{Access, Attr, Cred, Error, FileType, Ino, RenameFlags, Result, Time};
 
 const WRITE_DIR: Access = Access::WRITE.union(Access::EXEC);
 
+/// What a new inode is to be.
+pub(super) struct New {
+    pub kind: FileType,
+    pub perm: u16,
+    pub rdev: u64,
+    pub body: Body,
+}
+
+impl New {
+    pub fn file(perm: u16) -> New {
+        New { kind: FileType::Regular, perm, rdev: 0, body: Body::File(Default::default()) }
+    }
+}
+
+pub(super) fn is_dots(name: &[u8]) -> bool {
+    name == b"." || name == b".."
+}
+
 impl State {
     /// The caller may search this directory.
     pub(super) fn may_search(&self, cred: &Cred, dir: Ino) -> Result<()> {
@@ -24,7 +42,7 @@ impl State {
         if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
             return Err(Error::Invalid("name is empty or holds '/' or NUL"));
         }
-        if name == b"." || name == b".." {
+        if is_dots(name) {
             return Err(Error::Exists);
         }
         let node = self.node(dir)?;
@@ -58,38 +76,26 @@ impl State {
     }
 
     /// Adds an inode that has no name yet.
-    pub(super) fn make_node(
-        &mut self,
-        cred: &Cred,
-        dir: Ino,
-        kind: FileType,
-        perm: u16,
-        rdev: u64,
-        body: Body,
-        now: Time,
-    ) -> Result<Ino> {
+    pub(super) fn make_node(&mut self, cred: &Cred, dir: Ino, new: New, now: Time) -> Result<Ino> {
+        let New { kind, perm, rdev, body } = new;
         let (uid, gid, perm) = rules::identity(cred, &self.node(dir)?.attr, kind, perm);
-        let (size, blocks, generation) = (0, 0, 0);
-        let (atime, mtime, ctime, btime) = (now, now, now, now);
-        Ok(self.add_node(
-            Attr {
-                ino: dir,
-                generation,
-                kind,
-                perm,
-                nlink: 0,
-                uid,
-                gid,
-                rdev,
-                size,
-                blocks,
-                atime,
-                mtime,
-                ctime,
-                btime,
-            },
-            body,
-        ))
+        let attr = Attr {
+            ino: dir,
+            generation: 0,
+            kind,
+            perm,
+            nlink: 0,
+            uid,
+            gid,
+            rdev,
+            size: 0,
+            blocks: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+        };
+        Ok(self.add_node(attr, body))
     }
 
     /// Gives an inode a name; link counts and times follow.
@@ -123,25 +129,14 @@ impl State {
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments, reason = "what an inode is made of")]
-    pub(super) fn make(
-        &mut self,
-        cred: &Cred,
-        dir: Ino,
-        name: &[u8],
-        kind: FileType,
-        perm: u16,
-        rdev: u64,
-        body: Body,
-        now: Time,
-    ) -> Result<Attr> {
+    pub(super) fn make(&mut self, cred: &Cred, dir: Ino, name: &[u8], new: New, now: Time) -> Result<Attr> {
         self.may_make(cred, dir, name)?;
-        let device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
+        let device = matches!(new.kind, FileType::CharDevice | FileType::BlockDevice);
         if device && !cred.privileged() {
             return Err(Error::NotPermitted);
         }
-        let rdev = if device { rdev } else { 0 };
-        let ino = self.make_node(cred, dir, kind, perm, rdev, body, now)?;
+        let rdev = if device { new.rdev } else { 0 };
+        let ino = self.make_node(cred, dir, New { rdev, ..new }, now)?;
         self.add_name(dir, name, ino, now)?;
         Ok(self.node(ino)?.attr())
     }
@@ -174,6 +169,12 @@ impl State {
         now: Time,
     ) -> Result<()> {
         self.may_search(cred, dir)?;
+        match (name, directory) {
+            (b"." | b"..", false) => return Err(Error::IsDirectory),
+            (b".", true) => return Err(Error::Invalid("the directory itself cannot be removed from it")),
+            (b"..", true) => return Err(Error::NotEmpty),
+            _ => {}
+        }
         let ino = self.entry(dir, name)?.ok_or(Error::NotFound)?;
         self.may_take(cred, dir, ino, directory)?;
         self.must_be_empty(ino)?;
@@ -232,6 +233,10 @@ impl State {
         self.node(to)?;
         self.may_search(cred, from)?;
         self.may_search(cred, to)?;
+        if is_dots(from_name) || is_dots(to_name) {
+            let exists = flags.contains(RenameFlags::NOREPLACE) && !is_dots(from_name);
+            return Err(if exists { Error::Exists } else { Error::Busy("'.' and '..' stay".into()) });
+        }
         let moved = self.entry(from, from_name)?.ok_or(Error::NotFound)?;
         let replaced = self.entry(to, to_name)?;
         if replaced.is_some() && flags.contains(RenameFlags::NOREPLACE) {

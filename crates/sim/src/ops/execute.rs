@@ -1,16 +1,15 @@
 //! Executing operations on a file system, and the slots they refer to.
 
+mod checked;
+
 use super::outcome::{Outcome, Shown};
 use super::*;
 use crate::driver::Driver;
 use fs::{
     Access, Attr, Fallocate, FileSystem, FileType, Handle, Ino, LockKind, LockOwner, OpenFlags, RecordLock,
-    RenameFlags, Result, Seek, SetAttr, XattrFlags,
+    RenameFlags, Result, SetAttr, XattrFlags,
 };
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-
-/// Bytes that a check of a hole reads at each of its ends.
-const HOLE_PROBE: u64 = 64 << 10;
+use std::collections::HashMap;
 
 /// What the slots hold on one file system.
 pub struct State {
@@ -23,6 +22,7 @@ pub struct State {
 #[derive(Clone, Copy)]
 struct OpenSlot {
     handle: Handle,
+    ino: Ino,
     open: bool,
 }
 
@@ -34,18 +34,30 @@ impl Default for State {
     fn default() -> State {
         let mut nodes = vec![NO_INO; NODE_SLOTS as usize];
         nodes[0] = Ino::ROOT;
-        let handles = vec![OpenSlot { handle: NO_HANDLE, open: false }; HANDLE_SLOTS as usize];
+        let handles = vec![OpenSlot { handle: NO_HANDLE, ino: NO_INO, open: false }; HANDLE_SLOTS as usize];
         State { nodes, handles, ids: HashMap::new() }
     }
 }
 
 impl State {
-    fn node(&self, slot: u8) -> Ino {
+    pub(super) fn node(&self, slot: u8) -> Ino {
         self.nodes[(slot % NODE_SLOTS) as usize]
     }
 
     fn handle(&self, slot: u8) -> Handle {
         self.handles[(slot % HANDLE_SLOTS) as usize].handle
+    }
+
+    /// The handle in a slot, if it is open.
+    pub(super) fn open_handle(&self, slot: u8) -> Option<Handle> {
+        let slot = &self.handles[(slot % HANDLE_SLOTS) as usize];
+        slot.open.then_some(slot.handle)
+    }
+
+    /// The inode and handle for a call that takes both: they always belong together, so with a handle its inode counts.
+    fn with_handle(&self, node: u8, handle: Option<u8>) -> (Ino, Option<Handle>) {
+        let slot = handle.map(|slot| self.handles[(slot % HANDLE_SLOTS) as usize]);
+        slot.map_or((self.node(node), None), |slot| (slot.ino, Some(slot.handle)))
     }
 
     /// The lock owner that goes with a slot: three owners share the slots.
@@ -123,9 +135,9 @@ impl<F: FileSystem, D: Driver> Run<'_, F, D> {
     }
 
     /// Puts a handle into a slot; what was open there before is closed.
-    fn opened(&mut self, slot: u8, handle: Handle) {
+    fn opened(&mut self, slot: u8, handle: Handle, ino: Ino) {
         self.close(slot);
-        self.state.handles[(slot % HANDLE_SLOTS) as usize] = OpenSlot { handle, open: true };
+        self.state.handles[(slot % HANDLE_SLOTS) as usize] = OpenSlot { handle, ino, open: true };
     }
 
     fn shown(&mut self, attr: Attr) -> Out {
@@ -156,8 +168,8 @@ impl<F: FileSystem, D: Driver> Run<'_, F, D> {
                 self.found(attr, into)
             }
             Op::GetAttr { node, handle } => {
-                let handle = handle.map(|slot| self.state.handle(slot));
-                let attr = self.wait(fs.getattr(self.state.node(node), handle))?;
+                let (ino, handle) = self.state.with_handle(node, handle);
+                let attr = self.wait(fs.getattr(ino, handle))?;
                 self.shown(attr)
             }
             Op::Chmod { who, node, perm } => {
@@ -167,8 +179,10 @@ impl<F: FileSystem, D: Driver> Run<'_, F, D> {
                 self.set(who, node, SetAttr { uid, gid, ..SetAttr::default() })
             }
             Op::Truncate { who, node, size, handle } => {
-                let handle = handle.map(|slot| self.state.handle(slot));
-                self.set(who, node, SetAttr { size: Some(size), handle, ..SetAttr::default() })
+                let (ino, handle) = self.state.with_handle(node, handle);
+                let set = SetAttr { size: Some(size), handle, ..SetAttr::default() };
+                let attr = self.wait(fs.setattr(&who.cred(), ino, set))?;
+                self.shown(attr)
             }
             Op::SetTimes { who, node, atime, mtime } => {
                 let (atime, mtime) = (atime.map(When::set_time), mtime.map(When::set_time));
@@ -262,22 +276,23 @@ impl<F: FileSystem, D: Driver> Run<'_, F, D> {
         match *op {
             Op::Open { who, node, flags, into } => {
                 let flags = OpenFlags::from_bits_truncate(flags);
-                let handle = self.wait(fs.open(&who.cred(), self.state.node(node), flags))?;
-                self.opened(into, handle);
+                let ino = self.state.node(node);
+                let handle = self.wait(fs.open(&who.cred(), ino, flags))?;
+                self.opened(into, handle, ino);
                 Ok(Outcome::Done)
             }
             Op::Create { who, dir, name: n, perm, flags, node_into, into } => {
                 let flags = OpenFlags::from_bits_truncate(flags);
                 let dir = self.state.node(dir);
                 let (attr, handle) = self.wait(fs.create(&who.cred(), dir, &name(n), perm, flags))?;
-                self.opened(into, handle);
+                self.opened(into, handle, attr.ino);
                 self.found(attr, node_into)
             }
             Op::TmpFile { who, dir, perm, flags, node_into, into } => {
                 let flags = OpenFlags::from_bits_truncate(flags);
                 let dir = self.state.node(dir);
                 let (attr, handle) = self.wait(fs.tmpfile(&who.cred(), dir, perm, flags))?;
-                self.opened(into, handle);
+                self.opened(into, handle, attr.ino);
                 self.found(attr, node_into)
             }
             Op::Read { handle, offset, len } => {
@@ -315,8 +330,9 @@ impl<F: FileSystem, D: Driver> Run<'_, F, D> {
                 Ok(Outcome::Done)
             }
             Op::OpenDir { who, node, into } => {
-                let handle = self.wait(fs.opendir(&who.cred(), self.state.node(node)))?;
-                self.opened(into, handle);
+                let ino = self.state.node(node);
+                let handle = self.wait(fs.opendir(&who.cred(), ino))?;
+                self.opened(into, handle, ino);
                 Ok(Outcome::Done)
             }
             Op::ReadDir { handle, batch } => self.scan(handle, batch, &[]),
@@ -367,143 +383,8 @@ impl<F: FileSystem, D: Driver> Run<'_, F, D> {
             _ => Ok(Outcome::Broken(format!("{op:?} is not executed"))),
         }
     }
-
-    /// Scans a directory from the start, `batch` entries a call (0: all in one), executing one change after each call.
-    /// Entries that exist during the whole scan must be given exactly once; the outcome holds just these.
-    fn scan(&mut self, slot: u8, batch: u8, changes: &[Op]) -> Out {
-        let handle = self.state.handle(slot);
-        let before = self.entries(handle, 0)?.0;
-        let (mut seen, mut offset, mut changes) = (Vec::new(), 0, changes.iter());
-        // Names that a change removed and made again are not there during the whole scan.
-        let mut lasting: BTreeMap<Vec<u8>, Ino> = before.iter().cloned().collect();
-        if lasting.len() != before.len() {
-            return Ok(Outcome::Broken("a name was given twice".into()));
-        }
-        loop {
-            let (part, next, more) = self.entries_from(handle, offset, batch)?;
-            seen.extend(part);
-            if let Some(change) = changes.next() {
-                let _ = execute(self.driver, self.fs, self.state, change);
-                match touched(change) {
-                    Some(names) => lasting.retain(|name, _| !names.contains(name)),
-                    None => lasting.clear(),
-                }
-                let present: BTreeSet<_> = self.entries(handle, 0)?.0.into_iter().collect();
-                lasting.retain(|name, ino| present.contains(&(name.clone(), *ino)));
-            }
-            if !more {
-                break;
-            }
-            if next == offset {
-                return Ok(Outcome::Broken(format!("the offset behind an entry is its own, {offset}")));
-            }
-            offset = next;
-        }
-        for (name, ino) in &lasting {
-            let times = seen.iter().filter(|(n, i)| n == name && i == ino).count();
-            if times != 1 {
-                let name = name.escape_ascii();
-                return Ok(Outcome::Broken(format!("lasting entry {name} was given {times} times")));
-            }
-        }
-        let mut names = Vec::new();
-        for (name, ino) in lasting {
-            // ".." of the root and inodes that came by other ways are known by number alone.
-            let attr = self.wait(self.fs.getattr(ino, None))?;
-            names.push((name, Some(self.state.show(&attr).id)));
-        }
-        Ok(Outcome::Names(names))
-    }
-
-    fn entries(&mut self, handle: Handle, offset: u64) -> Result<(Vec<(Vec<u8>, Ino)>, u64, bool)> {
-        self.entries_from(handle, offset, 0)
-    }
-
-    /// Up to `batch` entries (0: all), the offset behind the last, and whether the sink stopped the call.
-    fn entries_from(
-        &mut self,
-        handle: Handle,
-        offset: u64,
-        batch: u8,
-    ) -> Result<(Vec<(Vec<u8>, Ino)>, u64, bool)> {
-        let (mut out, mut next, mut stopped) = (Vec::new(), offset, false);
-        let mut sink = |entry: fs::DirEntry<'_>| {
-            if batch > 0 && out.len() == batch as usize {
-                stopped = true;
-                return false;
-            }
-            out.push((entry.name.to_vec(), entry.attr.ino));
-            next = entry.next_offset;
-            true
-        };
-        self.wait(self.fs.readdir(handle, offset, &mut sink))?;
-        Ok((out, next, stopped))
-    }
-
-    /// Where data and holes are is up to the file system, but what it skips or calls a hole must read as zeros.
-    fn seek(&mut self, handle: Handle, offset: u64, hole: bool) -> Out {
-        let what = if hole { Seek::Hole } else { Seek::Data };
-        let found = self.wait(self.fs.seek(handle, offset, what));
-        // First of all one read on every path, so that access times move alike wherever holes are.
-        let inside = self.exists(handle, offset);
-        let at = match found {
-            Ok(at) => at,
-            Err(fs::Error::NoSuchOffset) if !hole => {
-                // No data any more, or behind the end: the rest of the file reads as zeros.
-                return Ok(match self.nonzero(handle, offset, u64::MAX) {
-                    Some(at) => Outcome::Broken(format!("no data behind {offset}, but a byte at {at}")),
-                    None => Outcome::Done,
-                });
-            }
-            Err(e) => return Err(e),
-        };
-        let last = if hole { at.saturating_sub(1).max(offset) } else { at };
-        if at < offset || inside == Some(false) || self.exists(handle, last) == Some(false) {
-            return Ok(Outcome::Broken(format!("{what:?} found at {at} from {offset}")));
-        }
-        let (from, to) = if hole { (at, at.saturating_add(1)) } else { (offset, at) };
-        Ok(match self.nonzero(handle, from, to) {
-            Some(byte) => Outcome::Broken(format!("{what:?} at {at} from {offset}, but a byte at {byte}")),
-            None => Outcome::Done,
-        })
-    }
-
-    /// Whether the file reaches beyond this offset. `None` when the handle cannot read.
-    fn exists(&mut self, handle: Handle, offset: u64) -> Option<bool> {
-        let mut bytes = [0; 512];
-        self.wait(self.fs.read(handle, offset & !511, &mut bytes)).ok().map(|n| n as u64 > offset % 512)
-    }
-
-    /// A byte in the range that is not zero, looked for near both ends. `None` also when the handle cannot read.
-    fn nonzero(&mut self, handle: Handle, from: u64, to: u64) -> Option<u64> {
-        let mut bytes = vec![0; HOLE_PROBE as usize];
-        for start in [from, to.saturating_sub(HOLE_PROBE).max(from) & !511] {
-            let len = to.saturating_sub(start).min(HOLE_PROBE) as usize;
-            let n = self.wait(self.fs.read(handle, start, &mut bytes[..len])).unwrap_or(0);
-            let at = (0..n).find(|&i| bytes[i] != 0 && start + i as u64 >= from);
-            if let Some(at) = at {
-                return Some(start + at as u64);
-            }
-        }
-        None
-    }
 }
 
 fn lock_kind(exclusive: bool) -> LockKind {
     if exclusive { LockKind::Exclusive } else { LockKind::Shared }
-}
-
-/// The names that a change of a directory may have touched.
-fn touched(op: &Op) -> Option<Vec<Vec<u8>>> {
-    Some(match *op {
-        Op::MkDir { name: n, .. }
-        | Op::MkNod { name: n, .. }
-        | Op::SymLink { name: n, .. }
-        | Op::Create { name: n, .. }
-        | Op::Link { name: n, .. }
-        | Op::Unlink { name: n, .. }
-        | Op::RmDir { name: n, .. } => vec![name(n)],
-        Op::Rename { name: n, new_name, .. } => vec![name(n), name(new_name)],
-        _ => return None,
-    })
 }

@@ -109,11 +109,13 @@ impl fmt::Debug for Outcome {
 }
 
 impl Outcome {
-    /// Whether two outcomes are the same but for what is tolerated.
+    /// Whether `other` is the same as this outcome, which is taken to be right, but for what is tolerated.
     pub fn same(&self, other: &Outcome, tolerance: Tolerance) -> bool {
         match (self, other) {
             (Outcome::Broken(_), _) | (_, Outcome::Broken(_)) => false,
             (Outcome::Failed(_), Outcome::Failed(_)) if !tolerance.errno => true,
+            // Calls on inodes that are gone fail; when there is another reason as well, either may come first.
+            (Outcome::Failed(libc::ESTALE), Outcome::Failed(_)) => true,
             (Outcome::Node(a), Outcome::Node(b)) => {
                 let level = |shown: &Shown| {
                     let mut shown = *shown;
