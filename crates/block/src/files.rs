@@ -23,16 +23,21 @@ impl Core {
             return Err(Error::TooManyOpen);
         }
         self.slab.get_mut(slot).opens += 1;
-        Ok(self.handles.insert(Open { slot, flags, directory, privileged: cred.privileged(), ahead: ReadAhead::default() }))
+        let open = Open { slot, flags, directory, ahead: ReadAhead::default() };
+        Ok(self.handles.insert(open, cred.clone()))
     }
 
     pub fn check_open(&self, cred: &Cred, slot: Slot, flags: OpenFlags) -> Result<(), Error> {
         let attr = self.attr(slot);
         match attr.kind {
             FileType::Regular => {}
-            FileType::Directory => return Err(Error::IsDirectory),
-            FileType::Symlink => return Err(Error::SymlinkLoop),
+            FileType::Directory if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) => {
+                return Err(Error::IsDirectory);
+            }
             _ => return Err(Error::Invalid("not a regular file")),
+        }
+        if !flags.intersects(OpenFlags::READ | OpenFlags::WRITE) {
+            return Err(Error::Invalid("a file is opened for reading, writing or both"));
         }
         if !cred.checked {
             let mut want = Access::empty();
@@ -55,12 +60,12 @@ impl Core {
         if flags.contains(OpenFlags::TRUNCATE) {
             self.admit()?;
             self.truncate(slot, 0, ticket)?;
-            let privileged = cred.privileged();
+            let writer = perm::Writer::new(cred, &self.attr(slot));
             let now = self.now().into();
             let inode = self.edit(slot);
             inode.mtime = now;
             inode.ctime = now;
-            clear_set_ids(inode, privileged);
+            clear_set_ids(inode, writer);
         }
         Ok(self.open_slot(cred, slot, flags, false)?)
     }
@@ -106,15 +111,8 @@ impl Core {
             None => (self.inode(ino)?.0, false),
         };
         let old = self.attr(slot);
-        if set.size.is_some() {
-            match old.kind {
-                FileType::Regular => {}
-                FileType::Directory => return Err(Error::IsDirectory.into()),
-                _ => return Err(Error::Invalid("only regular files have a size to be set").into()),
-            }
-        }
-        if set.size.is_some_and(|s| s > FILE_SIZE_MAX) {
-            return Err(Error::TooLarge.into());
+        if set.size.is_some() && set.handle.is_some() && !writable {
+            return Err(Error::BadHandle.into());
         }
         let new = perm::setattr(cred, &old, set, writable, self.now())?;
         self.admit()?;
@@ -196,10 +194,12 @@ impl Core {
         len: u64,
         ticket: &mut Option<u64>,
     ) -> Res<()> {
-        let slot = self.handles.file(handle, OpenFlags::WRITE)?.slot;
+        self.handles.get(handle)?;
         if len == 0 {
             return Err(Error::Invalid("the range is empty").into());
         }
+        let open = *self.handles.file(handle, OpenFlags::WRITE)?;
+        let slot = open.slot;
         let end = offset.checked_add(len).filter(|&e| e <= FILE_SIZE_MAX).ok_or(Error::TooLarge)?;
         self.admit()?;
         self.need_tail(slot)?;
@@ -226,6 +226,7 @@ impl Core {
         }
         inode.mtime = now;
         inode.ctime = now;
+        self.wrote_through(handle, slot);
         Ok(())
     }
 
@@ -374,15 +375,15 @@ impl Core {
         self.need_tail(slot)?;
         let tail = self.slab.get(slot).tail.as_ref();
         let names = tail.map_or(&[][..], |t| &t.xattrs).iter().map(|(n, _)| n.to_vec());
-        Ok(names.filter(|n| cred.uid == 0 || !n.starts_with(b"trusted.")).collect())
+        Ok(names.filter(|n| cred.privileged() || !n.starts_with(b"trusted.")).collect())
     }
 
     pub fn setxattr(&mut self, cred: &Cred, ino: Ino, name: &[u8], value: &[u8], flags: XattrFlags) -> Res<()> {
         let (slot, _) = self.inode(ino)?;
-        perm::check_xattr(cred, &self.attr(slot), name, true)?;
         if value.len() > XATTR_VALUE_MAX {
             return Err(Error::AttributeTooLarge.into());
         }
+        perm::check_xattr(cred, &self.attr(slot), name, true)?;
         self.admit()?;
         self.need_tail(slot)?;
         let xattrs = self.slab.get(slot).tail.as_ref().map_or(&[][..], |t| &t.xattrs);
@@ -464,30 +465,33 @@ impl Core {
         ticket: &mut Option<u64>,
     ) -> Res<()> {
         let open = *self.handles.file(handle, OpenFlags::WRITE)?;
-        if open.flags.contains(OpenFlags::APPEND) {
-            // What was appended before this repetition ends at the end of the file, or others appended since: go on there.
-            let end = self.slab.get(open.slot).size;
-            let base = end.saturating_sub(*done as u64);
-            check_direct(&open, base, from.len())?;
-            self.write_step(open.slot, base, from, done, ticket)?;
-        } else {
-            check_direct(&open, offset, from.len())?;
-            let until = from.len().min(*done + chunk);
-            self.write_step(open.slot, offset, &from[..until], done, ticket)?;
+        let append = open.flags.contains(OpenFlags::APPEND);
+        // What was appended before this repetition ends at the end of the file, or others appended since: go on there.
+        let base = if append { self.slab.get(open.slot).size.saturating_sub(*done as u64) } else { offset };
+        check_direct(&open, base, from.len())?;
+        if from.is_empty() {
+            return Ok(());
         }
+        let room = FILE_SIZE_MAX.saturating_sub(base).min(from.len() as u64) as usize;
+        if *done >= room {
+            return Err(Error::TooLarge.into());
+        }
+        let until = if append { room } else { room.min(*done + chunk) };
+        self.write_step(open.slot, base, &from[..until], done, ticket)?;
         if open.flags.contains(OpenFlags::DIRECT) {
             self.write_back(open.slot, 0, u64::MAX, false, false)?;
         }
-        self.wrote_as(open.slot, open.privileged);
+        self.wrote_through(handle, open.slot);
         Ok(())
     }
 
     /// A write through a handle: what it does to the set-id bits.
-    pub fn wrote_as(&mut self, slot: Slot, privileged: bool) {
-        let inode = self.slab.get(slot);
-        let after = perm::after_write(privileged, (inode.mode & 0o7777) as u16);
-        if after as u32 != inode.mode & 0o7777 {
-            clear_set_ids(self.edit(slot), privileged);
+    fn wrote_through(&mut self, handle: Handle, slot: Slot) {
+        if self.slab.get(slot).mode & 0o6000 != 0
+            && let Some(cred) = self.handles.cred(handle)
+        {
+            let writer = perm::Writer::new(cred, &self.attr(slot));
+            clear_set_ids(self.edit(slot), writer);
         }
     }
 
@@ -514,8 +518,8 @@ impl Core {
     }
 }
 
-fn clear_set_ids(inode: &mut crate::inode::Inode, privileged: bool) {
-    let after = perm::after_write(privileged, (inode.mode & 0o7777) as u16);
+fn clear_set_ids(inode: &mut crate::inode::Inode, writer: perm::Writer) {
+    let after = perm::after_write(writer, (inode.mode & 0o7777) as u16);
     inode.mode = inode.mode & !0o7777 | after as u32;
 }
 

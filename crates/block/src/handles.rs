@@ -2,7 +2,7 @@
 
 use crate::inode::Slot;
 use foldhash::fast::FixedState;
-use fs::{Error, Handle, OpenFlags};
+use fs::{Cred, Error, Handle, OpenFlags};
 use std::collections::HashMap;
 
 /// Window of a sequential reader: starts small, doubles with every window that is read through, falls back on a jump.
@@ -52,43 +52,45 @@ pub(crate) struct Open {
     pub slot: Slot,
     pub flags: OpenFlags,
     pub directory: bool,
-    /// Opened by somebody whose writes leave set-id bits alone.
-    pub privileged: bool,
     pub ahead: ReadAhead,
 }
 
 /// All open handles. Numbers are not reused.
 #[derive(Default)]
 pub(crate) struct Handles {
-    open: HashMap<u64, Open, FixedState>,
+    open: HashMap<u64, (Open, Cred), FixedState>,
     last: u64,
 }
 
 impl Handles {
-    pub fn insert(&mut self, open: Open) -> Handle {
+    pub fn insert(&mut self, open: Open, cred: Cred) -> Handle {
         self.last += 1;
-        self.open.insert(self.last, open);
+        self.open.insert(self.last, (open, cred));
         Handle(self.last)
     }
     pub fn get(&self, handle: Handle) -> Result<&Open, Error> {
-        self.open.get(&handle.0).ok_or(Error::BadHandle)
+        self.open.get(&handle.0).map(|o| &o.0).ok_or(Error::BadHandle)
+    }
+    /// Who opened the file.
+    pub fn cred(&self, handle: Handle) -> Option<&Cred> {
+        self.open.get(&handle.0).map(|o| &o.1)
     }
     pub fn get_mut(&mut self, handle: Handle) -> Result<&mut Open, Error> {
-        self.open.get_mut(&handle.0).ok_or(Error::BadHandle)
+        self.open.get_mut(&handle.0).map(|o| &mut o.0).ok_or(Error::BadHandle)
     }
     /// The open file, if it is a file that was opened with all of `flags`.
     pub fn file(&self, handle: Handle, flags: OpenFlags) -> Result<&Open, Error> {
         let open = self.get(handle)?;
-        if open.directory {
-            return Err(Error::IsDirectory);
-        }
         if !open.flags.contains(flags) {
             return Err(Error::BadHandle);
+        }
+        if open.directory {
+            return Err(Error::IsDirectory);
         }
         Ok(open)
     }
     pub fn remove(&mut self, handle: Handle) -> Result<Open, Error> {
-        self.open.remove(&handle.0).ok_or(Error::BadHandle)
+        self.open.remove(&handle.0).map(|o| o.0).ok_or(Error::BadHandle)
     }
     pub fn len(&self) -> usize {
         self.open.len()

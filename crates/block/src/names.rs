@@ -73,7 +73,10 @@ impl Core {
             b"." => Ok(dir),
             b".." if dir == ROOT => Ok(dir),
             b".." => Ok(self.slab.get(dir).parent).and_then(|p| if p == 0 { Err(Error::NotFound) } else { Ok(p) }),
-            _ => self.index.find(&self.slab, dir, name).map(|e| self.target(e)).ok_or(Error::NotFound),
+            _ => match self.index.find(&self.slab, dir, name) {
+                Some(entry) => Ok(self.target(entry)),
+                None => check_name(name).and(Err(Error::NotFound)),
+            },
         }
     }
 
@@ -215,6 +218,9 @@ impl Core {
     ) -> Res<Slot> {
         let dir = self.directory(parent)?;
         self.check(cred, dir, Access::EXEC | Access::WRITE)?;
+        if self.slab.get(dir).nlink == 0 {
+            return Err(Error::NotFound.into());
+        }
         self.admit()?;
         let new = New { kind: FileType::Regular, perm, rdev: 0, target: b"" };
         let slot = self.new_inode(cred, dir, &new, ticket)?;
@@ -439,15 +445,19 @@ impl Core {
         if exchange && noreplace {
             return Err(Error::Invalid("NOREPLACE and EXCHANGE exclude each other").into());
         }
-        let (from_dir, to_dir) = (self.directory(parent)?, self.directory(new_parent)?);
+        let from_dir = self.directory(parent)?;
         self.check(cred, from_dir, Access::EXEC)?;
+        let to_dir = self.directory(new_parent)?;
         self.check(cred, to_dir, Access::EXEC)?;
+        if noreplace && !is_dots(name) && is_dots(new_name) {
+            return Err(Error::Exists.into());
+        }
         if is_dots(name) || is_dots(new_name) {
             return Err(Error::Busy("'.' and '..' cannot be moved".into()).into());
         }
         check_name(name)?;
-        check_name(new_name)?;
         let from = self.index.find(&self.slab, from_dir, name).ok_or(Error::NotFound)?;
+        check_name(new_name)?;
         let to = self.index.find(&self.slab, to_dir, new_name);
         if noreplace && to.is_some() {
             return Err(Error::Exists.into());

@@ -5,8 +5,7 @@ use crate::extents::{ExtentMap, Mapping};
 use crate::handles::ReadAhead;
 use crate::inode::{Data, Slot};
 use crate::io::{Frames, Io, IoKind};
-use format::limits::{FILE_SIZE_MAX, INLINE_MAX};
-use fs::Error;
+use format::limits::INLINE_MAX;
 use fs::cache::{FrameNo, PAGE, PageKey};
 use media::{BufRef, Op, Request};
 use smallvec::SmallVec;
@@ -286,7 +285,7 @@ impl Core {
         self.admit()?;
         self.need_tail(slot)?;
         let start = offset + *done as u64;
-        let end = offset.checked_add(from.len() as u64).filter(|&e| e <= FILE_SIZE_MAX).ok_or(Error::TooLarge)?;
+        let end = offset + from.len() as u64;
         self.throttle()?;
         let before = *done;
         let result = self.write_pages(slot, start, end, &from[*done..], done, ticket);

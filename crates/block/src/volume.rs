@@ -332,8 +332,10 @@ impl FileSystem for Volume {
 
     async fn mknod(&self, cred: &Cred, parent: Ino, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
         let kind = FileType::from_mode(mode).ok_or(Error::Invalid("unknown file type"))?;
-        if matches!(kind, FileType::Directory | FileType::Symlink) {
-            return Err(Error::Invalid("not a type that mknod makes"));
+        match kind {
+            FileType::Directory => return Err(Error::NotPermitted),
+            FileType::Symlink => return Err(Error::Invalid("not a type that mknod makes")),
+            _ => {}
         }
         self.make(cred, parent, name, New { kind, perm: (mode & 0o7777) as u16, rdev, target: b"" }).await
     }
@@ -391,9 +393,18 @@ impl FileSystem for Volume {
         let mut ticket = None;
         self.op(move |core| {
             let new = New { kind: FileType::Regular, perm: perm & 0o7777, rdev: 0, target: b"" };
+            if !flags.intersects(OpenFlags::READ | OpenFlags::WRITE) && core.lookup(cred, parent, name).is_err() {
+                core.inode(parent)?;
+                return Err(Error::Invalid("a file is opened for reading, writing or both").into());
+            }
             let slot = match core.make(cred, parent, name, &new, &mut ticket) {
                 Err(Stop::Error(Error::Exists)) if !flags.contains(OpenFlags::EXCLUSIVE) => {
                     let found = core.lookup(cred, parent, name)?;
+                    match found.kind {
+                        FileType::Directory => return Err(Error::IsDirectory.into()),
+                        FileType::Symlink => return Err(Error::SymlinkLoop.into()),
+                        _ => {}
+                    }
                     let handle = core.open(cred, found.ino, flags, &mut ticket)?;
                     return Ok((core.attr(found.ino.0 as u32), handle));
                 }
@@ -474,6 +485,9 @@ impl FileSystem for Volume {
         if !open.directory {
             return Err(Error::NotDirectory);
         }
+        if core.slab.get(open.slot).nlink == 0 {
+            return Err(Error::NotFound);
+        }
         core.readdir(open.slot, offset, sink);
         Ok(())
     }
@@ -513,17 +527,30 @@ impl FileSystem for Volume {
         from_offset: u64,
         to: Handle,
         to_offset: u64,
-        len: u64,
+        mut len: u64,
     ) -> Result<u64> {
         {
             let core = self.inner.shared.lock();
+            let (reader, writer) = (core.handles.get(from)?, core.handles.get(to)?);
+            if reader.directory || writer.directory {
+                return Err(Error::IsDirectory);
+            }
             let source = core.handles.file(from, OpenFlags::READ)?.slot;
             let open = core.handles.file(to, OpenFlags::WRITE)?;
             if open.flags.contains(OpenFlags::APPEND) {
                 return Err(Error::BadHandle);
             }
+            // Only what is there now is copied, not what the copy itself appends.
+            len = len.min(core.slab.get(source).size.saturating_sub(from_offset));
             if source == open.slot && from_offset.abs_diff(to_offset) < len {
                 return Err(Error::Invalid("the ranges overlap"));
+            }
+            if len == 0 {
+                return Ok(0);
+            }
+            len = len.min(format::limits::FILE_SIZE_MAX.saturating_sub(to_offset));
+            if len == 0 {
+                return Err(Error::TooLarge);
             }
         }
         let mut buffer = vec![0; COPY_CHUNK.min(len as usize)];

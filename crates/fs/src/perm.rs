@@ -173,11 +173,28 @@ fn killed(cred: &Cred, attr: &Attr) -> u16 {
     perm
 }
 
-/// The permission bits after a write: an unprivileged writer clears set-user-id, and set-group-id of programs.
-pub fn after_write(cred_privileged: bool, perm: u16) -> u16 {
-    if cred_privileged {
+/// Who writes, as far as set-id bits are concerned: taken when a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Writer {
+    /// Root: set-id bits stay.
+    pub root: bool,
+    /// A member of the file's group: without group execution, set-group-id stays.
+    pub in_group: bool,
+}
+
+impl Writer {
+    /// The caller as a writer of a file with these attributes.
+    pub fn new(cred: &Cred, attr: &Attr) -> Writer {
+        Writer { root: cred.uid == 0, in_group: cred.in_group(attr.gid) }
+    }
+}
+
+/// The permission bits after a write: an unprivileged writer clears set-user-id, and set-group-id of programs or of others'
+/// groups.
+pub fn after_write(writer: Writer, perm: u16) -> u16 {
+    if writer.root {
         perm
-    } else if perm & S_IXGRP != 0 {
+    } else if perm & S_IXGRP != 0 || !writer.in_group {
         perm & !(S_ISUID | S_ISGID)
     } else {
         perm & !S_ISUID
@@ -383,9 +400,11 @@ mod tests {
 
     #[test]
     fn writes_clear_set_id() {
-        assert_eq!(after_write(false, 0o6755), 0o755);
-        assert_eq!(after_write(false, 0o6745), 0o2745);
-        assert_eq!(after_write(true, 0o6755), 0o6755);
+        let writer = |root, in_group| Writer { root, in_group };
+        assert_eq!(after_write(writer(false, true), 0o6755), 0o755);
+        assert_eq!(after_write(writer(false, true), 0o6745), 0o2745);
+        assert_eq!(after_write(writer(false, false), 0o6745), 0o745);
+        assert_eq!(after_write(writer(true, false), 0o6755), 0o6755);
     }
 
     #[test]

@@ -235,7 +235,7 @@ impl FileSystem for Memory {
         }
         node.data[start..end].copy_from_slice(from);
         node.attr.size = node.data.len() as u64;
-        node.attr.perm = perm::after_write(open.root, node.attr.perm);
+        node.attr.perm = perm::after_write(perm::Writer { root: open.root, in_group: true }, node.attr.perm);
         Ok(from.len())
     }
     async fn flush(&self, handle: Handle, owner: LockOwner) -> Result<()> {
