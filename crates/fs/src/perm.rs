@@ -101,7 +101,9 @@ pub fn setattr(cred: &Cred, attr: &Attr, set: &SetAttr, writable_handle: bool, n
             new.perm = killed(cred, attr);
         }
     }
-    set_times(cred, attr, set, owner, now, &mut new)?;
+    if set.perm.is_some() && attr.kind == FileType::Symlink {
+        return Err(Error::NotSupported("the mode of a symlink"));
+    }
     if let Some(uid) = set.uid {
         valid_id(uid)?;
         // Giving the file to the one who has it is all that an owner may do.
@@ -121,9 +123,6 @@ pub fn setattr(cred: &Cred, attr: &Attr, set: &SetAttr, writable_handle: bool, n
     }
     let chown = set.uid.is_some() || set.gid.is_some();
     if let Some(perm) = set.perm {
-        if attr.kind == FileType::Symlink {
-            return Err(Error::NotSupported("the mode of a symlink"));
-        }
         if !owner {
             return Err(Error::NotPermitted);
         }
@@ -132,6 +131,7 @@ pub fn setattr(cred: &Cred, attr: &Attr, set: &SetAttr, writable_handle: bool, n
     } else if chown && attr.kind != FileType::Directory {
         new.perm = killed(cred, attr);
     }
+    set_times(cred, attr, set, owner, now, &mut new)?;
     if (SetAttr { handle: None, ..*set }) != SetAttr::default() {
         new.ctime = now;
     }
@@ -185,7 +185,7 @@ pub struct Writer {
 impl Writer {
     /// The caller as a writer of a file with these attributes.
     pub fn new(cred: &Cred, attr: &Attr) -> Writer {
-        Writer { root: cred.uid == 0, in_group: cred.in_group(attr.gid) }
+        Writer { root: cred.uid == 0, in_group: cred.checked || cred.in_group(attr.gid) }
     }
 }
 
