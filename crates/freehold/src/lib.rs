@@ -36,7 +36,9 @@ pub mod options;
 pub mod service;
 
 pub use block::{Counters, MkfsOptions, MkfsReport, OpenOptions as VolumeOptions, Volume};
-pub use fs::{Attr, Blocking, Client, Cred, Error, File, FileSystem, FileType, OpenOptions, Result, StatFs, Time};
+pub use fs::{
+    Attr, Blocking, Client, Cred, Error, File, FileSystem, FileType, OpenOptions, Result, StatFs, Time,
+};
 pub use fuse::{Mount, MountOptions};
 pub use image::{Allocated, Allocation, create_image, foreign_content, identity};
 use media::{Media, UringMedia};

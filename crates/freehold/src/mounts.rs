@@ -102,11 +102,14 @@ pub fn of_image(image: &Path) -> io::Result<Vec<MountInfo>> {
     let same_device = |source: &OsStr| {
         is_block
             && source.as_bytes().starts_with(b"/")
-            && std::fs::metadata(source).is_ok_and(|m| m.mode() & libc::S_IFMT == libc::S_IFBLK && m.rdev() == meta.rdev())
+            && std::fs::metadata(source)
+                .is_ok_and(|m| m.mode() & libc::S_IFMT == libc::S_IFBLK && m.rdev() == meta.rdev())
     };
     Ok(list()?
         .into_iter()
-        .filter(|m| m.source == path.as_os_str() || (is_block && m.device == number) || same_device(&m.source))
+        .filter(|m| {
+            m.source == path.as_os_str() || (is_block && m.device == number) || same_device(&m.source)
+        })
         .collect())
 }
 
@@ -182,10 +185,14 @@ mod tests {
 
     #[test]
     fn a_line_of_mountinfo() {
-        let line = b"36 35 0:42 / /mnt/a\\040b rw,noatime master:1 - fuse.freehold /srv/x\\054y.img rw,user_id=0";
+        let line =
+            b"36 35 0:42 / /mnt/a\\040b rw,noatime master:1 - fuse.freehold /srv/x\\054y.img rw,user_id=0";
         let m = parse(line).unwrap();
         assert_eq!((m.device.as_str(), m.kind.as_str()), ("0:42", "fuse.freehold"));
-        assert_eq!((m.point.as_path(), m.source.as_os_str()), (Path::new("/mnt/a b"), OsStr::new("/srv/x,y.img")));
+        assert_eq!(
+            (m.point.as_path(), m.source.as_os_str()),
+            (Path::new("/mnt/a b"), OsStr::new("/srv/x,y.img"))
+        );
         assert!(m.is_freehold() && parse(b"").is_none());
     }
 

@@ -101,7 +101,11 @@ pub fn format_size(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if unit == 0 || value.fract() == 0.0 { format!("{value} {}", UNITS[unit]) } else { format!("{value:.1} {}", UNITS[unit]) }
+    if unit == 0 || value.fract() == 0.0 {
+        format!("{value} {}", UNITS[unit])
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
 }
 
 #[cfg(test)]
@@ -110,9 +114,15 @@ mod tests {
 
     #[test]
     fn sizes() {
-        for (text, bytes) in
-            [("0", 0), ("512", 512), ("4k", 4096), ("8G", 8 << 30), ("1.5GiB", 3 << 29), ("2TB", 2 << 40), ("7 MiB", 7 << 20)]
-        {
+        for (text, bytes) in [
+            ("0", 0),
+            ("512", 512),
+            ("4k", 4096),
+            ("8G", 8 << 30),
+            ("1.5GiB", 3 << 29),
+            ("2TB", 2 << 40),
+            ("7 MiB", 7 << 20),
+        ] {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
         for bad in ["", "g", "8x", "-1", "1e9", "99999999999g", "1.2.3m", "."] {
@@ -126,7 +136,8 @@ mod tests {
 
     #[test]
     fn options_of_both_sides() {
-        let o = ServeOptions::parse(["ro,cache=64m,dirty=60m", "noatime,discard,dirty_age=0.5"], false).unwrap();
+        let o =
+            ServeOptions::parse(["ro,cache=64m,dirty=60m", "noatime,discard,dirty_age=0.5"], false).unwrap();
         assert!(o.volume.read_only && o.mount.read_only && o.mount.noatime && o.volume.discard);
         assert_eq!((o.volume.cache_bytes, o.volume.dirty_bytes_max), (64 << 20, 32 << 20));
         assert_eq!(o.volume.dirty_age_max, Duration::from_millis(500));

@@ -45,7 +45,11 @@ impl Service {
     ///
     /// # Errors
     /// See [`StartError`]; nothing is open or mounted then.
-    pub fn start(image: &Path, point: &Path, options: &ServeOptions) -> std::result::Result<Service, StartError> {
+    pub fn start(
+        image: &Path,
+        point: &Path,
+        options: &ServeOptions,
+    ) -> std::result::Result<Service, StartError> {
         let volume = crate::open(image, options.volume.clone()).map_err(StartError::Open)?;
         let mut mount_options = options.mount.clone();
         if mount_options.fsname.is_empty() {
@@ -61,8 +65,9 @@ impl Service {
                 return Err(StartError::Mount(e));
             }
         };
-        let news = News::open(image)
-            .inspect_err(|e| tracing::warn!("{}: nobody can be told when it is closed: {e}", image.display()));
+        let news = News::open(image).inspect_err(|e| {
+            tracing::warn!("{}: nobody can be told when it is closed: {e}", image.display())
+        });
         Ok(Service { image: image.into(), point: point.into(), volume, mount, news: news.ok() })
     }
 
