@@ -9,7 +9,7 @@ use media::MediaError;
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 
 /// How the space of an image file is taken from the file system that holds it.
@@ -68,6 +68,11 @@ fn set_size(file: &File, bytes: u64, how: Allocation) -> io::Result<Allocated> {
         file.set_len(bytes)?;
     }
     Ok(if how == Allocation::Full { Allocated::SparseInstead } else { Allocated::AsAsked })
+}
+
+/// Whether all space of an image file is taken.
+pub(crate) fn is_reserved(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.blocks() * 512 >= m.len())
 }
 
 /// Signatures of those who may own a device: name, offset, bytes.

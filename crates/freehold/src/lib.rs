@@ -55,7 +55,8 @@ pub fn medium(path: impl AsRef<Path>, read_only: bool) -> Result<Arc<dyn Media>>
     Ok(Arc::new(UringMedia::open(path, options)?))
 }
 
-/// Makes an empty volume in an image file or on a block device, of the medium's size. Everything on it is lost.
+/// Makes an empty volume in an image file or on a block device, of the medium's size. Everything on it is lost. An image whose
+/// space was reserved keeps it.
 ///
 /// # Errors
 /// `Exists` (there is a volume, or something else of value, see [`foreign_content`], and `force` is not set), `Invalid` (size, label),
@@ -65,7 +66,13 @@ pub fn mkfs(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<MkfsReport>
     if !options.force && foreign_content(path)?.is_some() {
         return Err(Error::Exists);
     }
-    block::mkfs(medium(path, false)?, options)
+    let reserved = image::is_reserved(path);
+    let report = block::mkfs(medium(path, false)?, options)?;
+    if reserved {
+        // The engine has discarded all of the medium, which gives the space of a file back.
+        create_image(path, report.bytes, Allocation::Full)?;
+    }
+    Ok(report)
 }
 
 /// Opens the volume in an image file or on a block device. After an unclean stop the log is taken over.

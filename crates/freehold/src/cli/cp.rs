@@ -13,7 +13,8 @@ use freehold::FileType;
 use indicatif::{HumanBytes, ProgressBar};
 use serde_json::json;
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -134,8 +135,8 @@ fn copy_all(
         if node.attr.kind == FileType::Directory && !args.recursive {
             bail!("{} is a directory; copy it with -r", from.show(&path));
         }
-        let to_path = match path.components().next_back() {
-            Some(std::path::Component::Normal(name)) if into => target_path.join(name),
+        let to_path = match own_name(&path) {
+            Some(name) if into => target_path.join(name),
             _ => target_path.clone(),
         };
         let follow = !args.recursive;
@@ -151,6 +152,12 @@ fn copy_all(
         copy.any(&path, &to_path, &node, follow)?;
     }
     Ok(done)
+}
+
+/// The name under which a source goes into a directory. "/", ".", ".." and what ends so stand for what is in them.
+fn own_name(path: &Path) -> Option<&OsStr> {
+    let bytes = path.as_os_str().as_bytes();
+    if bytes == b"." || bytes.ends_with(b"/.") { None } else { path.file_name() }
 }
 
 #[derive(Default)]
