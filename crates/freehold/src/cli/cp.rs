@@ -202,16 +202,18 @@ impl Copy<'_> {
             return self.dress(path, to, node);
         }
         // A regular file is overwritten where it is; anything else makes room.
+        let first = self.links.get(&node.identity()).filter(|_| attr.nlink > 1).cloned();
+        let both_regular = |old: &Node| old.attr.kind == FileType::Regular && attr.kind == FileType::Regular;
         if let Some(old) = old
-            && !(old.attr.kind == FileType::Regular && attr.kind == FileType::Regular && old.attr.nlink == 1)
+            && !(both_regular(&old) && old.attr.nlink == 1 && first.is_none())
         {
             self.to.unlink(to)?;
         }
+        if let Some(first) = first {
+            self.done.links += 1;
+            return self.to.link(&first, to);
+        }
         if attr.nlink > 1 {
-            if let Some(first) = self.links.get(&node.identity()) {
-                self.done.links += 1;
-                return self.to.link(first, to);
-            }
             self.links.insert(node.identity(), to.to_path_buf());
         }
         match attr.kind {
