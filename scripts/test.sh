@@ -8,7 +8,7 @@ steps=("$@")
 
 ./scripts/setup.sh cc:gcc git fusermount3:fuse3 mke2fs:e2fsprogs
 if ! command -v cargo >/dev/null 2>&1; then
-    echo "Rust is missing: see https://rustup.rs (the version of rust-toolchain.toml or later)" >&2
+    echo "Rust is missing: see https://rustup.rs (1.88 or later)" >&2
     exit 1
 fi
 

@@ -139,10 +139,11 @@ pub fn identity(path: impl AsRef<Path>) -> Result<(Superblock, u64)> {
         let mut block = vec![0; BLOCK_SIZE];
         for at in SUPERBLOCKS {
             let whole = size >= at.byte() + BLOCK_SIZE as u64;
-            if whole && file.read_exact_at(&mut block, at.byte()).is_ok() {
-                if let Some(sb) = superblock(&block, 0) {
-                    return Ok((Some(sb), size));
-                }
+            if whole
+                && file.read_exact_at(&mut block, at.byte()).is_ok()
+                && let Some(sb) = superblock(&block, 0)
+            {
+                return Ok((Some(sb), size));
             }
         }
         Ok((None, size))

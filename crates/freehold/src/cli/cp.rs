@@ -252,7 +252,7 @@ impl Copy<'_> {
     }
 
     fn content(&mut self, path: &Path, to: &Path, size: u64, follow: bool) -> anyhow::Result<()> {
-        if self.done.files % 64 == 0 {
+        if self.done.files.is_multiple_of(64) {
             self.bar.set_message(show::name(path.as_os_str().as_encoded_bytes()));
         }
         let mut source = self.from.open(path, follow)?;

@@ -46,8 +46,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let at = mount.point.display();
     let image = Path::new(&mount.source);
     let watch = Watch::new(image).ok();
-    // Only a mount without a server is asked whether it is dead: a server that hangs would not answer.
-    let dead = watch.is_none() && mounts::lock_holder(image).is_none() && mount.is_dead();
+    let dead = watch.is_none() && is_dead(&mount);
     let until = Instant::now() + Duration::from_secs(args.timeout);
     match unmount(&mount.point, args.force || dead) {
         Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
@@ -81,6 +80,19 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         ),
         Err(e) => bail!("{at} is unmounted, but {name} is not closed yet ({e}); the server goes on"),
     }
+}
+
+/// Whether nobody serves a mount. A server that holds the image but does not answer may be about to end: it gets a second.
+/// Only without a server is the mount itself asked, because one that hangs would not answer.
+fn is_dead(mount: &MountInfo) -> bool {
+    let until = Instant::now() + Duration::from_secs(1);
+    while mounts::lock_holder(Path::new(&mount.source)).is_some() {
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    mount.is_dead()
 }
 
 fn find(target: &Path) -> anyhow::Result<MountInfo> {
