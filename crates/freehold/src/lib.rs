@@ -1,1 +1,99 @@
+//! Freehold: a file system in user space, on an image file or a block device.
+//!
+//! This is the facade. Here, and nowhere else, concrete types are wired together: a medium ([`media::UringMedia`]), the
+//! block engine ([`Volume`]), the file API ([`Client`]) and the FUSE door ([`mount()`]). The command `freehold` is built on it.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let image = dir.path().join("disk.img");
+//! use freehold::{Allocation, Client, Cred, MkfsOptions, VolumeOptions};
+//!
+//! freehold::create_image(&image, 64 << 20, Allocation::Sparse)?;
+//! freehold::mkfs(&image, &MkfsOptions { label: "scratch".into(), ..MkfsOptions::default() })?;
+//!
+//! let volume = freehold::open(&image, VolumeOptions::default())?;
+//! let files = freehold::client(&volume, Cred::root()).blocking();
+//! files.mkdir("/notes", 0o755)?;
+//! files.write("/notes/today", "water the plants")?;
+//!
+//! // Durable when fsync returns; `Client::sync` does it for the whole volume.
+//! files.open("/notes/today", freehold::OpenOptions::new().read(true))?.fsync()?;
+//! assert_eq!(files.read("/notes/today")?, b"water the plants");
+//!
+//! // A clean stop: the next open need not look at the log.
+//! volume.close_blocking()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The same calls are async on the [`Client`] itself. One process owns an open volume: a second open of the image fails
+//! with `EBUSY` until the first one closed it or its process ended.
 
+mod image;
+pub mod mounts;
+pub mod options;
+pub mod service;
+
+pub use block::{Counters, MkfsOptions, MkfsReport, OpenOptions as VolumeOptions, Volume};
+pub use fs::{
+    Attr, Blocking, Client, Cred, Error, File, FileSystem, FileType, OpenOptions, Result, StatFs, Time,
+};
+pub use fuse::{Mount, MountOptions};
+pub use image::{Allocated, Allocation, create_image, foreign_content, identity};
+use media::{Media, UringMedia};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Opens the medium at `path`, an image file or a block device, by io_uring with direct I/O where there is such.
+///
+/// # Errors
+/// `Media`: it does not exist, must not be opened, somebody else uses it (`EBUSY`).
+pub fn medium(path: impl AsRef<Path>, read_only: bool) -> Result<Arc<dyn Media>> {
+    let options = media::uring::Options { read_only, ..Default::default() };
+    Ok(Arc::new(UringMedia::open(path, options)?))
+}
+
+/// Makes an empty volume in an image file or on a block device, of the medium's size. Everything on it is lost. An image whose
+/// space was reserved keeps it.
+///
+/// # Errors
+/// `Exists` (there is a volume, or something else of value, see [`foreign_content`], and `force` is not set), `Invalid` (size, label),
+/// `Media`.
+pub fn mkfs(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<MkfsReport> {
+    let path = path.as_ref();
+    if !options.force && foreign_content(path)?.is_some() {
+        return Err(Error::Exists);
+    }
+    let reserved = image::is_reserved(path);
+    let report = block::mkfs(medium(path, false)?, options)?;
+    if reserved {
+        // The engine has discarded all of the medium, which gives the space of a file back.
+        create_image(path, report.bytes, Allocation::Full)?;
+    }
+    Ok(report)
+}
+
+/// Opens the volume in an image file or on a block device. After an unclean stop the log is taken over.
+///
+/// # Errors
+/// `NotAVolume`, `Corrupt`, `Media` (`EBUSY`: another process has it open), `Busy` (`read_only`, and the log of an unclean stop
+/// would have to be written home first).
+pub fn open(path: impl AsRef<Path>, options: VolumeOptions) -> Result<Volume> {
+    let medium = medium(path, options.read_only)?;
+    Volume::open(medium, options)
+}
+
+/// A user of an open volume, with these credentials, in its root directory.
+pub fn client(volume: &Volume, cred: Cred) -> Client<Volume> {
+    Client::new(Arc::new(volume.clone()), cred)
+}
+
+/// Mounts an open volume at the directory `at` by FUSE, served by threads of this process. Returns when it can be used.
+///
+/// # Errors
+/// As [`fuse::mount`]. After an error nothing is mounted, and the volume is still open.
+pub fn mount(volume: &Volume, at: impl AsRef<Path>, options: MountOptions) -> io::Result<Mount> {
+    fuse::mount(Arc::new(volume.clone()), at.as_ref(), options)
+}

@@ -281,6 +281,16 @@ impl Mount {
         Ok(())
     }
 
+    /// As [`Mount::unmount`], even if files are open: calls on them fail from then on.
+    ///
+    /// # Errors
+    /// Those of umount(2) but `EBUSY`.
+    pub fn unmount_now(&self) -> io::Result<()> {
+        self.detach(true)?;
+        self.wait();
+        Ok(())
+    }
+
     fn detach(&self, force: bool) -> io::Result<()> {
         let mut attached = self.attached.lock();
         let Some(it) = &*attached else { return Ok(()) };

@@ -1,0 +1,129 @@
+//! What `mount` and `serve` share: signals, the loop of a server, and telling whoever started it that it is ready.
+
+use super::explain;
+use anyhow::{Context, bail};
+use freehold::service::Service;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// How long a stopping server waits for files that are still open.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The signals that stop a server. They are blocked in all threads and taken by one.
+pub struct Signals(libc::sigset_t);
+
+impl Signals {
+    /// Blocks SIGTERM and SIGINT, and ignores SIGHUP and SIGPIPE. Must be called before threads are started.
+    pub fn block() -> Signals {
+        // SAFETY: the set is initialised by sigemptyset before it is used, and SIG_IGN is a valid disposition.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            libc::sigaddset(&mut set, libc::SIGTERM);
+            libc::sigaddset(&mut set, libc::SIGINT);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+            libc::signal(libc::SIGHUP, libc::SIG_IGN);
+            libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+            Signals(set)
+        }
+    }
+
+    fn wait(&self) -> i32 {
+        let mut signal = 0;
+        // SAFETY: both pointers are to valid, initialised variables.
+        while unsafe { libc::sigwait(&self.0, &mut signal) } != 0 {}
+        signal
+    }
+}
+
+enum Event {
+    Signal(i32),
+    Ended(usize, freehold::Result<()>),
+}
+
+/// Serves until every mount is gone. SIGTERM and SIGINT unmount all; files that are open after a few seconds lose their mount.
+///
+/// # Errors
+/// Names the volumes that could not be closed cleanly.
+pub fn serve(services: Vec<Service>, signals: Signals) -> anyhow::Result<()> {
+    let services: Vec<Arc<Service>> = services.into_iter().map(Arc::new).collect();
+    let (tx, events) = mpsc::channel();
+    for (i, service) in services.iter().enumerate() {
+        let (service, tx) = (service.clone(), tx.clone());
+        std::thread::Builder::new()
+            .name("freehold-finish".into())
+            .spawn(move || {
+                let ended = service.finish();
+                drop(service);
+                let _ = tx.send(Event::Ended(i, ended));
+            })
+            .context("cannot start a thread")?;
+    }
+    std::thread::Builder::new()
+        .name("freehold-signal".into())
+        .spawn(move || while tx.send(Event::Signal(signals.wait())).is_ok() {})
+        .context("cannot start a thread")?;
+    let mut services: Vec<Option<Arc<Service>>> = services.into_iter().map(Some).collect();
+    let mut failed = Vec::new();
+    while services.iter().any(Option::is_some) {
+        match events.recv()? {
+            Event::Signal(signal) => {
+                tracing::info!("stopping (signal {signal})");
+                notify("STOPPING=1");
+                for service in services.iter().flatten() {
+                    if let Err(e) = service.stop(PATIENCE) {
+                        tracing::error!("cannot unmount {}: {e}", service.point().display());
+                    }
+                }
+            }
+            Event::Ended(i, ended) => {
+                let Some(service) = services[i].take() else { continue };
+                let image = service.image();
+                match ended {
+                    Ok(()) => tracing::info!("{}: closed", image.display()),
+                    Err(e) => {
+                        let why = format!("{:#}", explain::volume(e, image));
+                        tracing::error!("{why}");
+                        failed.push(why);
+                    }
+                }
+            }
+        }
+    }
+    if !failed.is_empty() {
+        bail!("not closed cleanly: {}", failed.join("; "));
+    }
+    Ok(())
+}
+
+/// Tells systemd (or whoever set NOTIFY_SOCKET) how the server stands.
+pub fn notify(state: &str) {
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let bytes = name.as_encoded_bytes();
+    let address = match bytes.strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(&name),
+    };
+    let sent = address.and_then(|a| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &a));
+    if let Err(e) = sent {
+        tracing::warn!("cannot notify {}: {e}", name.display());
+    }
+}
+
+/// Says `text` on standard output, to the process that started this one, and closes that.
+///
+/// # Errors
+/// Nobody listens any more.
+pub fn report(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    let null = std::fs::File::options().write(true).open("/dev/null")?;
+    // SAFETY: both are open descriptors; standard output goes on as /dev/null.
+    unsafe { libc::dup2(null.as_raw_fd(), 1) };
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! `freehold mount`: serves one volume, in a process of its own.
+//!
+//! In the background means: this program starts itself again in a session of its own and waits for a line on that one's
+//! standard output: [`READY`], or why it did not work.
+
+use super::daemon::{self, Signals};
+use super::{explain, log};
+use anyhow::{Context, anyhow, bail};
+use freehold::mounts;
+use freehold::options::ServeOptions;
+use freehold::service::Service;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const READY: &str = "ready";
+
+/// Serve a volume at a directory, for all programs (FUSE)
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  freehold mount disk.img /mnt                          in the background; returns when /mnt is ready
+  freehold mount disk.img /mnt -o noatime,cache=1g
+  freehold mount /dev/nvme1n1 /data -o ro
+  freehold mount --foreground disk.img /mnt             until ctrl-C or SIGTERM
+  freehold umount /mnt
+
+In /etc/fstab (after make install):
+  /srv/disk.img  /data  freehold  noatime,nofail  0  0
+
+Options (-o), separated by commas:
+  ro, noatime, noexec, suid, dev, sync, dirsync         as for other file systems
+  allow_other, noallow_other                            may other users enter? [root: yes]
+  cache=SIZE                                            page cache of the engine [256m]
+  dirty=SIZE, dirty_age=SECONDS                         what may be unwritten, and how long [96m, 5]
+  discard                                               tell the device what is free
+  writeback, timeout=SECONDS, max_read=, max_write=,
+  read_ahead=, threads=, shared, auto_unmount, fsname=  details of FUSE, see crates/fuse")]
+pub struct Args {
+    /// Image file or block device
+    #[arg(value_name = "IMAGE|DEVICE")]
+    image: PathBuf,
+    /// Where: an existing directory
+    dir: PathBuf,
+    /// Options, see below
+    #[arg(short, long = "options", value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Stay in the foreground, with messages on the terminal
+    #[arg(long, short = 'F')]
+    foreground: bool,
+    /// Append messages to this file (in the background: instead of syslog)
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Ignore options that are not understood
+    #[arg(long, short)]
+    sloppy: bool,
+    /// This is the server, started by another `freehold mount`
+    #[arg(long, hide = true)]
+    server: bool,
+}
+
+impl Args {
+    /// What mount(8) asks its helper for.
+    pub fn from_helper(image: PathBuf, dir: PathBuf, options: Vec<String>, sloppy: bool) -> Args {
+        Args { image, dir, options, foreground: false, log: None, sloppy, server: false }
+    }
+}
+
+pub fn run(args: Args) -> anyhow::Result<()> {
+    // Wrong options are found before anything is started.
+    let options = ServeOptions::parse(args.options.iter().map(String::as_str), args.sloppy)
+        .map_err(|e| anyhow!("{e} (see freehold mount --help)"))?;
+    if args.server {
+        let Err(e) = serve(&args, &options) else { return Ok(()) };
+        let _ = daemon::report(&format!("{e:#}"));
+        return Err(e);
+    }
+    check_place(&args.dir)?;
+    if args.foreground { serve(&args, &options) } else { start(&args) }
+}
+
+/// Refuses places where a mount would be a mistake.
+fn check_place(dir: &Path) -> anyhow::Result<()> {
+    let Some(m) = mounts::at(dir).unwrap_or(None) else { return Ok(()) };
+    if m.is_freehold() {
+        let (at, source) = (dir.display(), m.source.display());
+        if m.is_dead() {
+            return Err(explain::dead(dir));
+        }
+        bail!("{source} is mounted at {at} already. Stop it with: freehold umount {at}");
+    }
+    Ok(())
+}
+
+fn serve(args: &Args, options: &ServeOptions) -> anyhow::Result<()> {
+    let signals = Signals::block();
+    match (&args.log, args.server) {
+        (Some(file), _) => log::to_file(file)?,
+        (None, true) => log::to_syslog(),
+        (None, false) => log::to_terminal("info"),
+    }
+    let (image, dir) = (&args.image, &args.dir);
+    let service = Service::start(image, dir, options).map_err(|e| explain::start(e, image, dir))?;
+    tracing::info!("{} is served at {}", image.display(), dir.display());
+    if args.server && daemon::report(READY).is_err() {
+        // Whoever asked for it has gone.
+        service.stop(std::time::Duration::ZERO)?;
+    }
+    daemon::notify("READY=1");
+    daemon::serve(vec![service], signals)
+}
+
+fn start(args: &Args) -> anyhow::Result<()> {
+    let absolute = |p: &Path| std::path::absolute(p).with_context(|| format!("{}", p.display()));
+    let (mut ours, theirs) = std::io::pipe().context("cannot make a pipe")?;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("freehold").arg("mount").arg("--server");
+    if let Some(file) = &args.log {
+        command.arg("--log").arg(absolute(file)?);
+    }
+    command.args(args.sloppy.then_some("--sloppy"));
+    for options in &args.options {
+        command.arg("-o").arg(options);
+    }
+    command.arg("--").arg(absolute(&args.image)?).arg(absolute(&args.dir)?);
+    command.current_dir("/").stdin(Stdio::null()).stdout(theirs).stderr(Stdio::null());
+    // SAFETY: setsid and close_range are async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            libc::setsid();
+            // What a shell or a test left open must not live as long as the mount.
+            libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+            Ok(())
+        });
+    }
+    let mut child = command.spawn().context("cannot start the server")?;
+    drop(command);
+    let mut said = String::new();
+    ours.read_to_string(&mut said).context("cannot hear from the server")?;
+    if said == READY {
+        return Ok(());
+    }
+    let status = child.wait().context("cannot wait for the server")?;
+    if said.is_empty() {
+        bail!("the server ended before it was ready ({status}); try --foreground to see more");
+    }
+    bail!("{said}")
+}

@@ -1,0 +1,67 @@
+//! The command `freehold`. Each subcommand is a module of `cli` (or a module of its own, when it is large) with `Args` and `run`.
+//!
+//! Called by another name (`mount.freehold`, `umount.fuse.freehold`, `mkfs.freehold`) it is the helper which mount(8), umount(8)
+//! and mkfs(8) look for: see `cli::helper`.
+
+mod cli;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// A file system in user space, on an image file or a block device
+#[derive(Parser)]
+#[command(name = "freehold", version, max_term_width = 100, propagate_version = true)]
+#[command(after_help = "\
+Examples:
+  freehold mkfs disk.img --size 8G        make a volume in an image file
+  freehold mount disk.img /mnt            serve it at /mnt, in the background
+  freehold umount /mnt                    stop that, and wait until the volume is closed
+  freehold cp -r src disk.img:/src        copy into an image that is not mounted
+  freehold serve --config volumes.toml    serve many volumes in one process
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+Set FREEHOLD_LOG=debug (or info, warn, error) to see more or less of what happens inside.")]
+struct Freehold {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Mkfs(cli::mkfs::Args),
+    Mount(cli::mount::Args),
+    Umount(cli::umount::Args),
+    Serve(cli::serve::Args),
+    Df(cli::df::Args),
+    Ls(cli::ls::Args),
+    Cp(cli::cp::Args),
+    Cat(cli::cat::Args),
+    // A new subcommand: its `Args` here, its `run` in `main`.
+}
+
+fn main() -> ExitCode {
+    // Writing to a closed pipe ends the program quietly, as it does other commands.
+    // SAFETY: no other thread runs yet, and the default action is a valid disposition.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    let mut words: Vec<_> = std::env::args_os().collect();
+    if let Some(done) = cli::helper::called_by_other_name(&mut words) {
+        return done;
+    }
+    let done = match Freehold::parse_from(words).command {
+        Command::Mkfs(args) => cli::mkfs::run(args),
+        Command::Mount(args) => cli::mount::run(args),
+        Command::Umount(args) => cli::umount::run(args),
+        Command::Serve(args) => cli::serve::run(args),
+        Command::Df(args) => cli::df::run(args),
+        Command::Ls(args) => cli::ls::run(args),
+        Command::Cp(args) => cli::cp::run(args),
+        Command::Cat(args) => cli::cat::run(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("freehold: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

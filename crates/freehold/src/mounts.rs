@@ -1,0 +1,210 @@
+//! What the kernel says about mounts and about who uses an image: `/proc/self/mountinfo` and `/proc/locks`.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// One line of `/proc/self/mountinfo`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountInfo {
+    /// `major:minor` of what is mounted.
+    pub device: String,
+    /// Where.
+    pub point: PathBuf,
+    /// Type, for FUSE with the subtype: `fuse.freehold`.
+    pub kind: String,
+    /// The source, for Freehold the image or device.
+    pub source: OsString,
+}
+
+impl MountInfo {
+    /// Whether Freehold serves it.
+    pub fn is_freehold(&self) -> bool {
+        self.kind == "fuse.freehold"
+    }
+
+    /// Whether it answers. Dead mounts, whose server was killed, give `ENOTCONN`.
+    pub fn is_dead(&self) -> bool {
+        let dead = |e: io::Error| matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED));
+        std::fs::symlink_metadata(&self.point).err().is_some_and(dead)
+            || rustix::fs::statvfs(&self.point).err().is_some_and(|e| dead(e.into()))
+    }
+}
+
+/// All mounts of this process's namespace, in the order in which they were made.
+pub fn list() -> io::Result<Vec<MountInfo>> {
+    Ok(std::fs::read("/proc/self/mountinfo")?.split(|&b| b == b'\n').filter_map(parse).collect())
+}
+
+/// Fields: id, parent, major:minor, root, mount point, options, optional fields, "-", type, source, options.
+fn parse(line: &[u8]) -> Option<MountInfo> {
+    let mut fields = line.split(|&b| b == b' ');
+    let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
+    let point = unescape(fields.nth(1)?);
+    fields.by_ref().find(|f| *f == b"-")?;
+    let kind = String::from_utf8(fields.next()?.to_vec()).ok()?;
+    Some(MountInfo { device, point: point.into(), kind, source: unescape(fields.next()?) })
+}
+
+/// Undoes the octal escapes of mountinfo.
+fn unescape(text: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, tail @ ..] = rest {
+        let digits = tail.get(..3).and_then(|d| std::str::from_utf8(d).ok());
+        match digits.filter(|_| *first == b'\\').and_then(|d| u8::from_str_radix(d, 8).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                rest = &tail[3..];
+            }
+            None => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    OsString::from_vec(out)
+}
+
+/// A path with its symlinks resolved, where the last component may be a mount that does not answer: it is not touched.
+pub fn resolve(path: &Path) -> io::Result<PathBuf> {
+    let absolute = std::path::absolute(path)?;
+    match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => Ok(std::fs::canonicalize(parent)?.join(name)),
+        _ => std::fs::canonicalize(path),
+    }
+}
+
+/// The mount that is on top at `path` exactly.
+pub fn at(path: &Path) -> io::Result<Option<MountInfo>> {
+    let all = list()?;
+    let find = |path: &Path| all.iter().rev().find(|m| m.point == path).cloned();
+    if let Some(found) = find(&resolve(path)?) {
+        return Ok(Some(found));
+    }
+    // A symlink to a mount point. What does not answer is no symlink.
+    match std::fs::canonicalize(path) {
+        Ok(whole) => Ok(find(&whole)),
+        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Mounts of an image or device: those of Freehold that name it as their source, and for a block device those of any
+/// file system on it.
+pub fn of_image(image: &Path) -> io::Result<Vec<MountInfo>> {
+    let meta = std::fs::metadata(image)?;
+    let path = std::fs::canonicalize(image)?;
+    let is_block = meta.mode() & libc::S_IFMT == libc::S_IFBLK;
+    let number = format!("{}:{}", libc::major(meta.rdev()), libc::minor(meta.rdev()));
+    let same_device = |source: &OsStr| {
+        is_block
+            && source.as_bytes().starts_with(b"/")
+            && std::fs::metadata(source)
+                .is_ok_and(|m| m.mode() & libc::S_IFMT == libc::S_IFBLK && m.rdev() == meta.rdev())
+    };
+    Ok(list()?
+        .into_iter()
+        .filter(|m| {
+            m.source == path.as_os_str() || (is_block && m.device == number) || same_device(&m.source)
+        })
+        .collect())
+}
+
+/// A process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// Its command line, shortened, or its name.
+    pub command: String,
+}
+
+impl Process {
+    fn new(pid: u32) -> Process {
+        let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words = words.split(|&b| b == 0).filter(|w| !w.is_empty()).map(String::from_utf8_lossy);
+        let mut command = words.collect::<Vec<_>>().join(" ");
+        if command.is_empty() {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            command = format!("[{}]", name.trim());
+        }
+        if command.chars().count() > 120 {
+            command = command.chars().take(117).chain("...".chars()).collect();
+        }
+        Process { pid, command }
+    }
+}
+
+impl std::fmt::Display for Process {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "process {} ({})", self.pid, self.command)
+    }
+}
+
+/// Who holds the lock on an image, as far as `/proc/locks` tells (not across containers).
+pub fn lock_holder(image: &Path) -> Option<Process> {
+    let meta = std::fs::metadata(image).ok()?;
+    let (major, minor) = (libc::major(meta.dev()), libc::minor(meta.dev()));
+    let file = format!("{major:02x}:{minor:02x}:{}", meta.ino());
+    let table = std::fs::read_to_string("/proc/locks").ok()?;
+    let line = table.lines().find(|l| l.contains("FLOCK") && l.split(' ').any(|w| w == file))?;
+    // "1: FLOCK  ADVISORY  WRITE 4711 fe:00:12345 0 EOF"
+    let pid = line.split_whitespace().nth(4)?.parse().ok()?;
+    Some(Process::new(pid))
+}
+
+/// Processes that keep a mount busy: with an open file, a mapping, a program or a current directory below it.
+pub fn users(mount: &MountInfo) -> Vec<Process> {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = processes.flatten().filter_map(|p| p.file_name().to_str()?.parse::<u32>().ok());
+    let mut found: Vec<Process> = pids.filter(|pid| uses(*pid, &mount.point)).map(Process::new).collect();
+    found.sort_by_key(|p| p.pid);
+    found
+}
+
+fn uses(pid: u32, point: &Path) -> bool {
+    let root = PathBuf::from(format!("/proc/{pid}"));
+    let links = ["cwd", "root", "exe"].map(|n| root.join(n));
+    let files = std::fs::read_dir(root.join("fd")).into_iter().flatten().flatten().map(|e| e.path());
+    // Links are read, never followed: following them could wait for the mount.
+    links.into_iter().chain(files).any(|l| std::fs::read_link(l).is_ok_and(|to| to.starts_with(point)))
+        || std::fs::read(root.join("maps")).is_ok_and(|maps| {
+            maps.split(|&b| b == b'\n').any(|line| {
+                let at = line.iter().position(|&b| b == b'/').unwrap_or(line.len());
+                Path::new(OsStr::from_bytes(&line[at..])).starts_with(point)
+            })
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_mountinfo() {
+        let line =
+            b"36 35 0:42 / /mnt/a\\040b rw,noatime master:1 - fuse.freehold /srv/x\\054y.img rw,user_id=0";
+        let m = parse(line).unwrap();
+        assert_eq!((m.device.as_str(), m.kind.as_str()), ("0:42", "fuse.freehold"));
+        assert_eq!(
+            (m.point.as_path(), m.source.as_os_str()),
+            (Path::new("/mnt/a b"), OsStr::new("/srv/x,y.img"))
+        );
+        assert!(m.is_freehold() && parse(b"").is_none());
+    }
+
+    #[test]
+    fn the_root_is_mounted_and_locks_are_found() {
+        assert!(at(Path::new("/")).unwrap().is_some());
+        let dir = tempfile::tempdir().unwrap();
+        assert!(at(dir.path()).unwrap().is_none());
+        let path = dir.path().join("image");
+        let file = std::fs::File::create(&path).unwrap();
+        assert_eq!(lock_holder(&path), None);
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+        assert_eq!(lock_holder(&path).map(|p| p.pid), Some(std::process::id()));
+    }
+}

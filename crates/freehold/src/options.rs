@@ -1,0 +1,152 @@
+//! What follows `-o`: the door's options ([`fuse::MountOptions`]) and those of the engine, in one list.
+
+use crate::VolumeOptions;
+use fuse::MountOptions;
+use std::time::Duration;
+
+/// Options of a served volume.
+#[derive(Clone)]
+pub struct ServeOptions {
+    /// How the volume is opened.
+    pub volume: VolumeOptions,
+    /// How it is mounted. `fsname` is empty unless it was given; the service then puts the image's path there.
+    pub mount: MountOptions,
+}
+
+impl ServeOptions {
+    /// Parses words separated by commas, later ones winning. Beside those of [`MountOptions::parse`]:
+    /// `cache=` (bytes of the page cache), `dirty=` (most bytes not yet written), `dirty_age=` (seconds until changes are
+    /// durable by themselves), `engine_read_ahead=` (bytes), `discard`, `nodiscard`. `ro` holds for volume and mount.
+    /// Sizes take the suffixes k, m, g, t.
+    ///
+    /// With `sloppy` (mount -s) unknown words are left out.
+    ///
+    /// # Errors
+    /// A sentence that names the word that is not understood or whose value is wrong.
+    pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>, sloppy: bool) -> Result<ServeOptions, String> {
+        let mount = MountOptions { fsname: String::new(), ..MountOptions::default() };
+        let mut all = ServeOptions { volume: VolumeOptions::default(), mount };
+        for word in texts.into_iter().flat_map(|t| t.split(',')).map(str::trim).filter(|w| !w.is_empty()) {
+            match all.set(word) {
+                Err(e) if !(sloppy && e.contains("unknown")) => return Err(e),
+                _ => {}
+            }
+        }
+        let v = &mut all.volume;
+        v.read_only = all.mount.read_only;
+        // The engine wants at most half of the cache to be dirty.
+        v.dirty_bytes_max = v.dirty_bytes_max.min(v.cache_bytes / 2);
+        Ok(all)
+    }
+
+    fn set(&mut self, word: &str) -> Result<(), String> {
+        let (key, value) = word.split_once('=').unwrap_or((word, ""));
+        let bytes = |least: u64, most: u64| {
+            let size = parse_size(value).map_err(|e| format!("option '{word}': {e}"))?;
+            if !(least..=most).contains(&size) {
+                let (least, most) = (format_size(least), format_size(most));
+                return Err(format!("option '{word}': expected a size from {least} to {most}"));
+            }
+            Ok(size as usize)
+        };
+        let v = &mut self.volume;
+        match key {
+            "cache" => v.cache_bytes = bytes(8 << 20, 1 << 40)?,
+            "dirty" => v.dirty_bytes_max = bytes(1 << 20, 1 << 40)?,
+            "engine_read_ahead" => v.read_ahead_max = bytes(0, 1 << 30)?,
+            "dirty_age" => {
+                let seconds = value.parse().ok().filter(|s| (0.01..=3600.0).contains(s));
+                let wrong = || format!("option '{word}': expected seconds from 0.01 to 3600");
+                v.dirty_age_max = Duration::from_secs_f64(seconds.ok_or_else(wrong)?);
+            }
+            "discard" if value.is_empty() => v.discard = true,
+            "nodiscard" if value.is_empty() => v.discard = false,
+            _ => return self.mount.set(word),
+        }
+        Ok(())
+    }
+}
+
+/// Reads a size: a number, with a fraction if you like, and a suffix k, m, g or t (powers of 1024; `KiB`, `MB`, ... mean the
+/// same).
+///
+/// # Errors
+/// A sentence that says what a size looks like.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("'{text}' is not a size; write it as in 512m, 8G or 1.5t");
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit = unit.trim().to_ascii_lowercase();
+    let shift = match unit.strip_suffix("ib").or(unit.strip_suffix('b')).unwrap_or(&unit) {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        _ => return Err(wrong()),
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(1 << shift).ok_or_else(wrong);
+    }
+    let bytes = number.parse::<f64>().map_err(|_| wrong())? * (1u64 << shift) as f64;
+    if bytes < (1u64 << 60) as f64 { Ok(bytes as u64) } else { Err(wrong()) }
+}
+
+/// A size for people: `1.5 GiB`.
+pub fn format_size(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut unit = 0;
+    let mut value = bytes as f64;
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 || value.fract() == 0.0 {
+        format!("{value} {}", UNITS[unit])
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("512", 512),
+            ("4k", 4096),
+            ("8G", 8 << 30),
+            ("1.5GiB", 3 << 29),
+            ("2TB", 2 << 40),
+            ("7 MiB", 7 << 20),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for bad in ["", "g", "8x", "-1", "1e9", "99999999999g", "1.2.3m", "."] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+        assert_eq!(format_size(1023), "1023 B");
+        assert_eq!(format_size(3 << 29), "1.5 GiB");
+        assert_eq!(format_size(8 << 30), "8 GiB");
+        assert_eq!(format_size((1 << 30) - 1), "1.0 GiB");
+    }
+
+    #[test]
+    fn options_of_both_sides() {
+        let o =
+            ServeOptions::parse(["ro,cache=64m,dirty=60m", "noatime,discard,dirty_age=0.5"], false).unwrap();
+        assert!(o.volume.read_only && o.mount.read_only && o.mount.noatime && o.volume.discard);
+        assert_eq!((o.volume.cache_bytes, o.volume.dirty_bytes_max), (64 << 20, 32 << 20));
+        assert_eq!(o.volume.dirty_age_max, Duration::from_millis(500));
+        assert!(o.mount.fsname.is_empty());
+        for bad in ["wibble", "cache", "cache=1", "discard=2", "dirty_age=nan", "cache=x", "colour=red"] {
+            let e = ServeOptions::parse([bad], false).err().unwrap();
+            assert!(e.contains(bad.split('=').next().unwrap()), "{e}");
+        }
+        assert!(ServeOptions::parse(["wibble,colour=red,ro"], true).is_ok_and(|o| o.volume.read_only));
+        assert!(ServeOptions::parse(["cache=1"], true).is_err());
+    }
+}

@@ -1,0 +1,251 @@
+//! A volume in service: open, mounted, and closed when the mount ends, whoever ended it.
+//!
+//! Life: [`Service::start`] opens and mounts; [`Service::finish`], on a thread that may wait, returns when the mount is gone and
+//! the volume is closed; [`Service::stop`], from any other thread, makes the mount go.
+//!
+//! # Who wants to know when the image is free again
+//! umount(2) returns before the volume behind a FUSE mount is closed. So each service listens on a Unix socket in the abstract
+//! namespace, named after the image; [`Watch`] connects to it before unmounting and reads how the volume was closed. Nothing
+//! is accepted over it. Without the socket (another network namespace) there is still the lock on the image.
+//!
+//! Tested in `tests/mount.rs`.
+
+use crate::options::ServeOptions;
+use crate::{Error, Mount, Result, Volume};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Why a volume could not be put into service.
+#[derive(Debug)]
+pub enum StartError {
+    /// The volume could not be opened.
+    Open(Error),
+    /// It was opened, but could not be mounted; it is closed again.
+    Mount(io::Error),
+}
+
+/// An open and mounted volume.
+pub struct Service {
+    image: PathBuf,
+    point: PathBuf,
+    volume: Volume,
+    mount: Mount,
+    news: Option<News>,
+}
+
+impl Service {
+    /// Opens the volume in `image` and mounts it at `point`.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing is open or mounted then.
+    pub fn start(
+        image: &Path,
+        point: &Path,
+        options: &ServeOptions,
+    ) -> std::result::Result<Service, StartError> {
+        let volume = crate::open(image, options.volume.clone()).map_err(StartError::Open)?;
+        let mut mount_options = options.mount.clone();
+        if mount_options.fsname.is_empty() {
+            let path = std::fs::canonicalize(image).unwrap_or_else(|_| image.to_path_buf());
+            mount_options.fsname = path.to_string_lossy().into_owned();
+        }
+        let mount = match crate::mount(&volume, point, mount_options) {
+            Ok(mount) => mount,
+            Err(e) => {
+                if let Err(close) = volume.close_blocking() {
+                    tracing::error!("{}: {close}", image.display());
+                }
+                return Err(StartError::Mount(e));
+            }
+        };
+        let news = News::open(image).inspect_err(|e| {
+            tracing::warn!("{}: nobody can be told when it is closed: {e}", image.display())
+        });
+        Ok(Service { image: image.into(), point: point.into(), volume, mount, news: news.ok() })
+    }
+
+    /// The image or device.
+    pub fn image(&self) -> &Path {
+        &self.image
+    }
+
+    /// Where it is mounted.
+    pub fn point(&self) -> &Path {
+        &self.point
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    /// Unmounts. When files are still open after `patience`, they lose their mount: calls on them fail from then on.
+    ///
+    /// # Errors
+    /// Those of umount(2); it is still mounted then.
+    pub fn stop(&self, patience: Duration) -> io::Result<()> {
+        let until = Instant::now() + patience;
+        loop {
+            match self.mount.unmount() {
+                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {}
+                other => return other,
+            }
+            if Instant::now() >= until {
+                tracing::warn!("{}: still in use, unmounting all the same", self.point.display());
+                return self.mount.unmount_now();
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until the mount is gone, then closes the volume.
+    ///
+    /// # Errors
+    /// Those of [`Volume::close`]: what was not synced may be lost, and the next open will take over the log.
+    pub fn finish(&self) -> Result<()> {
+        self.mount.wait();
+        let closed = self.volume.close_blocking();
+        if let Some(news) = &self.news {
+            news.tell(&closed);
+        }
+        closed
+    }
+}
+
+/// The name of the socket: device and inode number of the image, or the number of the device.
+fn address(image: &Path) -> io::Result<SocketAddr> {
+    let meta = std::fs::metadata(image)?;
+    let name = match meta.mode() & libc::S_IFMT == libc::S_IFBLK {
+        true => format!("freehold-device-{}", meta.rdev()),
+        false => format!("freehold-image-{}-{}", meta.dev(), meta.ino()),
+    };
+    SocketAddr::from_abstract_name(name)
+}
+
+/// Most watchers at a time; anybody may connect, so there must be a limit.
+const WATCHERS: usize = 64;
+const CLOSED: &str = "closed";
+
+struct News {
+    address: SocketAddr,
+    watchers: Arc<Mutex<Vec<UnixStream>>>,
+    over: Arc<AtomicBool>,
+}
+
+impl News {
+    fn open(image: &Path) -> io::Result<News> {
+        let address = address(image)?;
+        let listener = UnixListener::bind_addr(&address)?;
+        let (watchers, over) = (Arc::<Mutex<Vec<UnixStream>>>::default(), Arc::<AtomicBool>::default());
+        let news = News { address, watchers: watchers.clone(), over: over.clone() };
+        std::thread::Builder::new().name("freehold-news".into()).spawn(move || {
+            for stream in listener.incoming() {
+                if over.load(Ordering::Acquire) {
+                    return;
+                }
+                let Ok(stream) = stream else {
+                    std::thread::sleep(Duration::from_millis(10));
+                    continue;
+                };
+                let mut watchers = watchers.lock().unwrap_or_else(|e| e.into_inner());
+                if watchers.len() >= WATCHERS {
+                    watchers.remove(0);
+                }
+                // The greeting says that this watcher is on the list.
+                if (&stream).write_all(b"serving\n").is_ok() {
+                    watchers.push(stream);
+                }
+            }
+        })?;
+        Ok(news)
+    }
+
+    fn tell(&self, closed: &Result<()>) {
+        let text = match closed {
+            Ok(()) => CLOSED.to_string(),
+            Err(e) => e.to_string(),
+        };
+        for mut stream in self.watchers.lock().unwrap_or_else(|e| e.into_inner()).drain(..) {
+            let _ = stream.set_nonblocking(true);
+            let _ = stream.write_all(text.as_bytes());
+        }
+    }
+}
+
+impl Drop for News {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+        // Wakes the thread, which then lets go of the name.
+        let _ = UnixStream::connect_addr(&self.address);
+    }
+}
+
+/// How a service ended, as far as it could be seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The volume was closed cleanly.
+    Closed,
+    /// The server said what went wrong.
+    Failed(String),
+    /// The server ended without a word: it was killed.
+    Died,
+}
+
+/// Watches the service of an image from another process.
+pub struct Watch(UnixStream);
+
+impl Watch {
+    /// Connects to whoever serves `image`.
+    ///
+    /// # Errors
+    /// `ConnectionRefused` when nobody can be reached; `PermissionDenied` when the socket belongs to somebody else than root
+    /// or this user, whose word counts nothing.
+    pub fn new(image: &Path) -> io::Result<Watch> {
+        let mut stream = UnixStream::connect_addr(&address(image)?)?;
+        // SAFETY: geteuid has no preconditions.
+        if !matches!(peer_uid(&stream)?, uid if uid == 0 || uid == unsafe { libc::geteuid() }) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        let mut greeting = [0; 8];
+        stream.read_exact(&mut greeting)?;
+        Ok(Watch(stream))
+    }
+
+    /// Waits for the end of the service, at most `patience`.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the time is over.
+    pub fn wait(mut self, patience: Duration) -> io::Result<Ended> {
+        self.0.set_read_timeout(Some(patience))?;
+        let mut text = String::new();
+        match self.0.read_to_string(&mut text) {
+            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Ok(Ended::Died),
+            Err(e) => return Err(e),
+            Ok(_) => {}
+        }
+        Ok(match text.as_str() {
+            "" => Ended::Died,
+            CLOSED => Ended::Closed,
+            _ => Ended::Failed(text),
+        })
+    }
+}
+
+fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
+    let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the pointers are to a ucred and its length, which live during the call.
+    let rc = unsafe {
+        let to = (&raw mut cred).cast();
+        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut len)
+    };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(cred.uid) }
+}

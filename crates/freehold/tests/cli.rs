@@ -1,0 +1,191 @@
+//! The command on images that nobody serves: mkfs, df, ls, cp, cat, and what it says when something is wrong.
+
+mod common;
+
+use common::{Place, describe, make_tree};
+use std::os::unix::fs::MetadataExt;
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+#[test]
+fn mkfs_makes_what_it_says() {
+    let p = Place::new();
+    let said = p.line("mkfs a.img --size 64m --label töst --json").ok();
+    let report = json(&said);
+    assert_eq!((report["bytes"].as_u64(), report["label"].as_str()), (Some(64 << 20), Some("töst")));
+    let meta = p.path("a.img").metadata().unwrap();
+    assert_eq!(meta.len(), 64 << 20);
+    assert!(meta.blocks() * 512 >= 64 << 20, "its space is reserved");
+    p.line("mkfs b.img --size 64m --sparse --strict --log-size 16m").ok();
+    assert!(p.path("b.img").metadata().unwrap().blocks() * 512 < 32 << 20, "it is sparse");
+    let (sb, _) = freehold::identity(p.path("b.img")).unwrap();
+    assert_eq!(sb.strict.get(), 1);
+    // Extended by --size, and then the volume is larger.
+    p.line("mkfs b.img --size 128m --force").ok();
+    assert_eq!(freehold::identity(p.path("b.img")).unwrap().0.segments(), 64);
+}
+
+#[test]
+fn mkfs_refuses_what_would_do_harm() {
+    let p = Place::new();
+    p.line("mkfs a.img").fails(&["does not exist", "--size"]);
+    p.line("mkfs no/such/a.img --size 64m").fails(&["no such directory"]);
+    p.line("mkfs a.img --size 1m").fails(&["32 MiB"]);
+    assert!(!p.path("a.img").exists(), "nothing is left of an image that was not made");
+    p.line("mkfs a.img --size 64m --log-size 60m").fails(&["log"]);
+    p.line("mkfs . --size 64m").fails(&["."]);
+    std::fs::write(p.path("thesis.pdf"), "%PDF").unwrap();
+    p.line("mkfs thesis.pdf --size 64m").fails(&["another kind", "--force"]);
+    assert_eq!(std::fs::read(p.path("thesis.pdf")).unwrap(), b"%PDF");
+    p.volume("b.img");
+    p.line("mkfs b.img").fails(&["Freehold volume already", "--force"]);
+    assert_eq!(p.line("mkfs b.img --size wibble").code, Some(2));
+    assert_eq!(p.line("mkfs").code, Some(2));
+    if let Ok(made) = std::process::Command::new("mke2fs").arg("-q").arg(p.path("e.img")).arg("64m").status()
+    {
+        assert!(made.success());
+        p.line("mkfs e.img").fails(&["ext4", "--force"]);
+        p.line("mkfs e.img --force").ok();
+    }
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let p = Place::new();
+    p.line("ls nothing.img").fails(&["no image file", "nothing.img"]);
+    p.line("df nothing.img").fails(&["nothing.img", "No such file"]);
+    std::fs::write(p.path("empty"), "").unwrap();
+    p.line("ls empty").fails(&["empty", "freehold mkfs"]);
+    std::fs::write(p.path("text"), [b'x'; 1 << 20]).unwrap();
+    p.line("ls text").fails(&["no Freehold volume", "freehold mkfs"]);
+    p.volume("a.img");
+    p.line("ls a.img:/missing").fails(&["a.img:/missing", "does not exist"]);
+    p.line("cat a.img:/").fails(&["not a regular file"]);
+    p.line("cp a.img:/missing .").fails(&["does not exist"]);
+    p.mkdir("d");
+    p.line("cp d a.img:/").fails(&["-r"]);
+    p.line("mount a.img nowhere").fails(&["nowhere", "mkdir"]);
+    p.line("mount a.img d -o wibble").fails(&["wibble"]);
+    p.line("mount none.img d").fails(&["does not exist", "freehold mkfs"]);
+    p.line("umount d").fails(&["not mounted"]);
+    p.line("serve --config none.toml").fails(&["none.toml"]);
+    assert_eq!(p.line("wibble").code, Some(2));
+    assert!(p.line("mount --help").ok().contains("/etc/fstab"));
+}
+
+#[test]
+fn one_process_at_a_time_writes() {
+    let p = Place::new();
+    let image = p.volume("a.img");
+    let volume = freehold::open(&image, Default::default()).unwrap();
+    let me = format!("process {}", std::process::id());
+    p.line("ls a.img").fails(&["in use", &me]);
+    p.line("mkfs a.img --force").fails(&["in use", &me]);
+    volume.close_blocking().unwrap();
+    drop(volume);
+    p.line("ls a.img").ok();
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let options = freehold::VolumeOptions { read_only: true, ..Default::default() };
+            freehold::open(&image, options).unwrap()
+        })
+        .collect();
+    p.line("ls a.img").ok();
+    p.line("cp a.img a.img:/x").fails(&["in use"]);
+    drop(readers);
+}
+
+#[test]
+fn trees_survive_the_way_in_and_out() {
+    let p = Place::new();
+    p.volume("a.img");
+    p.volume("b.img");
+    let src = p.mkdir("src");
+    make_tree(&src);
+    let report = json(&p.line("cp --json -r src a.img:/copy").ok());
+    assert_eq!((report["links"].as_u64(), report["directories"].as_u64()), (Some(1), Some(3)));
+    assert!(report["bytes"].as_u64().unwrap() < 14_000_000, "holes are not copied");
+    // Into an existing directory, from image to image, and out again.
+    p.line("cp -r a.img:/copy b.img:/").ok();
+    p.line("cp -r b.img:/copy out").ok();
+    assert_eq!(describe(&src), describe(&p.path("out")));
+    assert!(p.path("out/sparse").metadata().unwrap().blocks() * 512 < 8 << 20, "holes stay holes");
+    // Again over the copy: the same result.
+    p.line("cp -r a.img:/copy/. out").ok();
+    assert_eq!(describe(&src), describe(&p.path("out")));
+    assert_eq!(p.line("cat b.img:/copy/d/link b.img:/copy/small").ok(), "smallsmall");
+    // A named symlink is followed without -r.
+    p.line("cp b.img:/copy/d/link followed").ok();
+    assert_eq!(std::fs::read(p.path("followed")).unwrap(), b"small");
+    assert!(p.path("followed").symlink_metadata().unwrap().is_file());
+    // Within one image.
+    p.line("cp -r a.img:/copy a.img:/again").ok();
+    p.line("cp -r a.img:/again out2").ok();
+    assert_eq!(describe(&src), describe(&p.path("out2")));
+}
+
+#[test]
+fn attributes_of_files_are_kept() {
+    let p = Place::new();
+    p.volume("a.img");
+    std::fs::write(p.path("f"), "x").unwrap();
+    let set = |path, name: &str, value: &[u8]| {
+        rustix::fs::lsetxattr(p.path(path), name, value, rustix::fs::XattrFlags::empty())
+    };
+    if set("f", "user.colour", b"blue").is_err() {
+        eprintln!("no user attributes on the file system of the test directory: nothing to test");
+        return;
+    }
+    p.line("cp f a.img:/f").ok();
+    p.line("cp a.img:/f g").ok();
+    let mut value = [0u8; 16];
+    let n = rustix::fs::lgetxattr(p.path("g"), "user.colour", &mut value[..]).unwrap();
+    assert_eq!(&value[..n], b"blue");
+}
+
+#[test]
+fn cp_is_not_led_astray() {
+    let p = Place::new();
+    p.volume("a.img");
+    let src = p.mkdir("src");
+    make_tree(&src);
+    p.line("cp -r src a.img:/x").ok();
+    p.line("cp -r a.img:/x a.img:/x/d/inside").fails(&["into itself"]);
+    p.line("cp a.img:/x/small a.img:/x/small").fails(&["same file"]);
+    p.line("cp -r src a.img:/x/small").fails(&["not a directory"]);
+    p.line("cp a.img:/x/small src src2").fails(&["not a directory"]);
+    // A symlink in the target is replaced, not written through.
+    std::fs::write(p.path("precious"), "precious").unwrap();
+    p.mkdir("out");
+    std::os::unix::fs::symlink("../precious", p.path("out/small")).unwrap();
+    p.line("cp a.img:/x/small out").ok();
+    assert_eq!(std::fs::read(p.path("precious")).unwrap(), b"precious");
+    assert_eq!(std::fs::read(p.path("out/small")).unwrap(), b"small");
+}
+
+#[test]
+fn ls_and_df_tell_what_is_there() {
+    let p = Place::new();
+    p.volume("a.img");
+    let src = p.mkdir("src");
+    make_tree(&src);
+    p.line("cp -r src a.img:/").ok();
+    assert_eq!(p.line("ls a.img").ok(), "src\n");
+    let long = p.line("ls -l a.img:/src").ok();
+    assert!(
+        long.lines().any(|l| l.starts_with("-rw-r-----") && l.ends_with("  small") && l.contains("2001-09-")),
+        "{long}"
+    );
+    assert!(long.contains("dangling -> nowhere"));
+    let all = p.line("ls -R a.img").ok();
+    assert!(all.contains("/src/d:\n") && all.contains("\nsame\n"), "{all}");
+    let list = json(&p.line("ls -R --json a.img").ok());
+    let same = list.as_array().unwrap().iter().find(|i| i["path"] == "/src/d/same").unwrap();
+    assert_eq!((same["nlink"].as_u64(), same["size"].as_u64()), (Some(2), Some(12_000_000)));
+    let space = json(&p.line("df --json a.img").ok());
+    let (used, bytes) = (space[0]["bytes_used"].as_u64().unwrap(), space[0]["bytes"].as_u64().unwrap());
+    assert!(used >= 12_000_000 && used < bytes && bytes <= 96 << 20, "{space}");
+    assert!(p.line("df a.img").ok().contains("96 MiB"));
+}

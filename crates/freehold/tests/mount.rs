@@ -1,0 +1,268 @@
+//! The command with the kernel: mount, umount, serve, signals, dead servers. Without /dev/fuse, or without root and
+//! fusermount3, each of them only says that it was skipped.
+
+mod common;
+
+use common::{Place, can_mount, describe, eventually, make_tree};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+fn signal(pid: u32, signal: i32) {
+    // SAFETY: kill has no memory preconditions; pid is a server that the test started.
+    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
+}
+
+/// The server of an image.
+fn server(image: &Path) -> u32 {
+    freehold::mounts::lock_holder(image).expect("somebody serves it").pid
+}
+
+fn write_synced(path: &Path, content: &[u8]) {
+    let mut file = std::fs::File::create(path).unwrap();
+    file.write_all(content).unwrap();
+    file.sync_all().unwrap();
+}
+
+#[test]
+fn mount_use_umount_again() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    let image = p.volume("a.img");
+    let mnt = p.mkdir("mnt");
+    p.line("mount a.img mnt -o cache=32m,noatime --log log").ok();
+    make_tree(&mnt.join("tree"));
+    p.line("mount a.img mnt").fails(&["mounted at mnt already", "freehold umount"]);
+    let other = p.mkdir("other");
+    p.line("mount a.img other").fails(&["in use", "freehold umount"]);
+    assert!(other.exists() && !p.is_mounted("other"));
+    p.line("mkfs a.img --force").fails(&["mounted at"]);
+    p.line("ls a.img").fails(&["in use", "freehold umount"]);
+    let shown = p.line("df mnt a.img").ok();
+    assert_eq!(shown.lines().filter(|l| l.contains("a.img") && l.contains("/mnt")).count(), 2, "{shown}");
+    let before = describe(&mnt);
+    p.line("umount mnt").ok();
+    assert!(!p.is_mounted("mnt") && std::fs::read_dir(&mnt).unwrap().next().is_none());
+    // Closed, not only unmounted: the image can be used at once.
+    assert!(freehold::mounts::lock_holder(&image).is_none());
+    p.line("cp -r a.img:/ out").ok();
+    assert_eq!(before, describe(&p.path("out")));
+    // Read-only, by the image's name.
+    p.line("mount a.img mnt -o ro").ok();
+    assert_eq!(before, describe(&mnt));
+    assert!(std::fs::write(mnt.join("x"), "x").is_err());
+    p.line("umount a.img").ok();
+    let log = std::fs::read_to_string(p.path("log")).unwrap();
+    assert!(log.contains("is served at") && log.contains("closed"), "{log}");
+}
+
+#[test]
+fn a_busy_mount_is_named_and_can_be_forced() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    p.volume("a.img");
+    let mnt = p.mkdir("mnt");
+    p.line("mount a.img mnt").ok();
+    let mut file = std::fs::File::create(mnt.join("open")).unwrap();
+    file.write_all(b"written").unwrap();
+    p.line("umount mnt").fails(&["in use by", &format!("process {}", std::process::id()), "--force"]);
+    assert!(p.is_mounted("mnt"));
+    p.line("umount --force mnt").ok();
+    assert!(file.write_all(b"more").is_err());
+    drop(file);
+    assert_eq!(p.line("cat a.img:/open").ok(), "written");
+}
+
+#[test]
+fn a_dead_server_is_noticed_and_cleared_away() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    let image = p.volume("a.img");
+    let mnt = p.mkdir("mnt");
+    p.line("mount a.img mnt").ok();
+    write_synced(&mnt.join("synced"), b"must be there");
+    let lost = std::fs::File::create(mnt.join("later")).unwrap();
+    signal(server(&image), libc::SIGKILL);
+    eventually("the server dies", || freehold::mounts::lock_holder(&image).is_none());
+    assert_eq!(std::fs::metadata(mnt.join("synced")).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+    p.line("mount a.img mnt").fails(&["died", "freehold umount"]);
+    p.line("df mnt").fails(&["died", "freehold umount"]);
+    // A file is still open in the dead mount.
+    let said = p.line("umount mnt");
+    assert!(said.err.contains("had died"), "{said:?}");
+    said.ok();
+    drop(lost);
+    assert!(!p.is_mounted("mnt"));
+    p.line("mount a.img mnt").ok();
+    assert_eq!(std::fs::read(mnt.join("synced")).unwrap(), b"must be there");
+    p.line("umount mnt").ok();
+}
+
+#[test]
+fn stopping_the_server_unmounts() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    let image = p.volume("a.img");
+    let mnt = p.mkdir("mnt");
+    for how in [libc::SIGTERM, libc::SIGINT] {
+        p.line("mount a.img mnt").ok();
+        let pid = server(&image);
+        signal(pid, libc::SIGHUP);
+        std::fs::write(mnt.join("x"), "not synced").unwrap();
+        signal(pid, how);
+        eventually("it is unmounted and closed", || {
+            !p.is_mounted("mnt") && freehold::mounts::lock_holder(&image).is_none()
+        });
+        assert_eq!(p.line("cat a.img:/x").ok(), "not synced");
+    }
+}
+
+#[test]
+fn umount_of_the_system_closes_too() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    let image = p.volume("a.img");
+    let mnt = p.mkdir("mnt");
+    p.line("mount a.img mnt").ok();
+    std::fs::write(mnt.join("x"), "content").unwrap();
+    let umount: &[&str] = if common::is_root() { &["umount", "-i"] } else { &["fusermount3", "-u"] };
+    assert!(Command::new(umount[0]).args(&umount[1..]).arg(&mnt).status().unwrap().success());
+    eventually("the volume is closed", || freehold::mounts::lock_holder(&image).is_none());
+    assert_eq!(p.line("cat a.img:/x").ok(), "content");
+}
+
+/// `freehold serve`, started, with its messages up to the point where `volumes` are served.
+fn serve(p: &Place, config: &str, volumes: usize) -> Child {
+    std::fs::write(p.path("v.toml"), config).unwrap();
+    let mut command = p.command();
+    let mut child = command.args(["serve", "--config", "v.toml"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut seen = 0;
+    while seen < volumes {
+        match lines.next() {
+            Some(line) => seen += line.unwrap().contains("is served at") as usize,
+            None => panic!("serve ended early: {:?}", child.wait()),
+        }
+    }
+    // The rest must be read, or the server would wait for the pipe.
+    std::thread::spawn(move || lines.for_each(drop));
+    child
+}
+
+#[test]
+fn one_process_serves_many_volumes() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    let mut config = String::new();
+    for name in ["a", "b", "c"] {
+        p.volume(&format!("{name}.img"));
+        p.mkdir(name);
+        config += &format!(
+            "[[volume]]\nimage = \"{name}.img\"\nmountpoint = \"{name}\"\noptions = \"cache=16m\"\n"
+        );
+    }
+    let mut child = serve(&p, &config, 3);
+    for name in ["a", "b", "c"] {
+        std::fs::write(p.path(name).join("who"), name).unwrap();
+    }
+    // One is unmounted from outside; the others go on.
+    p.line("umount b").ok();
+    assert_eq!(p.line("cat b.img:/who").ok(), "b");
+    std::fs::write(p.path("a/more"), "more").unwrap();
+    signal(child.id(), libc::SIGTERM);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(!p.is_mounted("a") && !p.is_mounted("c"));
+    assert_eq!(p.line("cat a.img:/who a.img:/more c.img:/who").ok(), "amorec");
+}
+
+#[test]
+fn serve_says_what_is_wrong() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    p.volume("a.img");
+    p.mkdir("a");
+    let good = "[[volume]]\nimage = \"a.img\"\nmountpoint = \"a\"\n";
+    for (config, part) in [
+        ("", "volume"),
+        ("volume = []", "no volume"),
+        ("[[volume]]\nimage = 1", "image"),
+        ("[[volume]]\nimage = \"a.img\"\nmountpoint = \"a\"\ncolour = \"red\"", "colour"),
+        ("[[volume]]\nimage = \"a.img\"\nmountpoint = \"a\"\noptions = \"wibble\"", "wibble"),
+        (&format!("{good}[[volume]]\nimage = \"none.img\"\nmountpoint = \"a\""), "none.img does not exist"),
+    ] {
+        std::fs::write(p.path("v.toml"), config).unwrap();
+        p.line("serve -c v.toml").fails(&[part]);
+        assert!(!p.is_mounted("a"), "what was started is stopped again");
+    }
+    let mut child = {
+        let config = format!("{good}[[volume]]\nimage = \"none.img\"\nmountpoint = \"a\"");
+        std::fs::write(p.path("v.toml"), config).unwrap();
+        p.command().args(["serve", "-c", "v.toml", "--keep-going"]).stderr(Stdio::null()).spawn().unwrap()
+    };
+    eventually("the good one is served", || p.is_mounted("a"));
+    signal(child.id(), libc::SIGTERM);
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+}
+
+#[test]
+fn a_stopping_server_does_not_wait_for_ever() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    p.volume("a.img");
+    p.mkdir("a");
+    let mut child = serve(&p, "[[volume]]\nimage = \"a.img\"\nmountpoint = \"a\"\n", 1);
+    let mut file = std::fs::File::create(p.path("a/open")).unwrap();
+    file.write_all(b"before").unwrap();
+    signal(child.id(), libc::SIGTERM);
+    let start = std::time::Instant::now();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(start.elapsed().as_secs() < 20);
+    drop(file);
+    assert_eq!(p.line("cat a.img:/open").ok(), "before");
+}
+
+#[test]
+fn helpers_of_mount_and_umount() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    p.volume("a.img");
+    let mnt = p.mkdir("mnt");
+    for name in ["mount.freehold", "umount.fuse.freehold", "mkfs.freehold"] {
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_freehold"), p.path(name)).unwrap();
+    }
+    let run = |name: &str, args: &[&str]| {
+        let out = Command::new(p.path(name)).args(args).current_dir(p.path("")).output().unwrap();
+        (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    assert_eq!(run("mkfs.freehold", &["b.img", "--size", "64m", "--sparse"]).0, Some(0));
+    assert_eq!(run("mount.freehold", &["a.img", "mnt", "-f", "-o", "rw"]).0, Some(0));
+    assert!(!p.is_mounted("mnt"), "-f only pretends");
+    let (code, err) = run("mount.freehold", &["a.img", "mnt", "-o", "rw,wibble"]);
+    assert!(code == Some(32) && err.contains("wibble"), "{err}");
+    assert_eq!(run("mount.freehold", &["a.img"]).0, Some(1));
+    let (code, err) =
+        run("mount.freehold", &["a.img", "mnt", "-s", "-v", "-o", "rw,wibble,nofail,x-systemd.automount"]);
+    assert_eq!(code, Some(0), "{err}");
+    std::fs::write(mnt.join("x"), "x").unwrap();
+    let (code, err) = run("umount.fuse.freehold", &["mnt"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(p.line("cat a.img:/x").ok(), "x");
+}

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Everything that must hold before a change is merged. Each step is timed; the first that fails ends the run, with its exit code.
+#   scripts/test.sh [STEP...]     steps: format clippy test doctest docs (default: all)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+steps=("$@")
+[ ${#steps[@]} -gt 0 ] || steps=(format clippy test doctest docs)
+
+./scripts/setup.sh cc:gcc git fusermount3:fuse3 mke2fs:e2fsprogs
+if ! command -v cargo >/dev/null 2>&1; then
+    echo "Rust is missing: see https://rustup.rs (1.88 or later)" >&2
+    exit 1
+fi
+
+# The runner of the tests: cargo-nextest, its released program if it is not there; without a network, cargo's own.
+nextest() { cargo nextest --version >/dev/null 2>&1; }
+if ! nextest && command -v curl >/dev/null 2>&1 && [ "$(uname -sm)" = "Linux x86_64" ]; then
+    echo "==> installing cargo-nextest"
+    bin=${CARGO_HOME:-$HOME/.cargo}/bin
+    mkdir -p "$bin"
+    curl -LsSf --max-time 120 https://get.nexte.st/latest/linux | tar xzf - -C "$bin" || true
+fi
+
+report=()
+step() {
+    local name=$1 start=$SECONDS
+    shift
+    echo "==> $name: $*"
+    if ! "$@"; then
+        echo "==> FAILED: $name after $((SECONDS - start)) s" >&2
+        exit 1
+    fi
+    report+=("$(printf '%-10s %5d s' "$name" $((SECONDS - start)))")
+}
+
+for name in "${steps[@]}"; do
+    case $name in
+        format) step format cargo fmt --all --check ;;
+        clippy) step clippy cargo clippy --workspace --all-targets --locked -- -D warnings ;;
+        test)
+            if nextest; then
+                step test cargo nextest run --workspace --locked --no-fail-fast
+            else
+                echo "==> cargo-nextest is not there; cargo test instead"
+                step test cargo test --workspace --locked --no-fail-fast --lib --bins --tests
+            fi
+            ;;
+        doctest) step doctest cargo test --workspace --locked --doc ;;
+        docs) RUSTDOCFLAGS="-D warnings" step docs cargo doc --workspace --locked --no-deps ;;
+        *)
+            echo "unknown step $name" >&2
+            exit 2
+            ;;
+    esac
+done
+echo "==> all passed"
+printf '    %s\n' "${report[@]}"
