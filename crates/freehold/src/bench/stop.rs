@@ -1,12 +1,16 @@
-//! Ending early: SIGINT and SIGTERM set a flag that every loop looks at, so that guards get to clean up.
+//! Ending early: SIGINT and SIGTERM set a flag that every loop looks at, so that guards get to clean
+//! up. The second is ignored, the third ends the program at once.
 
 use anyhow::{Result, bail};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn on_signal(_: libc::c_int) {
-    STOP.store(true, Relaxed);
+extern "C" fn on_signal(signal: libc::c_int) {
+    if STOP.swap(true, Relaxed) {
+        // SAFETY: signal(2) may be called in a handler. The next signal ends a run that hangs, and cleans up nothing.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
 }
 
 /// The former handlers; restored on drop.
