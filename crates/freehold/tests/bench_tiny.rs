@@ -21,7 +21,8 @@ fn bench(dir: &std::path::Path, more: &[&str]) -> anyhow::Result<()> {
 
 /// A directory on a disk: a file system in memory may have no direct I/O.
 fn place() -> tempfile::TempDir {
-    tempfile::tempdir_in(std::env::var_os("CARGO_TARGET_TMPDIR").unwrap_or_else(|| "/var/tmp".into())).unwrap()
+    tempfile::tempdir_in(std::env::var_os("CARGO_TARGET_TMPDIR").unwrap_or_else(|| "/var/tmp".into()))
+        .unwrap()
 }
 
 #[test]
@@ -37,7 +38,8 @@ fn all_rows_in_a_tiny_size() {
     let text = std::fs::read_to_string(&json).unwrap();
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
     let row = |name: &str| report["rows"].as_array().unwrap().iter().find(|r| r["name"] == name).cloned();
-    for name in ["create", "create+sync", "stat", "readdir", "rename", "unlink", "append-fsync", "fsync-t16"] {
+    for name in ["create", "create+sync", "stat", "readdir", "rename", "unlink", "append-fsync", "fsync-t16"]
+    {
         let row = row(name).unwrap_or_else(|| panic!("no row {name}"));
         assert!(row["median"]["freehold"].as_f64().unwrap() > 0.0, "{name}: {row}");
         assert_eq!(row["samples"]["freehold"].as_array().unwrap().len(), 2);

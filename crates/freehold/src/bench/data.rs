@@ -172,7 +172,9 @@ pub fn measure(bench: &mut Bench) -> Result<()> {
     }
     let goal = Some(Goal::AtLeast(Kind::Raw, 0.95));
     let raw = format!("raw: 1 MiB at depth {RAW_DEPTH}, O_DIRECT");
-    let write = format!("1 MiB calls to a new file, final fsync included; {raw}, fdatasync, overwriting a written file");
+    let write = format!(
+        "1 MiB calls to a new file, final fsync included; {raw}, fdatasync, overwriting a written file"
+    );
     let read = format!("1 MiB calls, all caches dropped; {raw}");
     bench.describe("seq-write", UNIT, goal, &write);
     bench.describe("seq-read", UNIT, goal, &read);

@@ -191,8 +191,8 @@ fn one(bench: &mut Bench, kind: Kind, binary: Option<&Path>, workload: &Fuse) ->
             let options = fuse::MountOptions { subtype: "freehold-bench".into(), ..Default::default() };
             let mount = fuse::mount(volume, &dir, options).context("mounting")?;
             let server = ours.volume.clone();
-            let sys = Sys::new(&dir, None)?
-                .with_server(Box::new(move || Ok(fs::block_on(server.drop_caches())?)));
+            let sys =
+                Sys::new(&dir, None)?.with_server(Box::new(move || Ok(fs::block_on(server.drop_caches())?)));
             workload.run(&sys, &mut Log { results: &mut bench.results, kind, prefix: "" })?;
             ours.sync()?;
             let idle = idle_cpu(&bench.scale)?;
@@ -257,7 +257,12 @@ pub fn measure(bench: &mut Bench) -> Result<()> {
         ("seq-write", "MB/s", format!("{} MiB in 1 MiB calls, final fsync included", bytes >> 20)),
         ("seq-read", "MB/s", "1 MiB calls, all caches dropped".into()),
         ("pwrite-4k", "ops/s", "random overwrites of the file just read, not synced".into()),
-        ("pread-4k", "ops/s", "the same places, warm: the kernel answers".into()),
+        (
+            "pread-4k",
+            "ops/s",
+            "the same places, just written; libfuse has the kernel drop the pages of a file that changed"
+                .into(),
+        ),
     ];
     for (name, unit, note) in rows {
         let goal = Some(Goal::AtLeast(Kind::Passthrough, 0.5));

@@ -50,7 +50,8 @@ impl Lab {
             const BLOCK: usize = 1 << 20;
             let mut raw = Raw::open(&path, BLOCK, 8)?;
             raw.allocate(self.size).context("allocating an image")?;
-            raw.run(true, (0..self.size / BLOCK as u64).map(|i| i * BLOCK as u64)).context("writing an image")?;
+            raw.run(true, (0..self.size / BLOCK as u64).map(|i| i * BLOCK as u64))
+                .context("writing an image")?;
             raw.flush()?;
             stop::check()?;
         }
@@ -159,7 +160,10 @@ impl Loop {
         let base = device.path.file_name().unwrap_or_default().to_os_string();
         let direct = std::fs::read_to_string(Path::new("/sys/block").join(base).join("loop/dio"));
         if direct.is_ok_and(|d| d.trim() != "1") {
-            bail!("{} has no direct I/O: images must lie on a file system that has it", device.path.display());
+            bail!(
+                "{} has no direct I/O: images must lie on a file system that has it",
+                device.path.display()
+            );
         }
         Ok(device)
     }

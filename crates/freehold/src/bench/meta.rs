@@ -93,8 +93,18 @@ pub fn measure(bench: &mut Bench) -> Result<()> {
         "open(O_CREAT|O_EXCL) + close, nothing synced; fresh directory",
     );
     bench.describe("create+sync", "files/s", None, sync);
-    bench.describe("stat", "stats/s", goal(4.0), "by path, random order, caches warm as the creation left them");
-    bench.describe("readdir", "entries/s", goal(1.0), "whole directory once, caches warm; peers: raw getdents64");
+    bench.describe(
+        "stat",
+        "stats/s",
+        goal(4.0),
+        "by path, random order, caches warm as the creation left them",
+    );
+    bench.describe(
+        "readdir",
+        "entries/s",
+        goal(1.0),
+        "whole directory once, caches warm; peers: raw getdents64",
+    );
     bench.describe("rename", "files/s", goal(5.0), "within the directory, in order of creation, caches warm");
     bench.describe("rename+sync", "files/s", None, sync);
     bench.describe("unlink", "files/s", goal(5.0), "in order of creation, caches warm");

@@ -169,13 +169,19 @@ fn peers(names: &[String], results: &mut Results) -> Result<Vec<Kind>> {
 fn check_space(args: &BenchArgs, size: u64, scale: &Scale) -> Result<()> {
     let needed = (scale.files as u64 * 4800 + (128 << 20)).max(scale.sequential / 8 * 9 + (64 << 20));
     if size < needed {
-        bail!("--size {size} is too small for this work: at least {needed}, or fewer --files, less --sequential");
+        bail!(
+            "--size {size} is too small for this work: at least {needed}, or fewer --files, less --sequential"
+        );
     }
-    let space = rustix::fs::statvfs(&args.dir)
-        .with_context(|| format!("looking at {}", args.dir.display()))?;
-    let (free, images) = (space.f_bavail * space.f_frsize, 2 + args.peers.iter().filter(|p| *p != "none").count());
+    let space =
+        rustix::fs::statvfs(&args.dir).with_context(|| format!("looking at {}", args.dir.display()))?;
+    let (free, images) =
+        (space.f_bavail * space.f_frsize, 2 + args.peers.iter().filter(|p| *p != "none").count());
     if free < size * images as u64 {
-        bail!("{} has {free} bytes free; {images} images of {size} bytes are needed (--size)", args.dir.display());
+        bail!(
+            "{} has {free} bytes free; {images} images of {size} bytes are needed (--size)",
+            args.dir.display()
+        );
     }
     Ok(())
 }
@@ -190,6 +196,7 @@ fn size(text: &str) -> Result<u64, String> {
         _ => 0,
     };
     let digits = if unit > 0 { &text[..text.len() - 1] } else { text };
-    let n: u64 = digits.parse().map_err(|_| "expected a number, with K, M, G or T if you like".to_string())?;
+    let n: u64 =
+        digits.parse().map_err(|_| "expected a number, with K, M, G or T if you like".to_string())?;
     n.checked_mul(1 << unit).filter(|n| *n < 1 << 60).ok_or_else(|| "too large".to_string())
 }

@@ -135,6 +135,7 @@ fn crash(bench: &mut Bench, program: &Path, raw_first: bool) -> Result<()> {
     let mut child = Running::start(program, &Job { image: image.clone(), files, wait: true })?;
     ensure!(child.line()?.trim() == "synced", "the child did not get as far as its sync");
     drop(child);
+    wait_until_free(&image)?;
     if raw_first {
         read_segments(bench, &image)?;
     }
@@ -151,6 +152,20 @@ fn crash(bench: &mut Bench, program: &Path, raw_first: bool) -> Result<()> {
         read_segments(bench, &image)?;
     }
     Ok(())
+}
+
+/// Waits until nobody has the image locked. The kernel lets go of what an io_uring held a moment after its process is gone.
+fn wait_until_free(image: &Path) -> Result<()> {
+    let file = std::fs::File::open(image)?;
+    for _ in 0..1000 {
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(10)),
+            Err(e) => return Err(e.into()),
+        }
+        stop::check()?;
+    }
+    bail!("{} stays locked although its process was killed", image.display())
 }
 
 /// Reads as much as the inode segments hold (512 inodes in 2 MiB), from where they usually begin.
@@ -206,11 +221,13 @@ pub fn measure(bench: &mut Bench) -> Result<()> {
     let children = bench.wants(&["memory-per-file", "mount-clean", "mount-crash"]);
     match bench.program.clone() {
         Some(program) if children => {
-            let few = (files < 1_000_000).then(|| format!("the goal is for 1000000 files, these are {files}"));
+            let few =
+                (files < 1_000_000).then(|| format!("the goal is for 1000000 files, these are {files}"));
             let note = format!("{files} empty files; growth of VmRSS in a child, after sync and checkpoint");
             bench.describe("memory-per-file", "bytes", Some(Goal::Max(400.0)), &note).unjudged =
                 few.clone().filter(|_| files < 100_000);
-            let note = format!("{files} empty files; O_DIRECT, so nothing is cached; until the volume can be used");
+            let note =
+                format!("{files} empty files; O_DIRECT, so nothing is cached; until the volume can be used");
             bench.describe("mount-clean", "s", Some(Goal::Max(1.0)), &note).unjudged = few.clone();
             let note = format!(
                 "{files} empty files, child killed after sync; raw: reading as many bytes as the inode segments have, \

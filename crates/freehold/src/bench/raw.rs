@@ -56,9 +56,7 @@ impl Raw {
         let (mut free, mut flying, mut done) = ((0..self.depth).collect::<Vec<_>>(), 0, 0);
         let mut stopped = false;
         loop {
-            while !stopped
-                && let Some(slot) = free.pop()
-            {
+            while !stopped && let Some(slot) = free.pop() {
                 let Some(offset) = offsets.next() else {
                     stopped = true;
                     break;

@@ -108,7 +108,8 @@ fn cost(row: &Row) -> Option<String> {
         return None;
     }
     let sum = |f: &dyn Fn(&super::sample::Sample) -> f64| samples.iter().map(f).sum::<f64>() / ops as f64;
-    let device = |f: &dyn Fn(&super::sample::DeviceOps) -> u64| sum(&|s| s.device.as_ref().map_or(0, f) as f64);
+    let device =
+        |f: &dyn Fn(&super::sample::DeviceOps) -> u64| sum(&|s| s.device.as_ref().map_or(0, f) as f64);
     let mut line = format!("{:<20} {:.2} us/{of}", row.name, sum(&|s| s.cpu_seconds) * 1e6);
     if samples.iter().any(|s| s.device.is_some()) {
         line += &format!(

@@ -50,7 +50,7 @@ impl Kind {
 pub struct DeviceOps {
     /// Reads.
     pub reads: u64,
-    /// Writes.
+    /// Writes, durable ones (FUA) too.
     pub writes: u64,
     /// Flushes.
     pub flushes: u64,
@@ -267,7 +267,8 @@ mod tests {
 
     #[test]
     fn medians_and_goals() {
-        let samples = [(Kind::Freehold, 9.0), (Kind::Freehold, 30.0), (Kind::Freehold, 10.0), (Kind::Ext4, 2.0)];
+        let samples =
+            [(Kind::Freehold, 9.0), (Kind::Freehold, 30.0), (Kind::Freehold, 10.0), (Kind::Ext4, 2.0)];
         let r = row(&samples, Goal::AtLeast(Kind::Ext4, 5.0));
         assert_eq!(r.median(Kind::Freehold), Some(10.0));
         assert_eq!(r.ratio(Kind::Ext4), Some(5.0));
