@@ -395,8 +395,8 @@ impl Core {
             return Err(Error::NoAttribute.into());
         }
         let total = format::xattr::encoded_len(xattrs) + 8 + name.len() + value.len() - exists.unwrap_or(0);
-        if total + size_of::<format::xattr::XattrHeader>() > XATTR_TOTAL_MAX {
-            return Err(Error::NoSpace.into());
+        if total > XATTR_TOTAL_MAX {
+            return Err(Error::AttributeTooLarge.into());
         }
         self.change_xattrs(slot, |xattrs| {
             xattrs.retain(|(n, _)| **n != *name);

@@ -51,6 +51,13 @@ impl Core {
     fn check(&self, cred: &Cred, slot: Slot, want: Access) -> Result<(), Error> {
         if cred.checked { Ok(()) } else { perm::check(cred, &self.attr(slot), want) }
     }
+    /// As [`check_name`]; a directory that was removed has no names whatever.
+    fn check_name_in(&self, dir: Slot, name: &[u8]) -> Result<(), Error> {
+        if self.slab.get(dir).nlink == 0 {
+            return Err(Error::NotFound);
+        }
+        check_name(name)
+    }
     /// The inode that a name's slot leads to.
     fn target(&self, entry: Slot) -> Slot {
         let inode = self.slab.get(entry);
@@ -66,16 +73,13 @@ impl Core {
         if !cred.privileged() {
             self.check(cred, dir, Access::EXEC)?;
         }
-        if name.len() > NAME_MAX {
-            return Err(Error::NameTooLong);
-        }
         match name {
             b"." => Ok(dir),
             b".." if dir == ROOT => Ok(dir),
             b".." => Ok(self.slab.get(dir).parent).and_then(|p| if p == 0 { Err(Error::NotFound) } else { Ok(p) }),
             _ => match self.index.find(&self.slab, dir, name) {
                 Some(entry) => Ok(self.target(entry)),
-                None => check_name(name).and(Err(Error::NotFound)),
+                None => self.check_name_in(dir, name).and(Err(Error::NotFound)),
             },
         }
     }
@@ -99,12 +103,9 @@ impl Core {
         if is_dots(name) {
             return Ok((dir, Some(dir)));
         }
-        check_name(name)?;
+        self.check_name_in(dir, name)?;
         let found = self.index.find(&self.slab, dir, name);
         if found.is_none() {
-            if self.slab.get(dir).nlink == 0 {
-                return Err(Error::NotFound.into());
-            }
             self.check(cred, dir, Access::WRITE)?;
         }
         Ok((dir, found))
@@ -281,7 +282,7 @@ impl Core {
         if is_dots(name) {
             return Err(Error::IsDirectory.into());
         }
-        check_name(name)?;
+        self.check_name_in(dir, name)?;
         let entry = self.index.find(&self.slab, dir, name).ok_or(Error::NotFound)?;
         let target = self.target(entry);
         if !cred.checked {
@@ -304,7 +305,7 @@ impl Core {
         match name {
             b"." => return Err(Error::Invalid("the last part of the path is '.'").into()),
             b".." => return Err(Error::NotEmpty.into()),
-            _ => check_name(name)?,
+            _ => self.check_name_in(dir, name)?,
         }
         let entry = self.index.find(&self.slab, dir, name).ok_or(Error::NotFound)?;
         let target = self.target(entry);
@@ -455,9 +456,9 @@ impl Core {
         if is_dots(name) || is_dots(new_name) {
             return Err(Error::Busy("'.' and '..' cannot be moved".into()).into());
         }
-        check_name(name)?;
+        self.check_name_in(from_dir, name)?;
         let from = self.index.find(&self.slab, from_dir, name).ok_or(Error::NotFound)?;
-        check_name(new_name)?;
+        self.check_name_in(to_dir, new_name)?;
         let to = self.index.find(&self.slab, to_dir, new_name);
         if noreplace && to.is_some() {
             return Err(Error::Exists.into());

@@ -250,7 +250,8 @@ pub fn parse_compact(bytes: &[u8]) -> Result<InodeView<'_>> {
     check_range(NAME, "xattr_len", xattr_len as u64, XATTR_INLINE_MAX as u64)?;
     check_range(NAME, "size", header.size.get(), FILE_SIZE_MAX)?;
     check_range(NAME, "tree_levels", header.tree_levels as u64, crate::extent::LEVELS_MAX as u64)?;
-    check_range(NAME, "xattr_bytes", header.xattr_bytes.get() as u64, XATTR_TOTAL_MAX as u64)?;
+    let xattr_max = XATTR_TOTAL_MAX + size_of::<crate::xattr::XattrHeader>();
+    check_range(NAME, "xattr_bytes", header.xattr_bytes.get() as u64, xattr_max as u64)?;
     let used = used_bytes(name_len, tail_len, xattr_len);
     check_rule(NAME, header.used.get() as usize == used, "lengths of the parts and of the whole disagree")?;
     check_len(NAME, bytes.len(), used)?;

@@ -30,6 +30,7 @@
 //! The same calls are async on the [`Client`] itself. One process owns an open volume: a second open of the image fails
 //! with `EBUSY` until the first one closed it or its process ended.
 
+pub mod bench;
 mod image;
 pub mod mounts;
 pub mod options;
