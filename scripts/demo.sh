@@ -68,13 +68,14 @@ sums() { (cd "$1" && find . -type f -print0 | sort -z | xargs -0 -r sha256sum); 
 
 say "the project's history: a clone, and trees of several of its commits"
 t=$(now)
-if git -C "$repo" rev-parse --git-dir >/dev/null 2>&1; then
-    git clone -q --no-hardlinks "$repo" "$mnt/project"
+commits=()
+if git clone -q --no-hardlinks "$repo" "$mnt/project" 2>"$work/clone"; then
     mapfile -t commits < <(git -C "$repo" log --format=%h | awk 'NR == 1 || NR % 5 == 0' | head -8)
     for c in "${commits[@]}"; do git -C "$mnt/project" worktree add -q --detach "$mnt/trees/$c" "$c"; done
     git -C "$mnt/project" fsck --no-progress >/dev/null || fail "git fsck inside the volume"
     [ -z "$(git -C "$mnt/project" status --porcelain)" ] || fail "git sees changes that nobody made"
 else
+    note "no clone ($(tail -n 1 "$work/clone")): a copy of the tree instead"
     mkdir "$mnt/project" && cp -a Cargo.* crates rustfmt.toml "$mnt/project"
 fi
 figures "clone, ${#commits[@]} worktrees, git fsck" "$mnt" "$t"

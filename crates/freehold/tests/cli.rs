@@ -35,7 +35,8 @@ fn mkfs_refuses_what_would_do_harm() {
     p.line("mkfs a.img --size 1m").fails(&["32 MiB"]);
     assert!(!p.path("a.img").exists(), "nothing is left of an image that was not made");
     p.line("mkfs a.img --size 64m --log-size 60m").fails(&["log"]);
-    p.line("mkfs . --size 64m").fails(&["."]);
+    p.line("mkfs . --size 64m").fails(&["neither an image file nor a block device"]);
+    p.line("mkfs /dev/null --size 64m --force").fails(&["neither"]);
     std::fs::write(p.path("thesis.pdf"), "%PDF").unwrap();
     p.line("mkfs thesis.pdf --size 64m").fails(&["another kind", "--force"]);
     assert_eq!(std::fs::read(p.path("thesis.pdf")).unwrap(), b"%PDF");

@@ -49,7 +49,7 @@ pub fn volume(e: Error, image: &Path) -> anyhow::Error {
             (libc::EINVAL, "it is neither a file nor a block device") => {
                 anyhow!("{name} is neither an image file nor a block device")
             }
-            _ => anyhow!(e),
+            _ => anyhow!("{e}"),
         },
         Error::NotAVolume(why) => {
             anyhow!("{name} holds no Freehold volume ({why}). Make one with: freehold mkfs {name}")
@@ -113,6 +113,11 @@ fn mount(e: &io::Error, point: &Path) -> anyhow::Error {
         Some(libc::EPERM | libc::EACCES) => {
             anyhow!(
                 "no permission to mount at {at}: {e}. Run as root, or install fusermount3 (package fuse3) and own {at}"
+            )
+        }
+        None if e.kind() == io::ErrorKind::PermissionDenied => {
+            anyhow!(
+                "no permission to mount at {at}: {e}. Run as root, or own {at} and have access to /dev/fuse"
             )
         }
         _ => anyhow!("cannot mount at {at}: {e}"),

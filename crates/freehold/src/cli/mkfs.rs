@@ -46,6 +46,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let name = image.display();
     let exists = image.exists();
     let is_device = exists && super::is_device(image);
+    if exists && !is_device && !image.is_file() {
+        bail!("{name} is neither an image file nor a block device");
+    }
     if exists {
         if let Some(m) = mounts::of_image(image).context("looking for mounts")?.first() {
             bail!("{name} is mounted at {} as {}. Unmount it first", m.point.display(), m.kind);
