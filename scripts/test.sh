@@ -12,14 +12,8 @@ if ! command -v cargo >/dev/null 2>&1; then
     exit 1
 fi
 
-# The runner of the tests: cargo-nextest, its released program if it is not there; without a network, cargo's own.
+# The runner of the tests is cargo-nextest where it is installed (cargo install cargo-nextest), else cargo's own.
 nextest() { cargo nextest --version >/dev/null 2>&1; }
-if ! nextest && command -v curl >/dev/null 2>&1 && [ "$(uname -sm)" = "Linux x86_64" ]; then
-    echo "==> installing cargo-nextest"
-    bin=${CARGO_HOME:-$HOME/.cargo}/bin
-    mkdir -p "$bin"
-    curl -LsSf --max-time 120 https://get.nexte.st/latest/linux | tar xzf - -C "$bin" || true
-fi
 
 report=()
 step() {

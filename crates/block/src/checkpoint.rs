@@ -123,8 +123,9 @@ impl Core {
         let pages = std::mem::take(&mut self.logged);
         let mut pages_todo: Vec<u64> = pages.keys().copied().collect();
         pages_todo.sort_unstable_by(|a, b| b.cmp(a));
-        let fresh =
-            (0..self.slab.table_len()).filter(|&i| self.slab.chunk(i).is_some_and(|c| !c.initialized)).collect();
+        let fresh = (0..self.slab.table_len())
+            .filter(|&i| self.slab.chunk(i).is_some_and(|c| !c.initialized))
+            .collect();
         self.checkpoint_wanted = false;
         let table = self.slab.table().map(|s| s.map_or(0, |s| s.0)).collect();
         let log_end = self.log_end();
@@ -172,7 +173,9 @@ impl Core {
             let epoch = c.epoch;
             let next = match c.step {
                 Step::AwaitDurable if self.durable < epoch => return,
-                Step::AwaitDurable if self.recorded >= epoch || (c.slots.is_empty() && c.pages.is_empty()) => {
+                Step::AwaitDurable
+                    if self.recorded >= epoch || (c.slots.is_empty() && c.pages.is_empty()) =>
+                {
                     Step::Homes
                 }
                 Step::AwaitDurable => {
@@ -422,7 +425,8 @@ impl Core {
             }
         }
         for (index, home, entries) in &writes {
-            let segments: Vec<Option<SegNo>> = entries.iter().map(|&s| (s != 0).then_some(SegNo(s))).collect();
+            let segments: Vec<Option<SegNo>> =
+                entries.iter().map(|&s| (s != 0).then_some(SegNo(s))).collect();
             let block = encode_table(&self.uuid, sequence, *index, &segments);
             if !self.checkpoint_write(homes(*index)[*home as usize], &block) {
                 return false;

@@ -166,7 +166,9 @@ impl Core {
                 }
                 w.next_piece += 1;
             }
-            Finish::Pieces | Finish::Block if self.ios.in_flight > 0 => return Err(Stop::Wait(Wait::Progress)),
+            Finish::Pieces | Finish::Block if self.ios.in_flight > 0 => {
+                return Err(Stop::Wait(Wait::Progress));
+            }
             Finish::Flush | Finish::LastFlush if self.ios.in_flight > 0 => {
                 return Err(Stop::Wait(Wait::Progress));
             }
@@ -198,10 +200,7 @@ impl Core {
 
     fn close_flush(&mut self) {
         if self.geometry.volatile_cache {
-            self.submit(
-                Request::flush(0),
-                Io { kind: IoKind::Flush { written: self.durable }, epoch: None },
-            );
+            self.submit(Request::flush(0), Io { kind: IoKind::Flush { written: self.durable }, epoch: None });
         }
     }
 }
@@ -215,10 +214,16 @@ impl IndexWriter {
             match core.space.usage(seg) {
                 Ok(bits) => {
                     let used = bits.iter().map(|w| w.count_ones()).sum::<u32>();
-                    partial.push(SegmentUsage { segment: seg.into(), used: used.into(), bitmap: bits.map(Into::into) });
+                    partial.push(SegmentUsage {
+                        segment: seg.into(),
+                        used: used.into(),
+                        bitmap: bits.map(Into::into),
+                    });
                 }
                 Err(true) => match full.last_mut() {
-                    Some(run) if run.first.get() + run.count.get() == seg => run.count = (run.count.get() + 1).into(),
+                    Some(run) if run.first.get() + run.count.get() == seg => {
+                        run.count = (run.count.get() + 1).into()
+                    }
                     _ => full.push(SegmentRun { first: seg.into(), count: 1.into() }),
                 },
                 Err(false) => {}
@@ -351,12 +356,13 @@ pub(crate) fn load_index(core: &mut Core, device: &Blocking, fixed: &Fixed) -> R
     let segments = cp.index_runs.iter().flat_map(|&(first, count)| (first.0..first.0 + count).map(SegNo));
     for (number, segment) in segments.enumerate() {
         device.read(segment.first_block().byte(), &mut piece)?;
-        let (kind, entries, bytes) = parse(&piece, &core.uuid, cp.sequence, number as u32)
-            .map_err(|e| e.at(segment.first_block()))?;
+        let (kind, entries, bytes) =
+            parse(&piece, &core.uuid, cp.sequence, number as u32).map_err(|e| e.at(segment.first_block()))?;
         match kind {
             PieceKind::Inodes => inodes += load_inodes(core, entries, bytes)?,
             PieceKind::Partial => {
-                let part = <[SegmentUsage]>::ref_from_bytes(bytes).map_err(|_| wrong("piece is cut short"))?;
+                let part =
+                    <[SegmentUsage]>::ref_from_bytes(bytes).map_err(|_| wrong("piece is cut short"))?;
                 for usage in part {
                     claim_usage(core, usage, total)?;
                 }

@@ -401,7 +401,8 @@ impl Core {
 
     /// Whether the block may be overwritten in place: no recovery would verify its checksum or write an older image to it.
     pub fn may_overwrite(&self, block: u64) -> bool {
-        let guarded = self.guards.range(..=block).next_back().is_some_and(|(s, (n, _))| block < s + *n as u64);
+        let guarded =
+            self.guards.range(..=block).next_back().is_some_and(|(s, (n, _))| block < s + *n as u64);
         !guarded
             && !self.running.covers.contains_key(&block)
             && !self.running.pages.iter().any(|p| p.2 == block)
@@ -423,8 +424,7 @@ impl Core {
             return Err(Error::NoSpace.into());
         }
         // A checkpoint that runs already began before the latest frees; the one after it frees them.
-        let due = *ticket
-            .get_or_insert(self.checkpoints_done + 1 + self.checkpointing.is_some() as u64);
+        let due = *ticket.get_or_insert(self.checkpoints_done + 1 + self.checkpointing.is_some() as u64);
         if self.checkpoints_done >= due {
             return Err(Error::NoSpace.into());
         }

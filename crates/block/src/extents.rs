@@ -114,10 +114,6 @@ impl ExtentMap {
     pub fn iter(&self) -> impl Iterator<Item = Ext> + '_ {
         self.leaves.iter().flat_map(|l| l.extents.iter().copied())
     }
-    /// Last mapped extent.
-    pub fn last(&self) -> Option<Ext> {
-        self.leaves.last().and_then(|l| l.extents.last().copied())
-    }
 
     fn leaf_of(&self, fb: u64) -> usize {
         self.leaves.partition_point(|l| l.first() <= fb).saturating_sub(1)
@@ -172,7 +168,9 @@ impl ExtentMap {
         let before = i > 0 && leaf.extents[i - 1].joins(&new);
         let after = leaf.extents.get(i).is_some_and(|e| new.joins(e));
         match (before, after) {
-            (true, true) if leaf.extents[i - 1].count.checked_add(new.count + leaf.extents[i].count).is_some() => {
+            (true, true)
+                if leaf.extents[i - 1].count.checked_add(new.count + leaf.extents[i].count).is_some() =>
+            {
                 let next = leaf.extents.remove(i);
                 leaf.extents[i - 1].count += new.count + next.count;
                 self.len -= 1;
@@ -286,7 +284,9 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn blocks(map: &ExtentMap) -> BTreeMap<u64, (u64, bool)> {
-        map.iter().flat_map(|e| (0..e.count as u64).map(move |i| (e.file_block + i, (e.block + i, e.unwritten)))).collect()
+        map.iter()
+            .flat_map(|e| (0..e.count as u64).map(move |i| (e.file_block + i, (e.block + i, e.unwritten))))
+            .collect()
     }
 
     proptest! {

@@ -9,7 +9,8 @@ use format::limits::{FILE_SIZE_MAX, SEGMENT_BLOCKS, XATTR_TOTAL_MAX, XATTR_VALUE
 use format::{BlockNo, Ino};
 use fs::cache::PAGE;
 use fs::{
-    Access, Attr, Cred, Error, Fallocate, FileType, Handle, OpenFlags, Seek, SetAttr, StatFs, XattrFlags, perm,
+    Access, Attr, Cred, Error, Fallocate, FileType, Handle, OpenFlags, Seek, SetAttr, StatFs, XattrFlags,
+    perm,
 };
 
 const PAGE64: u64 = PAGE as u64;
@@ -18,7 +19,13 @@ const HANDLES_MAX: usize = 1 << 20;
 
 impl Core {
     /// Opens an inode whose kind and permissions were checked.
-    pub fn open_slot(&mut self, cred: &Cred, slot: Slot, flags: OpenFlags, directory: bool) -> Result<Handle, Error> {
+    pub fn open_slot(
+        &mut self,
+        cred: &Cred,
+        slot: Slot,
+        flags: OpenFlags,
+        directory: bool,
+    ) -> Result<Handle, Error> {
         if self.handles.len() >= HANDLES_MAX {
             return Err(Error::TooManyOpen);
         }
@@ -378,7 +385,14 @@ impl Core {
         Ok(names.filter(|n| cred.privileged() || !n.starts_with(b"trusted.")).collect())
     }
 
-    pub fn setxattr(&mut self, cred: &Cred, ino: Ino, name: &[u8], value: &[u8], flags: XattrFlags) -> Res<()> {
+    pub fn setxattr(
+        &mut self,
+        cred: &Cred,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Res<()> {
         let (slot, _) = self.inode(ino)?;
         if value.len() > XATTR_VALUE_MAX {
             return Err(Error::AttributeTooLarge.into());

@@ -32,9 +32,8 @@ unsafe impl Allocator for HugePages {
         if wide.align() >= HUGE {
             let whole = wide.size() / HUGE * HUGE;
             // SAFETY: the range is the block's own; the advice changes no content.
-            let _ = unsafe {
-                rustix::mm::madvise(raw.as_ptr().cast(), whole, rustix::mm::Advice::LinuxHugepage)
-            };
+            let _ =
+                unsafe { rustix::mm::madvise(raw.as_ptr().cast(), whole, rustix::mm::Advice::LinuxHugepage) };
         }
         Ok(NonNull::slice_from_raw_parts(raw, layout.size()))
     }

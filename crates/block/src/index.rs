@@ -84,7 +84,12 @@ impl Index {
     /// `seed` makes the hash unpredictable, so that nobody can choose names that collide.
     pub fn new(seed: u64) -> Index {
         let hasher = FixedState::with_seed(seed);
-        Index { links: HashMap::with_hasher(hasher.clone()), names: HashTable::new_in(HugePages), dirs: HashMap::with_hasher(hasher.clone()), hasher }
+        Index {
+            links: HashMap::with_hasher(hasher.clone()),
+            names: HashTable::new_in(HugePages),
+            dirs: HashMap::with_hasher(hasher.clone()),
+            hasher,
+        }
     }
 
     /// Makes room for `n` more names.
@@ -213,7 +218,12 @@ mod tests {
         let mut slots = Vec::new();
         for i in 0..200u32 {
             let slot = slab.alloc().unwrap();
-            let inode = Inode { kind: SlotKind::Inode, parent: 1, name: Name::new(format!("n{i}").as_bytes()), ..Inode::free(1) };
+            let inode = Inode {
+                kind: SlotKind::Inode,
+                parent: 1,
+                name: Name::new(format!("n{i}").as_bytes()),
+                ..Inode::free(1)
+            };
             *slab.get_mut(slot) = inode;
             let cookie = index.insert(&slab, slot);
             slab.get_mut(slot).cookie = cookie;

@@ -299,8 +299,10 @@ impl Inode {
         inode.mtime = h.mtime.into();
         inode.ctime = h.ctime.into();
         inode.btime = h.btime.into();
-        let has_tail =
-            view.tail_kind != TailKind::None || h.flags.get() & 1 != 0 || h.xattr_len.get() > 0 || h.xattr_block.get() != 0;
+        let has_tail = view.tail_kind != TailKind::None
+            || h.flags.get() & 1 != 0
+            || h.xattr_len.get() > 0
+            || h.xattr_block.get() != 0;
         if has_tail && view.kind == SlotKind::Inode {
             inode.flags |= TAIL_ON_MEDIUM;
         }

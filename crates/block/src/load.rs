@@ -124,7 +124,12 @@ fn table_block(
 
 /// Reads the log and finds its longest prefix of whole epochs: first the records that are chained and whole, then, for epochs
 /// that nothing on the medium says to be durable, the checksums of the data that they cover.
-pub(crate) fn log(device: &Blocking, checkpoint: &Checkpoint, uuid: &[u8; 16], blocks: u64) -> Result<LogTail> {
+pub(crate) fn log(
+    device: &Blocking,
+    checkpoint: &Checkpoint,
+    uuid: &[u8; 16],
+    blocks: u64,
+) -> Result<LogTail> {
     let ring = LogRing { segments: checkpoint.log_segments.clone(), head: 0, tail: 0, chain: 0 };
     let mut tail = LogTail {
         records: Vec::new(),

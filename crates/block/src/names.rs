@@ -76,7 +76,9 @@ impl Core {
         match name {
             b"." => Ok(dir),
             b".." if dir == ROOT => Ok(dir),
-            b".." => Ok(self.slab.get(dir).parent).and_then(|p| if p == 0 { Err(Error::NotFound) } else { Ok(p) }),
+            b".." => {
+                Ok(self.slab.get(dir).parent).and_then(|p| if p == 0 { Err(Error::NotFound) } else { Ok(p) })
+            }
             _ => match self.index.find(&self.slab, dir, name) {
                 Some(entry) => Ok(self.target(entry)),
                 None => self.check_name_in(dir, name).and(Err(Error::NotFound)),
@@ -410,7 +412,8 @@ impl Core {
             let mut freed: u64 = all.iter().map(|e| e.count as u64).sum();
             runs(&all).for_each(|run| self.give_back(run));
             let homes = map.leaves().iter().filter_map(|l| l.home).map(|h| BlockNo(h.block.get()));
-            let nodes: Vec<BlockNo> = homes.chain(map.inner.iter().copied()).chain(map.dropped.iter().copied()).collect();
+            let nodes: Vec<BlockNo> =
+                homes.chain(map.inner.iter().copied()).chain(map.dropped.iter().copied()).collect();
             freed += nodes.len() as u64;
             for block in nodes {
                 self.give_back(Run { block, count: 1 });
@@ -612,12 +615,12 @@ impl Core {
     fn store_target(&mut self, slot: Slot, target: &[u8], ticket: &mut Option<u64>) -> Res<()> {
         let tail = self.tail_mut(slot);
         *tail = Tail { data: Data::Inline(target.to_vec()), ..Tail::default() };
-        if target.len() > format::limits::INLINE_MAX {
-            if let Err(stop) = self.make_extents(slot, ticket) {
-                self.slab.get_mut(slot).tail = None;
-                self.free_slot(slot);
-                return Err(stop);
-            }
+        if target.len() > format::limits::INLINE_MAX
+            && let Err(stop) = self.make_extents(slot, ticket)
+        {
+            self.slab.get_mut(slot).tail = None;
+            self.free_slot(slot);
+            return Err(stop);
         }
         Ok(())
     }

@@ -368,8 +368,10 @@ impl Core {
                     {
                         run += 1;
                     }
-                    let (first, got) =
-                        self.cache.insert_run(key(slot, page), run as usize).ok_or_else(|| self.need_frames())?;
+                    let (first, got) = self
+                        .cache
+                        .insert_run(key(slot, page), run as usize)
+                        .ok_or_else(|| self.need_frames())?;
                     for i in 0..got as u64 {
                         let frame = FrameNo(first.0 + i as u32);
                         if let Err(stop) = self.dirty_page(slot, page + i, frame, ticket) {

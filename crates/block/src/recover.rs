@@ -192,7 +192,11 @@ fn scan(core: &mut Core, device: &Blocking, fixed: &Fixed, log: &LogTail) -> Res
     }
     device.read_many(&ranges, |i, bytes| -> Result<()> {
         for (j, block) in bytes.chunks_exact(BLOCK_SIZE).enumerate() {
-            builder.slot(Ino(first_slots[i] as u64 + j as u64), block, ranges[i].0 + (j * BLOCK_SIZE) as u64)?;
+            builder.slot(
+                Ino(first_slots[i] as u64 + j as u64),
+                block,
+                ranges[i].0 + (j * BLOCK_SIZE) as u64,
+            )?;
         }
         Ok(())
     })?;
@@ -202,7 +206,8 @@ fn scan(core: &mut Core, device: &Blocking, fixed: &Fixed, log: &LogTail) -> Res
 /// Brings logged pages home, says on the medium that the accepted epochs are durable, and protects what the log still holds.
 fn take_over_log(core: &mut Core, device: &Blocking, fixed: &Fixed, log: &LogTail) -> Result<()> {
     let mut pages: BTreeMap<u64, &[u8]> = BTreeMap::new();
-    let records: Vec<Record<'_>> = log.records.iter().map(|r| Record::parse(r)).collect::<format::Result<_>>()?;
+    let records: Vec<Record<'_>> =
+        log.records.iter().map(|r| Record::parse(r)).collect::<format::Result<_>>()?;
     for record in &records {
         for (i, page) in record.pages.iter().enumerate() {
             if page.block.get() >= core.space.total() {

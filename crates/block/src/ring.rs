@@ -39,7 +39,9 @@ impl LogRing {
         let mut done = 0;
         while done < blocks {
             let first = self.block(position + done);
-            let n = (SEGMENT_BLOCKS as u64 - (position + done) % SEGMENT_BLOCKS as u64).min(blocks - done).min(max);
+            let n = (SEGMENT_BLOCKS as u64 - (position + done) % SEGMENT_BLOCKS as u64)
+                .min(blocks - done)
+                .min(max);
             match parts.last_mut() {
                 Some((block, _, count)) if block.0 + *count == first.0 && *count + n <= max => *count += n,
                 _ => parts.push((first, done, n)),

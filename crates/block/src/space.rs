@@ -92,10 +92,6 @@ impl Space {
     pub fn quarantined(&self) -> u64 {
         self.quarantined
     }
-    /// Number of free segments.
-    pub fn free_segments(&self) -> usize {
-        self.free_segments.len()
-    }
 
     /// Promises `blocks` to a delayed allocation; false when there are not so many besides the `keep` blocks that
     /// are held back for metadata.
@@ -147,7 +143,12 @@ impl Space {
         let map = self.map_of(seg);
         for bit in at..at + count {
             let (word, mask) = (bit as usize / 64, 1 << (bit % 64));
-            debug_assert_eq!(map[word] & mask != 0, !used, "block is already {}", if used { "used" } else { "free" });
+            debug_assert_eq!(
+                map[word] & mask != 0,
+                !used,
+                "block is already {}",
+                if used { "used" } else { "free" }
+            );
             if used {
                 map[word] |= mask;
             } else {
@@ -319,7 +320,8 @@ impl Space {
             Role::Free => max.min(SEG - at),
             Role::Partial => {
                 let map = &self.maps[s.map as usize];
-                (at..SEG.min(at + max)).take_while(|&b| map[b as usize / 64] >> (b % 64) & 1 == 0).count() as u32
+                (at..SEG.min(at + max)).take_while(|&b| map[b as usize / 64] >> (b % 64) & 1 == 0).count()
+                    as u32
             }
         };
         (count > 0).then_some(Run { block, count })

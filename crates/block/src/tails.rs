@@ -5,7 +5,7 @@ use crate::extents::{Ext, ExtentMap, Leaf};
 use crate::inode::{Data, IN_CHECKPOINT, Inode, OutsideXattrs, SINCE_CHECKPOINT, Slot, TAIL_ON_MEDIUM, Tail};
 use crate::io::{Io, IoKind};
 use crate::space::Run;
-use format::extent::{Extent, EXTENTS_INLINE_MAX, NODE_ENTRIES, Node, NodeEntry};
+use format::extent::{EXTENTS_INLINE_MAX, Extent, NODE_ENTRIES, Node, NodeEntry};
 use format::inode::{InodeView, SlotKind, TailKind};
 use format::limits::{BLOCK_SIZE, XATTR_INLINE_MAX};
 use format::xattr::Xattr;
@@ -135,7 +135,13 @@ impl Core {
     }
 
     /// Takes one part in; true when the tail is complete.
-    fn take_part(&mut self, slot: Slot, p: &mut Partial, part: TailPart, bytes: &[u8]) -> Result<bool, Error> {
+    fn take_part(
+        &mut self,
+        slot: Slot,
+        p: &mut Partial,
+        part: TailPart,
+        bytes: &[u8],
+    ) -> Result<bool, Error> {
         let ino = Ino(slot as u64);
         match part {
             TailPart::Inode => {
@@ -159,7 +165,8 @@ impl Core {
             TailPart::Xattrs => {
                 let x = p.outside.ok_or(Error::Stale)?;
                 let used = &bytes[..x.bytes as usize];
-                format::error::check_crc("extended attributes", x.crc, crc32c(used)).map_err(|e| e.at(x.block))?;
+                format::error::check_crc("extended attributes", x.crc, crc32c(used))
+                    .map_err(|e| e.at(x.block))?;
                 p.tail.xattrs = format::xattr::decode_outside(used, ino).map_err(|e| e.at(x.block))?;
                 p.tail.xattrs_outside = Some(x);
                 p.xattrs_pending = false;
@@ -275,9 +282,13 @@ impl Core {
             if tail.xattrs_changed {
                 self.place_xattrs(slot)?;
             }
-            let has_tree = self.slab.get(slot).tail.as_ref().and_then(|t| t.extents()).is_some_and(|m| {
-                !m.root.is_empty() || !m.fits_inode()
-            });
+            let has_tree = self
+                .slab
+                .get(slot)
+                .tail
+                .as_ref()
+                .and_then(|t| t.extents())
+                .is_some_and(|m| !m.root.is_empty() || !m.fits_inode());
             if has_tree {
                 self.place_tree(slot)?;
             }
@@ -351,8 +362,12 @@ impl Core {
     fn place_nodes(&mut self, slot: Slot, map: &mut ExtentMap) -> Res<()> {
         let (ino, epoch) = (Ino(slot as u64), self.running.epoch);
         if map.fits_inode() {
-            let homes: Vec<BlockNo> =
-                map.leaves_mut().iter_mut().filter_map(|l| l.home.take()).map(|h| BlockNo(h.block.get())).collect();
+            let homes: Vec<BlockNo> = map
+                .leaves_mut()
+                .iter_mut()
+                .filter_map(|l| l.home.take())
+                .map(|h| BlockNo(h.block.get()))
+                .collect();
             map.dropped.extend(homes);
             map.dropped.append(&mut map.inner);
             map.root.clear();
@@ -462,7 +477,8 @@ pub(crate) fn encode(inode: &Inode, slot: Slot, out: &mut Vec<u8>) -> usize {
             Data::Inline(bytes) => {
                 // A shrunken inline file may keep bytes that no longer count.
                 tail_bytes = &bytes[..bytes.len().min(inode.size as usize)];
-                header.tail_kind = if tail_bytes.is_empty() { TailKind::None } else { TailKind::Inline } as u8;
+                header.tail_kind =
+                    if tail_bytes.is_empty() { TailKind::None } else { TailKind::Inline } as u8;
             }
             Data::Extents(map) if map.fits_inode() => {
                 extents = map.iter().map(Ext::to_media).collect();
@@ -485,7 +501,13 @@ pub(crate) fn encode(inode: &Inode, slot: Slot, out: &mut Vec<u8>) -> usize {
         }
     }
     debug_assert!(inode.flags & TAIL_ON_MEDIUM == 0 || inode.kind != SlotKind::Inode);
-    format::inode::encode_compact(&header, if inode.kind == SlotKind::Free { b"" } else { inode.name.bytes() }, tail_bytes, &xattr_bytes, out)
+    format::inode::encode_compact(
+        &header,
+        if inode.kind == SlotKind::Free { b"" } else { inode.name.bytes() },
+        tail_bytes,
+        &xattr_bytes,
+        out,
+    )
 }
 
 fn encode_xattrs(xattrs: &[Xattr]) -> Vec<u8> {

@@ -101,7 +101,10 @@ impl Volume {
     /// Errors: `NotAVolume`, `Corrupt` (then `fsck` tells more), `Media`.
     pub fn open(media: Arc<dyn Media>, options: OpenOptions) -> Result<Volume> {
         let (volume, worker) = Volume::open_manual(media, options)?;
-        let name = format!("freehold-{}", volume.inner.shared.media.geometry().name.rsplit('/').next().unwrap_or(""));
+        let name = format!(
+            "freehold-{}",
+            volume.inner.shared.media.geometry().name.rsplit('/').next().unwrap_or("")
+        );
         let thread = std::thread::Builder::new()
             .name(name.chars().take(15).collect())
             .spawn(move || worker.run())
@@ -320,7 +323,9 @@ impl FileSystem for Volume {
     async fn access(&self, cred: &Cred, ino: Ino, mask: Access) -> Result<()> {
         let core = self.inner.shared.lock();
         let (slot, inode) = core.inode(ino)?;
-        if mask.contains(Access::WRITE) && matches!(inode.file_type(), FileType::Regular | FileType::Directory) {
+        if mask.contains(Access::WRITE)
+            && matches!(inode.file_type(), FileType::Regular | FileType::Directory)
+        {
             core.writable()?;
         }
         perm::check(cred, &core.attr(slot), mask)
@@ -393,7 +398,9 @@ impl FileSystem for Volume {
         let mut ticket = None;
         self.op(move |core| {
             let new = New { kind: FileType::Regular, perm: perm & 0o7777, rdev: 0, target: b"" };
-            if !flags.intersects(OpenFlags::READ | OpenFlags::WRITE) && core.lookup(cred, parent, name).is_err() {
+            if !flags.intersects(OpenFlags::READ | OpenFlags::WRITE)
+                && core.lookup(cred, parent, name).is_err()
+            {
                 core.inode(parent)?;
                 return Err(Error::Invalid("a file is opened for reading, writing or both").into());
             }
@@ -504,7 +511,14 @@ impl FileSystem for Volume {
         self.op(move |core| core.listxattr(cred, ino)).await
     }
 
-    async fn setxattr(&self, cred: &Cred, ino: Ino, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+    async fn setxattr(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
         self.op(move |core| core.setxattr(cred, ino, name, value, flags)).await
     }
 

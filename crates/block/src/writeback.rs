@@ -69,7 +69,7 @@ impl Core {
                 let (target, count) = self.place(slot, page, end, ordered, logged)?;
                 match target {
                     Target::Blocks { run, cover } => self.dispatch(slot, page, run, cover),
-                    Target::Record { block } => self.into_record(slot, page, block),
+                    Target::Record { block } => self.put_in_record(slot, page, block),
                     Target::Later => {}
                 }
                 page += count;
@@ -179,7 +179,8 @@ impl Core {
     /// Blocks for `want` pages of a hole from `page` on; at least one.
     pub fn allocate(&mut self, slot: Slot, page: u64, want: u64) -> Res<Run> {
         let goal = self.map(slot).goal(page);
-        let continues = goal.is_some_and(|g| g.in_segment() != 0 && self.space.is_free(Run { block: g, count: 1 }));
+        let continues =
+            goal.is_some_and(|g| g.in_segment() != 0 && self.space.is_free(Run { block: g, count: 1 }));
         let in_window = WINDOW - page % WINDOW;
         if !continues && want.min(in_window) >= WINDOW / 2 {
             // Mostly dirty windows get whole segments. The place within the segment is that within the window, so that
@@ -214,7 +215,7 @@ impl Core {
     }
 
     /// The page's content becomes part of the epoch's record.
-    fn into_record(&mut self, slot: Slot, page: u64, block: BlockNo) {
+    fn put_in_record(&mut self, slot: Slot, page: u64, block: BlockNo) {
         let Some(frame) = self.cache.find(key(slot, page)) else { return };
         self.edit(slot);
         self.running.uncover(Run { block, count: 1 });

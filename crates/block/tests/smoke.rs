@@ -66,11 +66,13 @@ fn survives_a_clean_stop() {
 fn survives_power_loss_after_sync() {
     let flash = Arc::new(SimFlash::new(Config { wait_when_idle: true, ..Config::new(256 << 20) }).unwrap());
     block::mkfs(flash.clone(), &MkfsOptions::default()).unwrap();
-    let volume = Volume::open(flash.clone(), OpenOptions { cache_bytes: 32 << 20, ..OpenOptions::default() }).unwrap();
+    let volume =
+        Volume::open(flash.clone(), OpenOptions { cache_bytes: 32 << 20, ..OpenOptions::default() }).unwrap();
     write_tree(&volume, &SIZES);
     block_on(volume.sync()).unwrap();
     let image = Arc::new(flash.crash_image(|_, _| false));
     volume.close_blocking().unwrap();
-    let volume = Volume::open(image, OpenOptions { cache_bytes: 32 << 20, ..OpenOptions::default() }).unwrap();
+    let volume =
+        Volume::open(image, OpenOptions { cache_bytes: 32 << 20, ..OpenOptions::default() }).unwrap();
     check_tree(&volume, &SIZES);
 }
