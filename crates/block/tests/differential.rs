@@ -3,53 +3,14 @@
 //! Verifies results, attributes, times and contents of all operations, with a cache so small that pages and tails come and
 //! go. Does not verify crashes (tests/crash.rs) nor concurrency.
 
-use block::{MkfsOptions, OpenOptions, Volume, Worker};
+mod hand;
+
+use block::{MkfsOptions, OpenOptions, Volume};
+use hand::{ByHand, TestClock};
 use media::ram::RamMedia;
 use sim::differential::{Settings, Side, assert_same};
-use sim::{Driver, HandClock, Knobs, Model, Ticking, Tolerance};
-use std::cell::RefCell;
-use std::future::Future;
-use std::pin::pin;
-use std::rc::Rc;
+use sim::{HandClock, Knobs, Model, Ticking, Tolerance};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
-
-struct TestClock(HandClock);
-
-impl block::Clock for TestClock {
-    fn now(&self) -> fs::Time {
-        (self.0.clock())()
-    }
-    fn monotonic(&self) -> Duration {
-        let now = self.now();
-        Duration::new(now.sec.max(0) as u64, now.nsec)
-    }
-}
-
-/// Runs the engine by hand: polls the future, then steps the worker.
-#[derive(Clone)]
-struct ByHand {
-    worker: Rc<RefCell<Worker>>,
-    clock: HandClock,
-}
-
-impl Driver for ByHand {
-    fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
-        let mut future = pin!(future);
-        let mut cx = Context::from_waker(Waker::noop());
-        for _ in 0..100_000 {
-            if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
-                return out;
-            }
-            self.worker.borrow_mut().step();
-        }
-        panic!("the operation does not end");
-    }
-    fn before_op(&self, index: usize) {
-        self.clock.set(sim::driver::FIRST_TICK + index as i64);
-    }
-}
 
 /// A fresh volume of 256 MiB with a small log, and a cache of 2 MiB.
 fn engine(strict: bool) -> Side<Volume, ByHand> {
@@ -65,8 +26,7 @@ fn engine(strict: bool) -> Side<Volume, ByHand> {
         ..OpenOptions::default()
     };
     let (volume, worker) = Volume::open_manual(media, options).unwrap();
-    let driver = ByHand { worker: Rc::new(RefCell::new(worker)), clock };
-    Side::new(volume, driver)
+    Side::new(volume, ByHand::new(worker, clock))
 }
 
 fn model() -> Side<Model, Ticking> {
