@@ -207,8 +207,11 @@ impl Core {
                 Step::HomesFlush => {
                     let Some((end, chain)) = c.log_end else { return };
                     let table_len = c.table.iter().rposition(|&s| s != 0).map_or(0, |i| i + 1);
+                    let table: Vec<Option<SegNo>> =
+                        c.table[..table_len].iter().map(|&s| (s != 0).then_some(SegNo(s))).collect();
                     let block = Checkpoint {
                         sequence: self.checkpoint.sequence + 1,
+                        table_crc: format::segtable::table_crc(&table),
                         epoch: Epoch(epoch),
                         log_position: end % self.log.capacity(),
                         chain,

@@ -68,6 +68,10 @@ impl<'c> Builder<'c> {
     fn take(&mut self, view: &InodeView<'_>, from_log: bool) -> Result<()> {
         let ino = view.ino();
         let at = |e: FormatError| Error::from(e);
+        if view.epoch().0 >= self.core.running.epoch {
+            // Slots are written when their epochs are durable: what the log does not hold was lost.
+            return Err(rule("inode", "was changed in an epoch that the log has lost").into());
+        }
         let Ok(slot) = Slot::try_from(ino.0) else {
             return Err(rule("inode", "number is too large").into());
         };

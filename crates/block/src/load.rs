@@ -19,6 +19,9 @@ pub(crate) struct Fixed {
     /// The inode segment table as of the checkpoint, and for each of its blocks which home is current.
     pub table: Vec<Option<SegNo>>,
     pub homes: Vec<(u8, Vec<u32>)>,
+    /// The other checkpoint block holds something that is no checkpoint. If it was the newer one, an index checkpoint is
+    /// not to be trusted.
+    pub damaged_checkpoint: bool,
 }
 
 /// The part of the log that counts.
@@ -33,6 +36,8 @@ pub(crate) struct LogTail {
     pub recorded: u64,
     /// Why the record behind the last one was not accepted, when there was one.
     pub cut: Option<String>,
+    /// An epoch behind the last one that the medium says was durable: the log is damaged.
+    pub lost: Option<u64>,
 }
 
 fn read_block(device: &Blocking, at: BlockNo) -> Result<Vec<u8>> {
@@ -72,8 +77,12 @@ pub(crate) fn fixed(device: &Blocking) -> Result<Fixed> {
     let segments = superblock.segments();
     let mut best: Option<Checkpoint> = None;
     let mut first_error: Option<FormatError> = None;
+    let mut damaged_checkpoint = false;
     for at in CHECKPOINTS {
-        match Checkpoint::parse(&read_block(device, at)?, &superblock.uuid, segments) {
+        let block = read_block(device, at)?;
+        // Zeros are a block that was never written.
+        damaged_checkpoint |= Checkpoint::parse(&block, &superblock.uuid, segments).is_err() && block.iter().any(|&b| b != 0);
+        match Checkpoint::parse(&block, &superblock.uuid, segments) {
             Ok(cp) if best.as_ref().is_none_or(|b| b.sequence < cp.sequence) => best = Some(cp),
             Ok(_) => {}
             Err(e) => first_error = first_error.or(Some(e.at(at))),
@@ -87,7 +96,14 @@ pub(crate) fn fixed(device: &Blocking) -> Result<Fixed> {
         homes.push((home, entries[..used].iter().map(|s| s.map_or(0, |s| s.0)).collect()));
         table.extend_from_slice(&entries[..used]);
     }
-    Ok(Fixed { superblock, checkpoint, table, homes })
+    if format::segtable::table_crc(&table) != checkpoint.table_crc {
+        return Err(FormatError::new(
+            "inode segment table",
+            format::error::Fault::Rule("is not the one that the checkpoint was made with; a home of it is damaged"),
+        )
+        .into());
+    }
+    Ok(Fixed { superblock, checkpoint, table, homes, damaged_checkpoint })
 }
 
 fn table_block(
@@ -138,6 +154,7 @@ pub(crate) fn log(
         end: 0,
         recorded: checkpoint.durable_epoch.0,
         cut: None,
+        lost: None,
     };
     let mut ends: Vec<(u64, u64, u32)> = Vec::new();
     loop {
@@ -187,7 +204,67 @@ pub(crate) fn log(
             break;
         }
     }
+    tail.lost = (tail.recorded > tail.last_epoch).then_some(tail.recorded);
+    if tail.lost.is_none() {
+        // After a clean stop nothing stands behind; only the place of the next record is looked at then.
+        let limit = if checkpoint.clean && tail.end == 0 { ring.record_max() as u64 / BLOCK_SIZE as u64 } else { ring.capacity() };
+        scan_ring(device, checkpoint, uuid, tail.end, limit, |_, bytes| {
+            let durable = Record::parse(bytes).map_or(0, |r| r.header.durable_epoch.get());
+            if durable > tail.last_epoch {
+                tail.lost = tail.lost.max(Some(durable));
+            }
+            tail.lost.is_none()
+        }, tail.last_epoch)?;
+    }
     Ok(tail)
+}
+
+/// Most records behind the end of the log that are read as a whole: bounds what crafted headers can cost.
+const STRAY_RECORDS_MAX: usize = 256;
+
+/// Looks for whole records of later epochs behind ring position `from` (counted from the checkpoint's) and calls
+/// `each(position, bytes)` until it returns false. Such records are leftovers of epochs that were on their way when power
+/// failed, or what damage has cut off; a record that says that a lost epoch was durable proves the latter.
+pub(crate) fn scan_ring(
+    device: &Blocking,
+    checkpoint: &Checkpoint,
+    uuid: &[u8; 16],
+    from: u64,
+    limit: u64,
+    mut each: impl FnMut(u64, &[u8]) -> bool,
+    last_epoch: u64,
+) -> Result<()> {
+    let ring = LogRing { segments: checkpoint.log_segments.clone(), head: 0, tail: 0, chain: 0 };
+    let end = ring.capacity().min(from.saturating_add(limit));
+    let mut found: Vec<(u64, u64)> = Vec::new();
+    let mut bytes = vec![0; 1 << 20];
+    let mut at = from;
+    while at < end && found.len() < STRAY_RECORDS_MAX {
+        let n = (end - at).min((bytes.len() / BLOCK_SIZE) as u64);
+        let position = checkpoint.log_position + at;
+        for (block, offset, count) in ring.parts(position, n, u64::MAX) {
+            device.read(block.byte(), &mut bytes[offset as usize * BLOCK_SIZE..][..count as usize * BLOCK_SIZE])?;
+        }
+        for (i, block) in bytes[..n as usize * BLOCK_SIZE].chunks_exact(BLOCK_SIZE).enumerate() {
+            if let Some((epoch, blocks)) = format::log::probe_any(block, uuid)
+                && epoch.0 > last_epoch
+                && blocks as u64 <= ring.capacity()
+            {
+                found.push((position + i as u64, blocks as u64));
+            }
+        }
+        at += n;
+    }
+    for (position, count) in found.into_iter().take(STRAY_RECORDS_MAX) {
+        let mut record = vec![0; count as usize * BLOCK_SIZE];
+        for (block, offset, n) in ring.parts(position, count, u64::MAX) {
+            device.read(block.byte(), &mut record[offset as usize * BLOCK_SIZE..][..n as usize * BLOCK_SIZE])?;
+        }
+        if Record::parse(&record).is_ok() && !each(position, &record) {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Checks the data that a record covers: `Err(Ok(why))` when it is not what was written, `Err(Err(_))` when it cannot be

@@ -90,6 +90,7 @@ pub fn mkfs(media: Arc<dyn Media>, options: &MkfsOptions) -> Result<MkfsReport> 
         log_segments: (1..=log as u32).map(SegNo).collect(),
         inode_segments: 1,
         durable_epoch: Epoch(1),
+        table_crc: format::segtable::table_crc(&[Some(root_segment)]),
         ..Checkpoint::default()
     };
     device.write(CHECKPOINTS[0].byte(), &vec![0; BLOCK_SIZE])?;

@@ -48,8 +48,15 @@ pub(crate) fn open(media: Arc<dyn Media>, options: OpenOptions) -> Result<Core> 
     if let Some(cut) = &log.cut {
         tracing::info!("{}: log ends behind {:?}: {cut}", media.geometry().name, Epoch(log.last_epoch));
     }
+    if let Some(lost) = log.lost {
+        tracing::error!("{}: log ends behind {:?}, but {:?} was durable", media.geometry().name, Epoch(log.last_epoch), Epoch(lost));
+        return Err(damage("log record", "the log is damaged: epochs that were durable are missing"));
+    }
     let mut core = new_core(media, options, &fixed, &log)?;
-    let clean = fixed.checkpoint.clean && log.records.is_empty() && log.cut.is_none();
+    let clean = fixed.checkpoint.clean
+        && log.records.is_empty()
+        && log.cut.is_none()
+        && !fixed.damaged_checkpoint;
     let loaded = clean && fixed.checkpoint.index_pieces > 0 && load_index(&mut core, &device, &fixed)?;
     if !loaded {
         reset(&mut core, &fixed);

@@ -53,8 +53,10 @@ media_struct! {
         index_inodes: U64,
         /// epoch known to be durable; at least `epoch`
         durable_epoch: U64,
+        /// CRC-32C of the inode segment table's entries in use; tells which homes of its blocks belong to this checkpoint
+        table_crc: U32,
         /// zero
-        reserved: [u8; 40],
+        reserved: [u8; 36],
     }
 }
 
@@ -95,6 +97,8 @@ pub struct Checkpoint {
     pub index_inodes: u64,
     /// Epoch known to be durable.
     pub durable_epoch: Epoch,
+    /// Checksum of the inode segment table ([`crate::segtable::table_crc`]).
+    pub table_crc: u32,
 }
 
 impl Checkpoint {
@@ -116,6 +120,7 @@ impl Checkpoint {
         h.index_pieces = self.index_pieces.into();
         h.index_inodes = self.index_inodes.into();
         h.durable_epoch = self.durable_epoch.0.into();
+        h.table_crc = self.table_crc.into();
         block[..LOG_AT].copy_from_slice(h.as_bytes());
         for (i, seg) in self.log_segments.iter().enumerate() {
             block[LOG_AT + 4 * i..][..4].copy_from_slice(&seg.0.to_le_bytes());
@@ -179,6 +184,7 @@ impl Checkpoint {
             index_pieces: h.index_pieces.get(),
             index_inodes: h.index_inodes.get(),
             durable_epoch: Epoch(h.durable_epoch.get()),
+            table_crc: h.table_crc.get(),
         })
     }
 }
@@ -202,6 +208,7 @@ mod tests {
             index_pieces: 4,
             index_inodes: 1000,
             durable_epoch: Epoch(101),
+            table_crc: 7,
         };
         let block = cp.encode();
         assert_eq!(Checkpoint::parse(&block, &[3; 16], 64).unwrap(), cp);

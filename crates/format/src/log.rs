@@ -223,6 +223,13 @@ pub fn probe(block: &[u8], uuid: &[u8; 16], epoch: Epoch, chain: u32) -> Option<
     fits.then_some(h.blocks.get())
 }
 
+/// Looks at a block for the header of a record of any epoch of this volume: its epoch and length in blocks.
+pub fn probe_any(block: &[u8], uuid: &[u8; 16]) -> Option<(Epoch, u32)> {
+    let (h, _) = RecordHeader::read_from_prefix(block).ok()?;
+    let (epoch, chain) = (Epoch(h.epoch.get()), h.chain.get());
+    probe(block, uuid, epoch, chain).map(|blocks| (epoch, blocks))
+}
+
 /// A record as parsed from bytes that it borrows.
 #[derive(Debug)]
 pub struct Record<'a> {

@@ -50,6 +50,12 @@ pub fn homes(index: usize) -> [BlockNo; 2] {
     [BlockNo(first), BlockNo(first + TABLE_BLOCKS as u64)]
 }
 
+/// The checksum of the whole table, as checkpoints carry it: of all entries in use, 0 where no segment is assigned.
+pub fn table_crc(entries: &[Option<SegNo>]) -> u32 {
+    let bytes: Vec<u8> = entries.iter().flat_map(|e| e.map_or(0, |s| s.0).to_le_bytes()).collect();
+    crate::crc32c(&bytes)
+}
+
 /// The block to write: `entries` are at most [`ENTRIES_PER_BLOCK`] segments, `None` where no segment is assigned.
 pub fn encode(uuid: &[u8; 16], sequence: u64, index: usize, entries: &[Option<SegNo>]) -> Box<[u8]> {
     assert!(entries.len() <= ENTRIES_PER_BLOCK);
