@@ -13,12 +13,12 @@ use crate::core::{Core, Logged, Res, Stop, Wait};
 use crate::inode::Slot;
 use crate::io::{Io, IoKind};
 use crate::space::Run;
+use foldhash::fast::FixedState;
 use format::log::{RecordBuilder, RecordId, cover_crc};
 use format::{BlockNo, Epoch, Ino};
 use fs::Error;
 use fs::cache::FrameNo;
 use media::{Flags, Op, Request};
-use foldhash::fast::FixedState;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 

@@ -116,7 +116,8 @@ pub fn explore<R: Rig>(
     next: &[Op],
     settings: Settings,
 ) -> Result<Report, Failure> {
-    let mut run = Run { rig, next, settings, rng: SmallRng::seed_from_u64(settings.seed), report: Report::default() };
+    let mut run =
+        Run { rig, next, settings, rng: SmallRng::seed_from_u64(settings.seed), report: Report::default() };
     let told = |e| format!("crash seed {}: {e}\nworkload: {}", settings.seed, crate::ops::code(ops));
     run.explore(media, start, ops, settings.moments, settings.sampled, true).map_err(told)?;
     Ok(run.report)
@@ -178,7 +179,11 @@ impl<R: Rig> Run<'_, R> {
             for subset in subsets::subsets(&units, exhaustive, sampled, &mut self.rng) {
                 let mut hash = DefaultHasher::new();
                 (moment.durable, moment.floor).hash(&mut hash);
-                units.iter().zip(&subset).filter(|(_, kept)| **kept).for_each(|(unit, _)| unit.hash(&mut hash));
+                units
+                    .iter()
+                    .zip(&subset)
+                    .filter(|(_, kept)| **kept)
+                    .for_each(|(unit, _)| unit.hash(&mut hash));
                 if !seen.insert(hash.finish()) {
                     continue;
                 }

@@ -64,7 +64,10 @@ impl ByHand {
         let volume = &self.volume;
         let space = block_on(volume.statfs());
         let (epochs, latched, counters) = (volume.epochs(), volume.latched(), volume.counters());
-        format!("epochs {epochs:?}, latched {latched:?}, {space:?}, {counters:?}, {:?}", volume.cache_counters())
+        format!(
+            "epochs {epochs:?}, latched {latched:?}, {space:?}, {counters:?}, {:?}",
+            volume.cache_counters()
+        )
     }
 }
 
@@ -237,7 +240,9 @@ impl Rig for Setup {
         driver.block_on(volume.close()).map_err(told)?;
         match recovered == scanned && scanned == indexed {
             true => Ok(()),
-            false => Err(format!("free blocks: {recovered} after recovery, {scanned} by scan, {indexed} by index")),
+            false => {
+                Err(format!("free blocks: {recovered} after recovery, {scanned} by scan, {indexed} by index"))
+            }
         }
     }
 }

@@ -83,7 +83,8 @@ fn seen_early(
     let mut offsets: Vec<u64> = expected.present().chain(found.present()).map(|(at, _)| at).collect();
     offsets.sort_unstable();
     offsets.dedup();
-    let units = offsets.iter().flat_map(|&at| (at..at + PAGE).step_by(unit as usize)).filter(|&at| at < found.size());
+    let units =
+        offsets.iter().flat_map(|&at| (at..at + PAGE).step_by(unit as usize)).filter(|&at| at < found.size());
     for at in units {
         let there = read(found, at);
         if there == read(expected, at) {
