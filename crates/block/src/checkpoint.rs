@@ -113,7 +113,14 @@ impl Core {
         let epoch = self.close_epoch_for(Reason::Background)?;
         self.flush_wanted = self.flush_wanted.max(epoch);
         let mut slots = std::mem::take(&mut self.since_checkpoint);
-        slots.retain(|&s| self.slab.chunk(s / PER_CHUNK).is_some());
+        slots.retain(|&s| {
+            let known = self.slab.chunk(s / PER_CHUNK).is_some();
+            if !known {
+                // Should the position get a segment again, the slot must be noted as changed again.
+                self.slab.get_mut(s).flags &= !SINCE_CHECKPOINT;
+            }
+            known
+        });
         slots.sort_unstable();
         slots.dedup();
         for &slot in &slots {

@@ -188,6 +188,9 @@ pub(crate) struct Core {
     pub orphans: Vec<Slot>,
 
     pub running: Running,
+    /// The newest epoch that was closed for order. While it is not durable nothing is overwritten in place: that would be
+    /// seen although what was done before the barrier is not.
+    pub ordered: u64,
     /// Closed epochs that are not durable, oldest first.
     pub epochs: VecDeque<EpochState>,
     pub log: LogRing,
@@ -399,12 +402,16 @@ impl Core {
             || self.checkpointing.as_ref().is_some_and(|c| c.pages.contains_key(&block))
     }
 
-    /// Whether the block may be overwritten in place: no recovery would verify its checksum or write an older image to it.
+    /// Whether the block may be overwritten in place: no recovery would verify the checksum of what it holds or write an
+    /// older image to it, and no barrier stands between.
     pub fn may_overwrite(&self, block: u64) -> bool {
+        if self.ordered > self.durable {
+            return false;
+        }
         let guarded =
             self.guards.range(..=block).next_back().is_some_and(|(s, (n, _))| block < s + *n as u64);
         !guarded
-            && !self.running.covers.contains_key(&block)
+            && (!self.running.covers.contains_key(&block) || self.running.in_place.contains(&block))
             && !self.running.pages.iter().any(|p| p.2 == block)
             && !self.has_image(block)
     }

@@ -13,26 +13,27 @@ use crate::core::{Core, Logged, Res, Stop, Wait};
 use crate::inode::Slot;
 use crate::io::{Io, IoKind};
 use crate::space::Run;
+use foldhash::fast::FixedState;
 use format::log::{RecordBuilder, RecordId, cover_crc};
 use format::{BlockNo, Epoch, Ino};
 use fs::Error;
 use fs::cache::FrameNo;
 use media::{Flags, Op, Request};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 /// Dirty pages that one barrier or sync puts into its log record instead of writing them to their blocks first.
 const LOGGED_PAGES_MAX: usize = 16;
 
 /// Why an epoch is closed; decides how overwrites are treated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reason {
-    /// fsync, sync, clean stop: order and durability.
-    Sync,
-    /// fbarrier: order.
-    Barrier,
     /// Age, memory, log space: nobody asked for order, plain overwrites go in place.
     Background,
+    /// fbarrier: order.
+    Barrier,
+    /// fsync, sync, clean stop: order and durability.
+    Sync,
 }
 
 /// The epoch that changes join.
@@ -51,6 +52,8 @@ pub(crate) struct Running {
     pub assignments: Vec<(u32, u32)>,
     /// Files with dirty pages.
     pub dirty_files: BTreeSet<Slot>,
+    /// Those of them that were overwritten in place: they may be overwritten again while this epoch runs.
+    pub in_place: HashSet<u64, FixedState>,
     /// Pages whose content goes into the record: (inode, page, block, pinned frame).
     pub pages: Vec<(Slot, u64, u64, FrameNo)>,
     /// Transfers dispatched for this epoch that have not completed.
@@ -68,6 +71,7 @@ impl Running {
             since: None,
             gate: None,
             covers: BTreeMap::new(),
+            in_place: HashSet::default(),
             assignments: Vec::new(),
             dirty_files: BTreeSet::new(),
             pages: Vec::new(),
@@ -137,6 +141,12 @@ impl Core {
         if let Some(why) = &self.latched {
             return Err(Error::Latched(why.clone()).into());
         }
+        // Somebody may have been promised more than is asked for now.
+        let reason = match self.running.gate {
+            _ if self.close_wanted => Reason::Sync,
+            Some(gate) => reason.max(gate),
+            None => reason,
+        };
         if !self.running.is_empty() {
             if self.epochs.back().is_some_and(|e| e.pending.is_some()) {
                 // One record waits for log space already: let it go first.
@@ -149,6 +159,9 @@ impl Core {
             self.write_back_all(ordered, logged)?;
             self.place_tails()?;
             self.running.gate = None;
+            if reason != Reason::Background {
+                self.ordered = self.running.epoch;
+            }
             self.build_record();
             self.wake(Wait::Progress);
         }

@@ -81,7 +81,8 @@ pub(crate) fn fixed(device: &Blocking) -> Result<Fixed> {
     for at in CHECKPOINTS {
         let block = read_block(device, at)?;
         // Zeros are a block that was never written.
-        damaged_checkpoint |= Checkpoint::parse(&block, &superblock.uuid, segments).is_err() && block.iter().any(|&b| b != 0);
+        damaged_checkpoint |=
+            Checkpoint::parse(&block, &superblock.uuid, segments).is_err() && block.iter().any(|&b| b != 0);
         match Checkpoint::parse(&block, &superblock.uuid, segments) {
             Ok(cp) if best.as_ref().is_none_or(|b| b.sequence < cp.sequence) => best = Some(cp),
             Ok(_) => {}
@@ -99,7 +100,9 @@ pub(crate) fn fixed(device: &Blocking) -> Result<Fixed> {
     if format::segtable::table_crc(&table) != checkpoint.table_crc {
         return Err(FormatError::new(
             "inode segment table",
-            format::error::Fault::Rule("is not the one that the checkpoint was made with; a home of it is damaged"),
+            format::error::Fault::Rule(
+                "is not the one that the checkpoint was made with; a home of it is damaged",
+            ),
         )
         .into());
     }
@@ -207,14 +210,26 @@ pub(crate) fn log(
     tail.lost = (tail.recorded > tail.last_epoch).then_some(tail.recorded);
     if tail.lost.is_none() {
         // After a clean stop nothing stands behind; only the place of the next record is looked at then.
-        let limit = if checkpoint.clean && tail.end == 0 { ring.record_max() as u64 / BLOCK_SIZE as u64 } else { ring.capacity() };
-        scan_ring(device, checkpoint, uuid, tail.end, limit, |_, bytes| {
-            let durable = Record::parse(bytes).map_or(0, |r| r.header.durable_epoch.get());
-            if durable > tail.last_epoch {
-                tail.lost = tail.lost.max(Some(durable));
-            }
-            tail.lost.is_none()
-        }, tail.last_epoch)?;
+        let limit = if checkpoint.clean && tail.end == 0 {
+            ring.record_max() as u64 / BLOCK_SIZE as u64
+        } else {
+            ring.capacity()
+        };
+        scan_ring(
+            device,
+            checkpoint,
+            uuid,
+            tail.end,
+            limit,
+            |_, bytes| {
+                let durable = Record::parse(bytes).map_or(0, |r| r.header.durable_epoch.get());
+                if durable > tail.last_epoch {
+                    tail.lost = tail.lost.max(Some(durable));
+                }
+                tail.lost.is_none()
+            },
+            tail.last_epoch,
+        )?;
     }
     Ok(tail)
 }
@@ -243,7 +258,10 @@ pub(crate) fn scan_ring(
         let n = (end - at).min((bytes.len() / BLOCK_SIZE) as u64);
         let position = checkpoint.log_position + at;
         for (block, offset, count) in ring.parts(position, n, u64::MAX) {
-            device.read(block.byte(), &mut bytes[offset as usize * BLOCK_SIZE..][..count as usize * BLOCK_SIZE])?;
+            device.read(
+                block.byte(),
+                &mut bytes[offset as usize * BLOCK_SIZE..][..count as usize * BLOCK_SIZE],
+            )?;
         }
         for (i, block) in bytes[..n as usize * BLOCK_SIZE].chunks_exact(BLOCK_SIZE).enumerate() {
             if let Some((epoch, blocks)) = format::log::probe_any(block, uuid)
@@ -258,7 +276,8 @@ pub(crate) fn scan_ring(
     for (position, count) in found.into_iter().take(STRAY_RECORDS_MAX) {
         let mut record = vec![0; count as usize * BLOCK_SIZE];
         for (block, offset, n) in ring.parts(position, count, u64::MAX) {
-            device.read(block.byte(), &mut record[offset as usize * BLOCK_SIZE..][..n as usize * BLOCK_SIZE])?;
+            device
+                .read(block.byte(), &mut record[offset as usize * BLOCK_SIZE..][..n as usize * BLOCK_SIZE])?;
         }
         if Record::parse(&record).is_ok() && !each(position, &record) {
             break;

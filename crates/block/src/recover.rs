@@ -3,7 +3,8 @@
 //! After a clean stop the index checkpoint gives inodes and usage (clean.rs). Otherwise the inode segments are scanned at
 //! full queue depth, and the log's images take the place of what stands in their slots. The log is not replayed to the
 //! slots: its inodes are simply "changed since the last checkpoint" and the next checkpoint writes them. Only logged page
-//! images are written to their blocks at once, and one checkpoint block says that all accepted epochs are durable.
+//! images are written to their blocks at once, after one checkpoint block says that all accepted epochs are durable.
+//! A record that was not accepted is destroyed, so that it cannot come to be accepted later.
 //! A crash in the middle of this repeats it: the log stays whole until that next checkpoint.
 
 use crate::core::{Core, Logged, OpenOptions};
@@ -49,14 +50,17 @@ pub(crate) fn open(media: Arc<dyn Media>, options: OpenOptions) -> Result<Core> 
         tracing::info!("{}: log ends behind {:?}: {cut}", media.geometry().name, Epoch(log.last_epoch));
     }
     if let Some(lost) = log.lost {
-        tracing::error!("{}: log ends behind {:?}, but {:?} was durable", media.geometry().name, Epoch(log.last_epoch), Epoch(lost));
+        tracing::error!(
+            "{}: log ends behind {:?}, but {:?} was durable",
+            media.geometry().name,
+            Epoch(log.last_epoch),
+            Epoch(lost)
+        );
         return Err(damage("log record", "the log is damaged: epochs that were durable are missing"));
     }
     let mut core = new_core(media, options, &fixed, &log)?;
-    let clean = fixed.checkpoint.clean
-        && log.records.is_empty()
-        && log.cut.is_none()
-        && !fixed.damaged_checkpoint;
+    let clean =
+        fixed.checkpoint.clean && log.records.is_empty() && log.cut.is_none() && !fixed.damaged_checkpoint;
     let loaded = clean && fixed.checkpoint.index_pieces > 0 && load_index(&mut core, &device, &fixed)?;
     if !loaded {
         reset(&mut core, &fixed);
@@ -64,6 +68,9 @@ pub(crate) fn open(media: Arc<dyn Media>, options: OpenOptions) -> Result<Core> 
     }
     let total = core.space.total();
     core.keep = (total / 64).min(2048);
+    if !core.read_only && log.cut.is_some() {
+        destroy_cut(&mut core, &device, &log)?;
+    }
     if !log.records.is_empty() {
         take_over_log(&mut core, &device, &fixed, &log)?;
     }
@@ -124,6 +131,7 @@ fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &Lo
         tails: VecDeque::new(),
         orphans: Vec::new(),
         running: Running::new(log.last_epoch + 1),
+        ordered: 0,
         epochs: VecDeque::new(),
         log: ring,
         durable: log.last_epoch,
@@ -210,6 +218,17 @@ fn scan(core: &mut Core, device: &Blocking, fixed: &Fixed, log: &LogTail) -> Res
     builder.finish(device)
 }
 
+/// Makes the record behind the last accepted one unreadable. Its epoch is lost; but if its data came to be written again,
+/// by the same program to the same blocks, before the next record takes its place, it would be found whole after another
+/// crash, and what everybody saw to be lost would be back.
+fn destroy_cut(core: &mut Core, device: &Blocking, log: &LogTail) -> Result<()> {
+    if log.end < core.log.capacity() {
+        device.write(core.log.block(core.log.head).byte(), &vec![0; BLOCK_SIZE])?;
+        device.flush()?;
+    }
+    Ok(())
+}
+
 /// Brings logged pages home, says on the medium that the accepted epochs are durable, and protects what the log still holds.
 fn take_over_log(core: &mut Core, device: &Blocking, fixed: &Fixed, log: &LogTail) -> Result<()> {
     let mut pages: BTreeMap<u64, &[u8]> = BTreeMap::new();
@@ -231,9 +250,9 @@ fn take_over_log(core: &mut Core, device: &Blocking, fixed: &Fixed, log: &LogTai
             "it was not stopped cleanly and its log must be replayed: open it once for writing".into(),
         ));
     }
-    for (&block, bytes) in &pages {
-        device.write(BlockNo(block).byte(), bytes)?;
-    }
+    // What was accepted may still be in the device's cache when only this process had died: it must be durable before
+    // anything says so. And something must say so before any image goes home, because that changes blocks whose checksums
+    // earlier records hold.
     device.flush()?;
     let mut mark = fixed.checkpoint.clone();
     mark.sequence += 1;
@@ -243,8 +262,15 @@ fn take_over_log(core: &mut Core, device: &Blocking, fixed: &Fixed, log: &LogTai
     mark.durable_epoch = Epoch(log.last_epoch);
     device.write(CHECKPOINTS[(mark.sequence % 2) as usize].byte(), &mark.encode())?;
     device.flush()?;
+    for (&block, bytes) in &pages {
+        device.write(BlockNo(block).byte(), bytes)?;
+    }
+    device.flush()?;
     core.checkpoint = mark;
     core.recorded = log.last_epoch;
+    // A checkpoint that did not finish may have left table blocks with a sequence number that counts by now. They say what
+    // the log says; but they must not outlive it, so the next checkpoint writes all of them.
+    core.table_homes.iter_mut().for_each(|(_, entries)| entries.clear());
     // The images stay in the log until the next checkpoint: their blocks must not be overwritten in place, nor given to
     // anybody else, before that.
     for &block in pages.keys() {

@@ -6,7 +6,7 @@
 //! - An overwrite goes in place when nobody asked for order and the block is not guarded; else its content goes into
 //!   the record of the epoch when there is little of it, else to a new block.
 //!
-//! Everything written to a block that the last epoch did not show is covered by a checksum in the record.
+//! Everything written to a block is covered by a checksum in the record of its epoch.
 
 use crate::core::{Core, Res, Stop, Wait};
 use crate::extents::{Ext, Mapping};
@@ -24,8 +24,8 @@ const WINDOW: u64 = SEGMENT_BLOCKS as u64;
 
 /// Where a run of pages goes.
 enum Target {
-    /// To these blocks; `cover` unless it is a plain overwrite.
-    Blocks { run: Run, cover: bool },
+    /// To these blocks; `new` unless it is a plain overwrite.
+    Blocks { run: Run, new: bool },
     /// Into the record of this epoch.
     Record { block: BlockNo },
     /// Nowhere now: an overwrite of the same block is on its way.
@@ -68,7 +68,7 @@ impl Core {
             while page < end {
                 let (target, count) = self.place(slot, page, end, ordered, logged)?;
                 match target {
-                    Target::Blocks { run, cover } => self.dispatch(slot, page, run, cover),
+                    Target::Blocks { run, new } => self.dispatch(slot, page, run, new),
                     Target::Record { block } => self.put_in_record(slot, page, block),
                     Target::Later => {}
                 }
@@ -121,7 +121,7 @@ impl Core {
         if logged {
             return (Target::Record { block: run.block }, 1);
         }
-        (Target::Blocks { run, cover: true }, run.count as u64)
+        (Target::Blocks { run, new: true }, run.count as u64)
     }
 
     fn place_overwrite(
@@ -143,7 +143,7 @@ impl Core {
             }
             if in_place(self, block.0) {
                 let n = (1..max).take_while(|i| in_place(self, block.0 + i)).count() as u32 + 1;
-                return Ok((Target::Blocks { run: Run { block, count: n }, cover: false }, n as u64));
+                return Ok((Target::Blocks { run: Run { block, count: n }, new: false }, n as u64));
             }
         }
         // To new blocks, as many as can be had without touching what is reserved for others.
@@ -162,14 +162,14 @@ impl Core {
             for e in old {
                 self.give_back(Run { block: BlockNo(e.block), count: e.count });
             }
-            return Ok((Target::Blocks { run, cover: true }, n));
+            return Ok((Target::Blocks { run, new: true }, n));
         }
         // A full volume: order is kept by the log as long as a record can take it, then given up for this page.
         if self.running.bytes + self.running.pages.len() * PAGE < self.log.record_max() / 2 {
             return Ok((Target::Record { block }, 1));
         }
         if in_place(self, block.0) {
-            return Ok((Target::Blocks { run: Run { block, count: 1 }, cover: false }, 1));
+            return Ok((Target::Blocks { run: Run { block, count: 1 }, new: false }, 1));
         }
         self.checkpoint_wanted = true;
         self.wake_worker = true;
@@ -232,7 +232,7 @@ impl Core {
     }
 
     /// Sends pages to their blocks.
-    fn dispatch(&mut self, slot: Slot, page: u64, run: Run, cover: bool) {
+    fn dispatch(&mut self, slot: Slot, page: u64, run: Run, new: bool) {
         let max = self.geometry.max_transfer as usize / PAGE;
         let arena = self.cache.arena().clone();
         let mut at = 0u32;
@@ -256,15 +256,18 @@ impl Core {
             }
             let n = frames.len() as u32;
             let block = run.block.0 + at as u64;
-            if cover {
-                for (i, &frame) in frames.iter().enumerate() {
-                    // SAFETY: the frame is pinned, and pinned frames are not changed.
-                    let crc = unsafe { arena.with(frame.offset(), PAGE, crc32c) };
-                    self.running.covers.insert(block + i as u64, crc);
-                }
-                self.running.bytes += 16;
+            // Overwrites in place are covered too: a record must not count when one of them is missing, or the file would
+            // show what was done later without it.
+            for (i, &frame) in frames.iter().enumerate() {
+                // SAFETY: the frame is pinned, and pinned frames are not changed.
+                let crc = unsafe { arena.with(frame.offset(), PAGE, crc32c) };
+                self.running.covers.insert(block + i as u64, crc);
+            }
+            self.running.bytes += 16;
+            if new {
                 self.counters.data_blocks += n as u64;
             } else {
+                self.running.in_place.extend(block..block + n as u64);
                 self.overwriting.extend(block..block + n as u64);
                 self.counters.overwritten_blocks += n as u64;
             }
@@ -272,7 +275,7 @@ impl Core {
             self.tail_mut(slot).dirty.remove(first, first + n as u64);
             self.frames_in_flight += n as usize;
             let epoch = self.epoch_io_begins();
-            let in_place = (!cover).then_some((block, n));
+            let in_place = (!new).then_some((block, n));
             let request = Request::vectored(Op::Write, BlockNo(block).byte(), bufs, 0);
             self.submit(request, Io { kind: IoKind::WritePages { frames, in_place }, epoch: Some(epoch) });
             at += n;
