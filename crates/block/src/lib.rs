@@ -13,6 +13,7 @@ mod derive;
 mod epoch;
 mod extents;
 mod files;
+pub mod fsck;
 mod handles;
 mod huge;
 mod index;
