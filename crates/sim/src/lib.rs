@@ -4,10 +4,12 @@
 //! - [`snapshot`], [`compare`]: a tree at one moment, and the comparison of trees.
 //! - [`ops`]: random operations over the whole contract, executed on any file system.
 //! - [`differential`]: the same operations on two file systems, every outcome compared, failures made small.
+//! - [`crash`]: power failures at every moment of a run, what they leave compared with the states that were passed through.
 //! - [`fsx`]: random data operations on one file against a vector of bytes, over the contract or a real path.
 //! - [`host`]: a directory of the host's file system behind the contract; the model is proven against it.
 
 pub mod compare;
+pub mod crash;
 pub mod differential;
 pub mod driver;
 pub mod fsx;

@@ -96,7 +96,11 @@ pub(super) fn read(pass: &mut Pass<'_>, evidence: u64) -> Result<Option<Base>> {
     let mut segments = BTreeSet::new();
     for s in &base.checkpoint.log_segments {
         if !segments.insert(s.0) {
-            pass.report.add(Problem::new(Severity::Fatal, "checkpoint", format!("{s:?} stands twice in the log ring")));
+            pass.report.add(Problem::new(
+                Severity::Fatal,
+                "checkpoint",
+                format!("{s:?} stands twice in the log ring"),
+            ));
             return Ok(None);
         }
     }
@@ -122,9 +126,13 @@ fn superblocks(pass: &mut Pass<'_>) -> Result<Option<(Superblock, Vec<BlockNo>)>
         match Superblock::parse(&block) {
             Ok(sb) if sb.blocks.get() * BLOCK_SIZE as u64 > geometry.bytes => {
                 pass.report.add(
-                    Problem::new(Severity::Fatal, "superblock", "the medium is shorter than the volume on it")
-                        .block(at.0)
-                        .values(sb.blocks.get() * BLOCK_SIZE as u64, geometry.bytes),
+                    Problem::new(
+                        Severity::Fatal,
+                        "superblock",
+                        "the medium is shorter than the volume on it",
+                    )
+                    .block(at.0)
+                    .values(sb.blocks.get() * BLOCK_SIZE as u64, geometry.bytes),
                 );
                 return Ok(None);
             }
@@ -186,7 +194,9 @@ fn checkpoints(pass: &mut Pass<'_>, superblock: &Superblock) -> Option<(Checkpoi
     for (i, at) in CHECKPOINTS.into_iter().enumerate() {
         let block = read_block(pass, at, "checkpoint");
         match Checkpoint::parse(&block, &superblock.uuid, superblock.segments()) {
-            Ok(cp) if cp.sequence % 2 != i as u64 || cp.sequence > u64::MAX / 2 || cp.epoch.0 > u64::MAX / 2 => {
+            Ok(cp)
+                if cp.sequence % 2 != i as u64 || cp.sequence > u64::MAX / 2 || cp.epoch.0 > u64::MAX / 2 =>
+            {
                 bad.push(Problem::damage("checkpoint", "stands in the other's place").block(at.0));
             }
             Ok(cp) => good.push((cp, at)),
@@ -224,7 +234,9 @@ fn table(pass: &mut Pass<'_>, base: &mut Base) -> bool {
                 }
             }
         }
-        found.sort_by_key(|(home, sequence, _)| (*sequence > base.checkpoint.sequence, u64::MAX - sequence, *home));
+        found.sort_by_key(|(home, sequence, _)| {
+            (*sequence > base.checkpoint.sequence, u64::MAX - sequence, *home)
+        });
         choices.push(found);
     }
     let pick = |flip: Option<usize>| -> (Vec<usize>, Vec<Option<SegNo>>) {
@@ -322,7 +334,8 @@ fn salvage(pass: &mut Pass<'_>, base: &mut Base, lost: u64, from: u64) -> Result
         }
         let mut bytes = vec![0; blocks as usize * BLOCK_SIZE];
         for (block, at, n) in ring.parts(position, blocks, u64::MAX) {
-            pass.device.read(block.byte(), &mut bytes[at as usize * BLOCK_SIZE..][..n as usize * BLOCK_SIZE])?;
+            pass.device
+                .read(block.byte(), &mut bytes[at as usize * BLOCK_SIZE..][..n as usize * BLOCK_SIZE])?;
         }
         if let Ok(record) = Record::parse(&bytes) {
             take_record(pass, base, &record);
@@ -332,9 +345,12 @@ fn salvage(pass: &mut Pass<'_>, base: &mut Base, lost: u64, from: u64) -> Result
     }
     let missing = (lost - reached).saturating_sub(kept);
     pass.report.add(
-        Problem::damage("log", format!("epochs {} to {lost} were durable, but the log is damaged there", reached + 1))
-            .values(format!("epoch {lost}"), format!("epoch {reached}"))
-            .lost(format!("what only the log held of {missing} epochs; {kept} could still be read")),
+        Problem::damage(
+            "log",
+            format!("epochs {} to {lost} were durable, but the log is damaged there", reached + 1),
+        )
+        .values(format!("epoch {lost}"), format!("epoch {reached}"))
+        .lost(format!("what only the log held of {missing} epochs; {kept} could still be read")),
     );
     base.salvaged = true;
     base.rewrite = true;

@@ -65,7 +65,13 @@ impl Visit for Load<'_> {
 
 impl Image {
     /// The image that `edit` asks for; `old` is the one there is, if any can be read.
-    pub fn make(pass: &mut Pass<'_>, ino: u64, edit: &Edit, old: Option<&[u8]>, epoch: u64) -> Result<Vec<u8>> {
+    pub fn make(
+        pass: &mut Pass<'_>,
+        ino: u64,
+        edit: &Edit,
+        old: Option<&[u8]>,
+        epoch: u64,
+    ) -> Result<Vec<u8>> {
         let view = old.and_then(|o| parse_compact(o).ok());
         let mut out = Vec::new();
         let live = view.as_ref().is_some_and(|v| v.kind != SlotKind::Free);

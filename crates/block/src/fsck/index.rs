@@ -28,7 +28,8 @@ pub(super) fn check(pass: &mut Pass<'_>, base: &mut Base) {
         return;
     }
     pass.report.counts.index_inodes = cp.index_inodes;
-    let mut c = Compare { seen: HashSet::new(), usage: Usage::new(pass.blocks), faults: Vec::new(), inodes: 0 };
+    let mut c =
+        Compare { seen: HashSet::new(), usage: Usage::new(pass.blocks), faults: Vec::new(), inodes: 0 };
     c.usage.claim(0, SEGMENT_BLOCKS as u64);
     let segments: Vec<SegNo> =
         cp.index_runs.iter().flat_map(|&(first, count)| (first.0..first.0 + count).map(SegNo)).collect();
@@ -102,7 +103,8 @@ impl Compare {
             }
             PieceKind::Full => {
                 for run in <[SegmentRun]>::ref_from_bytes(bytes).map_err(|_| short())? {
-                    let (first, end) = (run.first.get() as u64, run.first.get() as u64 + run.count.get() as u64);
+                    let (first, end) =
+                        (run.first.get() as u64, run.first.get() as u64 + run.count.get() as u64);
                     if end > pass.blocks / SEGMENT_BLOCKS as u64 {
                         self.fault(format!("segments {first} to {end} lie outside of the volume"));
                         continue;
@@ -116,9 +118,16 @@ impl Compare {
         Ok(())
     }
 
-    fn entries(&mut self, pass: &Pass<'_>, base: &Base, entries: u32, mut bytes: &[u8]) -> Result<(), FormatError> {
+    fn entries(
+        &mut self,
+        pass: &Pass<'_>,
+        base: &Base,
+        entries: u32,
+        mut bytes: &[u8],
+    ) -> Result<(), FormatError> {
         for _ in 0..entries {
-            let (len, rest) = bytes.split_first_chunk::<4>().ok_or_else(|| rule(NAME, "piece is cut short"))?;
+            let (len, rest) =
+                bytes.split_first_chunk::<4>().ok_or_else(|| rule(NAME, "piece is cut short"))?;
             let len = u32::from_le_bytes(*len) as usize;
             if len > rest.len() {
                 return Err(rule(NAME, "piece is cut short"));
@@ -132,7 +141,8 @@ impl Compare {
                 continue;
             }
             let truth = inodes::image(pass, base, ino);
-            let same = truth.as_deref().and_then(|t| parse_compact(t).ok()).is_some_and(|t| agrees(&view, &t));
+            let same =
+                truth.as_deref().and_then(|t| parse_compact(t).ok()).is_some_and(|t| agrees(&view, &t));
             if !same {
                 self.fault(format!("inode {ino} is not as it stands in its slot"));
             }

@@ -26,9 +26,16 @@ pub(super) fn claim_fixed(pass: &mut Pass<'_>, base: &mut Base) {
         let Some(s) = base.table[index] else { continue };
         if !pass.usage.is_free(s.first_block().0, segment) {
             pass.report.add(
-                Problem::damage("inode segment table", format!("position {index}: {s:?} has another role already"))
-                    .block(s.first_block().0)
-                    .lost(format!("inodes {} to {}", index * SEGMENT_BLOCKS, (index + 1) * SEGMENT_BLOCKS - 1)),
+                Problem::damage(
+                    "inode segment table",
+                    format!("position {index}: {s:?} has another role already"),
+                )
+                .block(s.first_block().0)
+                .lost(format!(
+                    "inodes {} to {}",
+                    index * SEGMENT_BLOCKS,
+                    (index + 1) * SEGMENT_BLOCKS - 1
+                )),
             );
             base.table[index] = None;
             base.rewrite = true;
@@ -76,7 +83,9 @@ pub(super) fn scan(pass: &mut Pass<'_>, base: &mut Base) -> Result<Option<u64>> 
         } else if view.kind != SlotKind::Free {
             // The segment was given up later; an image that is in use contradicts that.
             pass.report.add(
-                Problem::damage("inode", "has no segment in the inode segment table").inode(ino).lost("the inode"),
+                Problem::damage("inode", "has no segment in the inode segment table")
+                    .inode(ino)
+                    .lost("the inode"),
             );
             pass.homeless.insert(ino);
         }
@@ -114,14 +123,20 @@ fn slot(
                 base.images.remove(&ino);
             }
             if ino == 0 && view.kind != SlotKind::Free {
-                pass.damaged(0, Problem::damage("inode", "number 0 is in use").block(place.0).lost("the inode"));
+                pass.damaged(
+                    0,
+                    Problem::damage("inode", "number 0 is in use").block(place.0).lost("the inode"),
+                );
                 pass.edit(0).free = true;
                 return None;
             }
             let beyond = (view.epoch().0 > base.last_epoch).then_some(view.epoch().0);
             if beyond.is_some() && !fresh {
                 let p = Problem::damage("inode", "was changed in an epoch that the log does not hold")
-                    .values(format!("at most epoch {}", base.last_epoch), format!("epoch {}", view.epoch().0));
+                    .values(
+                        format!("at most epoch {}", base.last_epoch),
+                        format!("epoch {}", view.epoch().0),
+                    );
                 pass.damaged(ino, p.block(place.0));
             }
             inode(pass, &view);
@@ -129,7 +144,11 @@ fn slot(
         }
         Err(_) if base.images.contains_key(&ino) || fresh => None,
         Err(e) => {
-            let lost = if ino == 1 { "attributes of the root directory" } else { "the inode: name, attributes and contents" };
+            let lost = if ino == 1 {
+                "attributes of the root directory"
+            } else {
+                "the inode: name, attributes and contents"
+            };
             pass.damaged(ino, Problem::from_format(Severity::Damage, &e).lost(lost));
             pass.edit(ino).free = ino != 1;
             pass.report.counts.blocks = pass.blocks;
@@ -188,7 +207,9 @@ fn type_rules(view: &InodeView<'_>) -> Option<&'static str> {
         _ if h.rdev.get() != 0 && !device => Some("device number on what is no device"),
         _ if view.tail_kind != TailKind::Tree && h.tree_levels != 0 => Some("levels without an extent tree"),
         FileType::Regular => None,
-        FileType::Symlink if size == 0 || size >= PATH_MAX as u64 => Some("target of a symlink is empty or too long"),
+        FileType::Symlink if size == 0 || size >= PATH_MAX as u64 => {
+            Some("target of a symlink is empty or too long")
+        }
         FileType::Symlink if view.tail_kind == TailKind::None => Some("symlink without a target"),
         FileType::Symlink if view.tail_kind == TailKind::Inline && view.tail.len() as u64 != size => {
             Some("target of a symlink is cut short")
@@ -243,7 +264,8 @@ fn inode(pass: &mut Pass<'_>, view: &InodeView<'_>) {
         ino,
         Node {
             link: view.kind == SlotKind::Link,
-            dir: view.kind == SlotKind::Inode && FileType::from_mode(h.mode.get()) == Some(FileType::Directory),
+            dir: view.kind == SlotKind::Inode
+                && FileType::from_mode(h.mode.get()) == Some(FileType::Directory),
             parent: h.parent.get(),
             target: h.target.get(),
             epoch: h.epoch.get(),
@@ -324,7 +346,8 @@ pub(super) fn resolve_twice(pass: &mut Pass<'_>, base: &Base) {
             }
             for (start, end) in lost {
                 let p = Problem::damage("extent", "block is used twice, and the other user is newer");
-                let p = p.block(start).lost(format!("{} blocks of the file, which become a hole", end - start));
+                let p =
+                    p.block(start).lost(format!("{} blocks of the file, which become a hole", end - start));
                 pass.damaged(ino, p);
                 pass.edit(ino).holes.push((start, end));
             }

@@ -58,7 +58,11 @@ const PASSES_MAX: usize = 256;
 ///
 /// Damage is told in the report. Errors: `NotAVolume` (too small to be one), `Media` (the log cannot be read, or a repair
 /// cannot be written), `NoSpace` (no room for what a repair must write).
-pub fn check(media: Arc<dyn Media>, options: &FsckOptions, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
+pub fn check(
+    media: Arc<dyn Media>,
+    options: &FsckOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report> {
     let device = Blocking::new(media)?;
     let mut report = Report::default();
     for pass in 0..PASSES_MAX {
@@ -70,7 +74,11 @@ pub fn check(media: Arc<dyn Media>, options: &FsckOptions, progress: &mut dyn Fn
         }
         if outcome.sound || !options.repair {
             if outcome.sound && pass > 0 {
-                report.problems.iter_mut().filter(|p| p.severity == Severity::Damage).for_each(|p| p.repaired = true);
+                report
+                    .problems
+                    .iter_mut()
+                    .filter(|p| p.severity == Severity::Damage)
+                    .for_each(|p| p.repaired = true);
             }
             return Ok(report);
         }

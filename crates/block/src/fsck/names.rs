@@ -35,7 +35,8 @@ pub(super) fn check(pass: &mut Pass<'_>) {
         }
         let there = parent == ROOT || pass.nodes.get(&parent).is_some_and(|p| p.dir);
         if !there {
-            let p = Problem::damage("name", format!("directory {parent} is not there")).lost("its place in the tree");
+            let p = Problem::damage("name", format!("directory {parent} is not there"))
+                .lost("its place in the tree");
             pass.damaged(ino, p);
             stray.push(ino);
         }
@@ -50,14 +51,18 @@ pub(super) fn check(pass: &mut Pass<'_>) {
 fn root(pass: &mut Pass<'_>) {
     let good = pass.nodes.get(&ROOT).is_some_and(|r| r.dir && r.parent == ROOT && r.name.is_empty());
     if !good {
-        pass.damaged(ROOT, Problem::damage("inode", "root directory is missing").lost("its owner, mode and attributes"));
+        pass.damaged(
+            ROOT,
+            Problem::damage("inode", "root directory is missing").lost("its owner, mode and attributes"),
+        );
         pass.edit(ROOT).make_root = true;
     }
 }
 
 /// Names and positions that two inodes claim in the same directory: the older one has to go.
 fn duplicates(pass: &mut Pass<'_>, inos: &[u64], stray: &mut Vec<u64>) {
-    let mut by_age: Vec<u64> = inos.iter().copied().filter(|i| *i != ROOT && !pass.gone.contains(i)).collect();
+    let mut by_age: Vec<u64> =
+        inos.iter().copied().filter(|i| *i != ROOT && !pass.gone.contains(i)).collect();
     by_age.sort_unstable_by_key(|i| (std::cmp::Reverse(pass.nodes[i].epoch), *i));
     let mut names: HashMap<(u64, &[u8]), u64> = HashMap::with_capacity(by_age.len());
     let mut cookies: HashSet<(u64, u64)> = HashSet::with_capacity(by_age.len());
@@ -116,7 +121,11 @@ fn reachable(pass: &mut Pass<'_>, inos: &[u64], stray: &mut Vec<u64>) {
             }
             if !on_path.insert(at) {
                 let ring = path.iter().position(|&i| i == at).unwrap_or(0);
-                break path[ring..].iter().copied().min_by_key(|i| (pass.nodes[i].epoch, *i)).map(|i| (i, true));
+                break path[ring..]
+                    .iter()
+                    .copied()
+                    .min_by_key(|i| (pass.nodes[i].epoch, *i))
+                    .map(|i| (i, true));
             }
             path.push(at);
             match pass.nodes.get(&at) {
@@ -148,13 +157,15 @@ fn reachable(pass: &mut Pass<'_>, inos: &[u64], stray: &mut Vec<u64>) {
         })
         .collect();
     for ino in nameless {
-        let p = Problem::damage("name", "stands in a directory that has no name").lost("its place in the tree");
+        let p =
+            Problem::damage("name", "stands in a directory that has no name").lost("its place in the tree");
         pass.damaged(ino, p);
         stray.push(ino);
     }
     if pass.report.counts.orphans > 0 {
         let n = pass.report.counts.orphans;
-        let note = format!("{n} without a name were open when the volume was last used; the next mount frees them");
+        let note =
+            format!("{n} without a name were open when the volume was last used; the next mount frees them");
         pass.report.add(Problem::new(Severity::Note, "inode", note));
     }
 }
@@ -165,7 +176,8 @@ pub(super) fn path(pass: &Pass<'_>, ino: u64) -> Option<String> {
     let mut at = ino;
     for _ in 0..256 {
         if at == ROOT {
-            let parts: Vec<String> = parts.iter().rev().map(|p: &&[u8]| String::from_utf8_lossy(p).into_owned()).collect();
+            let parts: Vec<String> =
+                parts.iter().rev().map(|p: &&[u8]| String::from_utf8_lossy(p).into_owned()).collect();
             return Some(format!("/{}", parts.join("/")));
         }
         let node = pass.nodes.get(&at)?;

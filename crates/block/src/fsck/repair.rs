@@ -49,11 +49,8 @@ pub(super) fn finish(pass: &mut Pass<'_>, base: &mut Base) -> Result<bool> {
     if base.log_pending {
         bring_home(pass.device, base)?;
     }
-    let last = Checkpoint {
-        sequence: base.checkpoint.sequence + 1,
-        clean: true,
-        ..without_index(&base.checkpoint)
-    };
+    let last =
+        Checkpoint { sequence: base.checkpoint.sequence + 1, clean: true, ..without_index(&base.checkpoint) };
     write_checkpoint(pass.device, base, last)?;
     pass.report.counts.log_epochs = 0;
     pass.report.counts.log_pages = 0;
@@ -142,7 +139,8 @@ fn write_slots(device: &Blocking, base: &Base) -> Result<()> {
     let mut block = vec![0; BLOCK_SIZE];
     for ino in inos {
         let index = Ino(ino).table_index();
-        let Some(segment) = base.table.get(index).copied().flatten().filter(|_| !base.fresh.contains(&index)) else {
+        let Some(segment) = base.table.get(index).copied().flatten().filter(|_| !base.fresh.contains(&index))
+        else {
             continue;
         };
         fill_block(&base.images[&ino], &mut block);
@@ -231,10 +229,17 @@ fn plan_lost_and_found(pass: &mut Pass<'_>, base: &Base, builder: &mut RecordBui
         Some(ino) => ino,
         None => match free_slot(pass, base, builder) {
             Some(ino) => {
-                let name = (0u64..)
-                    .map(|i| if i == 0 { b"lost+found".to_vec() } else { format!("lost+found.{i}").into_bytes() })
-                    .find(|n| !taken.contains(n))
-                    .unwrap_or_default();
+                let name =
+                    (0u64..)
+                        .map(|i| {
+                            if i == 0 {
+                                b"lost+found".to_vec()
+                            } else {
+                                format!("lost+found.{i}").into_bytes()
+                            }
+                        })
+                        .find(|n| !taken.contains(n))
+                        .unwrap_or_default();
                 let cookie = next_cookie(pass, Ino::ROOT.0);
                 let edit = pass.edit(ino);
                 edit.make_dir = true;
@@ -264,7 +269,11 @@ fn next_cookie(pass: &Pass<'_>, dir: u64) -> u64 {
         Some((d, _, c)) if *d == dir => Some(*c),
         _ => e.cookie,
     });
-    known.chain(planned).filter(|&c| c < names::COOKIE_MAX).max().map_or(names::COOKIE_MIN, |c| (c + 1).max(names::COOKIE_MIN))
+    known
+        .chain(planned)
+        .filter(|&c| c < names::COOKIE_MAX)
+        .max()
+        .map_or(names::COOKIE_MIN, |c| (c + 1).max(names::COOKIE_MIN))
 }
 
 /// A slot that nobody uses; of a new inode segment when there is none.

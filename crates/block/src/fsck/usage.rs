@@ -63,7 +63,8 @@ impl Usage {
     /// Finds and claims a free block at or behind `from`.
     pub fn take_free(&mut self, from: u64) -> Option<u64> {
         let blocks = self.bits.len() as u64 * 64;
-        let block = (from..blocks).find(|&b| (b % 64 != 0 || self.bits[b as usize / 64] != u64::MAX) && !self.get(b))?;
+        let block = (from..blocks)
+            .find(|&b| (b % 64 != 0 || self.bits[b as usize / 64] != u64::MAX) && !self.get(b))?;
         self.claim(block, 1);
         Some(block)
     }

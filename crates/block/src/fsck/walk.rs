@@ -57,7 +57,8 @@ pub(super) fn walk(device: &Blocking, view: &InodeView<'_>, blocks: u64, visit: 
 impl<V: Visit> Walk<'_, V> {
     fn extent(&mut self, e: &Extent) {
         let (at, count) = (e.block.get(), e.count.get() as u64);
-        let lost = || format!("bytes {} to {}", e.file_block.get() * BLOCK_SIZE as u64, e.end() * BLOCK_SIZE as u64);
+        let lost =
+            || format!("bytes {} to {}", e.file_block.get() * BLOCK_SIZE as u64, e.end() * BLOCK_SIZE as u64);
         if at.checked_add(count).is_none_or(|end| end > self.blocks) || at == 0 {
             let error = rule("extent", "lies outside of the volume").at(BlockNo(at));
             return self.visit.fault(error, lost());
@@ -73,7 +74,12 @@ impl<V: Visit> Walk<'_, V> {
     fn nodes(&mut self, entries: &[NodeEntry], level: u16) {
         for entry in entries {
             let at = entry.block.get();
-            let lost = || format!("what stands at and behind byte {} in this node", entry.file_block.get() * BLOCK_SIZE as u64);
+            let lost = || {
+                format!(
+                    "what stands at and behind byte {} in this node",
+                    entry.file_block.get() * BLOCK_SIZE as u64
+                )
+            };
             if at == 0 || at >= self.blocks {
                 self.visit.fault(rule("extent node", "lies outside of the volume").at(BlockNo(at)), lost());
                 continue;
@@ -114,7 +120,10 @@ impl<V: Visit> Walk<'_, V> {
         }
         let count = bytes.div_ceil(BLOCK_SIZE as u32);
         let fits = (size_of::<XattrHeader>()..=XATTR_TOTAL_MAX + BLOCK_SIZE).contains(&(bytes as usize));
-        if !fits || at.checked_add(count as u64).is_none_or(|end| end > self.blocks) || !view.xattrs.is_empty() {
+        if !fits
+            || at.checked_add(count as u64).is_none_or(|end| end > self.blocks)
+            || !view.xattrs.is_empty()
+        {
             let error = rule(NAME, "have a wrong length, lie outside of the volume, or stand in two places");
             return self.visit.fault(error.at(BlockNo(at)), lost());
         }

@@ -44,7 +44,7 @@ impl State {
         self.nodes[(slot % NODE_SLOTS) as usize]
     }
 
-    fn handle(&self, slot: u8) -> Handle {
+    pub(crate) fn handle(&self, slot: u8) -> Handle {
         self.handles[(slot % HANDLE_SLOTS) as usize].handle
     }
 
