@@ -5,6 +5,7 @@ pub mod cp;
 mod daemon;
 pub mod df;
 mod explain;
+pub mod fsck;
 pub mod helper;
 mod host;
 mod inside;
