@@ -97,7 +97,7 @@ fn long(setup: &Setup, seed: u64, count: usize, settings: Settings) -> Report {
 fn long_workloads() {
     let settings = Settings { moments: 60, exhaustive: 4, sampled: 1, go_on: 60, ..SETTINGS };
     for seed in first_seed()..first_seed() + 6 {
-        let setup = Setup::new(seed % 2 == 0, seed / 2);
+        let setup = Setup::new(seed.is_multiple_of(2), seed / 2);
         let report = long(&setup, seed, 500, Settings { seed, ..settings });
         println!("seed {seed}: {report:?}");
     }
@@ -112,7 +112,7 @@ fn soak() {
     let mut seed = first_seed() * 1_000_000;
     while Instant::now() < end {
         seed += 1;
-        let setup = Setup::new(seed % 2 == 0, seed / 2);
+        let setup = Setup::new(seed.is_multiple_of(2), seed / 2);
         let settings = Settings { seed, moments: 60, exhaustive: 5, sampled: 2, go_on: 30, deeper: (10, 1) };
         total.add(&long(&setup, seed, 600, settings));
         let mut rng = SmallRng::seed_from_u64(seed);

@@ -216,12 +216,15 @@ fn checkpoints(pass: &mut Pass<'_>, superblock: &Superblock) -> Option<(Checkpoi
     Some((newest, bad))
 }
 
+/// A valid home of a table block: which of the two, its sequence number, its entries.
+type HomeFound = (usize, u64, Vec<Option<SegNo>>);
+
 /// Reads the table; false when it is not the one that the checkpoint was made with.
 fn table(pass: &mut Pass<'_>, base: &mut Base) -> bool {
     let (uuid, segments) = (base.superblock.uuid, base.superblock.segments());
     let used = base.checkpoint.inode_segments as usize;
     // The homes of each block: the current one first, as mount chooses.
-    let mut choices: Vec<Vec<(usize, u64, Vec<Option<SegNo>>)>> = Vec::new();
+    let mut choices: Vec<Vec<HomeFound>> = Vec::new();
     for index in 0..used.div_ceil(ENTRIES_PER_BLOCK) {
         let mut found = Vec::new();
         for (home, at) in homes(index).into_iter().enumerate() {

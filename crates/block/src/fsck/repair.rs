@@ -251,15 +251,14 @@ fn plan_lost_and_found(pass: &mut Pass<'_>, base: &Base, builder: &mut RecordBui
     };
     let mut used: BTreeSet<Vec<u8>> =
         pass.nodes.values().filter(|n| n.parent == home).map(|n| n.name.to_vec()).collect();
-    let mut cookie = next_cookie(pass, home);
-    for ino in stray {
+    let first = next_cookie(pass, home);
+    for (cookie, ino) in (first..).zip(stray) {
         let name = (0u64..)
             .map(|i| if i == 0 { format!("#{ino}") } else { format!("#{ino}.{i}") }.into_bytes())
             .find(|n| !used.contains(n))
             .unwrap_or_default();
         used.insert(name.clone());
         pass.edit(ino).rename = Some((home, name, cookie));
-        cookie += 1;
     }
 }
 

@@ -126,8 +126,9 @@ pub fn operations() -> Vec<Op> {
         ops.extend([(4096, 4096), (100, 5000), (8192, 12_000)].map(|(at, len)| falloc(0, what, at, len)));
         ops.extend([(100, 500), (0, 8192)].map(|(at, len)| falloc(1, what, at, len)));
     }
-    let foo = [(0, 4096), (100, 300), (4000, 5000), (0, 12_288), (9000, 4096), (20_000, 5000), (0, 100_000)];
-    ops.extend(foo.map(|(at, len)| write(0, at, len)));
+    let writes =
+        [(0, 4096), (100, 300), (4000, 5000), (0, 12_288), (9000, 4096), (20_000, 5000), (0, 100_000)];
+    ops.extend(writes.map(|(at, len)| write(0, at, len)));
     ops.extend([(0, 100), (1500, 1000), (2000, 5000)].map(|(at, len)| write(1, at, len)));
     ops.extend([(0, 4096), (4096, 8192), (512, 1024), (12_288, 4096)].map(|(at, len)| write(3, at, len)));
     ops
