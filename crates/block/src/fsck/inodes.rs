@@ -132,7 +132,6 @@ fn slot(
             let lost = if ino == 1 { "attributes of the root directory" } else { "the inode: name, attributes and contents" };
             pass.damaged(ino, Problem::from_format(Severity::Damage, &e).lost(lost));
             pass.edit(ino).free = ino != 1;
-            pass.report.counts.blocks = pass.blocks;
             None
         }
     }
