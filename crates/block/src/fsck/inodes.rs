@@ -151,7 +151,6 @@ fn slot(
             };
             pass.damaged(ino, Problem::from_format(Severity::Damage, &e).lost(lost));
             pass.edit(ino).free = ino != 1;
-            pass.report.counts.blocks = pass.blocks;
             None
         }
     }
