@@ -6,7 +6,7 @@ use format::checkpoint::{CHECKPOINTS, Checkpoint};
 use format::inode::{SlotKind, TailKind, parse_block};
 use format::limits::{BLOCK_SIZE, SEGMENT_BLOCKS};
 use format::superblock::Superblock;
-use format::{BlockNo, Ino, SegNo};
+use format::{Ino, SegNo};
 use fs::{Cred, Fallocate, FileSystem, FileType, OpenFlags, XattrFlags, block_on};
 use media::Media;
 use media::flash::{Config, SimFlash};
@@ -107,9 +107,13 @@ fn fill(volume: &Volume, top: &str) {
         let top = volume.mkdir(&root, ROOT, top.as_bytes(), 0o755).await.unwrap().ino;
         let sub = volume.mkdir(&root, top, b"sub", 0o750).await.unwrap().ino;
         let deep = volume.mkdir(&root, sub, b"deep", 0o700).await.unwrap().ino;
-        for (dir, name, len) in
-            [(top, "empty", 0), (top, "inline", 1234), (sub, "small", 5000), (deep, "medium", 300_000), (top, "large", 2 << 20)]
-        {
+        for (dir, name, len) in [
+            (top, "empty", 0),
+            (top, "inline", 1234),
+            (sub, "small", 5000),
+            (deep, "medium", 300_000),
+            (top, "large", 2 << 20),
+        ] {
             let (_, h) = volume.create(&root, dir, name.as_bytes(), 0o644, RW).await.unwrap();
             volume.write(h, 0, &pattern(len, len as u32)).await.unwrap();
             volume.release(h).await.unwrap();
@@ -123,7 +127,10 @@ fn fill(volume: &Volume, top: &str) {
         let (attr, h) = volume.create(&root, sub, b"attributes", 0o600, RW).await.unwrap();
         volume.write(h, 0, b"with attributes").await.unwrap();
         volume.release(h).await.unwrap();
-        volume.setxattr(&root, attr.ino, b"user.large", &pattern(9000, 7), XattrFlags::empty()).await.unwrap();
+        volume
+            .setxattr(&root, attr.ino, b"user.large", &pattern(9000, 7), XattrFlags::empty())
+            .await
+            .unwrap();
         volume.link(&root, attr.ino, deep, b"another name").await.unwrap();
         volume.link(&root, attr.ino, top, b"third name").await.unwrap();
         volume.symlink(&root, top, b"short link", b"sub/deep").await.unwrap();
@@ -219,7 +226,9 @@ impl Lab {
         let sb = self.superblock();
         CHECKPOINTS
             .iter()
-            .filter_map(|at| Some((Checkpoint::parse(&self.block(at.0), &sb.uuid, sb.segments()).ok()?, at.0)))
+            .filter_map(|at| {
+                Some((Checkpoint::parse(&self.block(at.0), &sb.uuid, sb.segments()).ok()?, at.0))
+            })
             .max_by_key(|(cp, _)| cp.sequence)
             .unwrap()
     }
@@ -273,10 +282,6 @@ pub fn fsck(image: &Arc<SimFlash>, repair: bool) -> Report {
     block::fsck::check(media, &FsckOptions { repair }, &mut |_| {}).unwrap()
 }
 
-pub fn block_of(at: BlockNo) -> u64 {
-    at.byte()
-}
-
 /// Mounts a damaged volume: it refuses, or shows nothing that is wrong. Returns whether it mounted.
 pub fn mounts_right(image: &Arc<SimFlash>, truth: &Picture, what: &str) -> bool {
     let copy = Arc::new(image.crash_image(|_, _| true));
@@ -314,9 +319,11 @@ pub fn repairs(image: &Arc<SimFlash>, truth: &Picture, what: &str) -> Report {
         }
         match found.get(path) {
             Some(other) => {
-                let links = told.is_empty().then_some(seen.nlink == other.nlink).unwrap_or(true);
+                let links = !told.is_empty() || seen.nlink == other.nlink;
                 assert!(
-                    links && (seen.mode, seen.size, &seen.content, &seen.xattrs) == (other.mode, other.size, &other.content, &other.xattrs),
+                    links
+                        && (seen.mode, seen.size, &seen.content, &seen.xattrs)
+                            == (other.mode, other.size, &other.content, &other.xattrs),
                     "{what}: {path} differs after repair"
                 );
             }
