@@ -10,6 +10,7 @@ mod checkpoint;
 mod clean;
 mod core;
 mod derive;
+pub mod dump;
 mod epoch;
 mod extents;
 mod files;

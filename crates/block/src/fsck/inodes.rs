@@ -354,6 +354,53 @@ pub(super) fn resolve_twice(pass: &mut Pass<'_>, base: &Base) {
     }
 }
 
+/// Most runs that [`owners`] returns.
+const OWNERS_MAX: usize = 1000;
+
+/// The runs within `first..end` with the inodes that own them: (inode, block, count).
+pub(super) fn owners(pass: &Pass<'_>, base: &Base, first: u64, end: u64) -> Vec<(u64, u64, u64)> {
+    struct Within {
+        ino: u64,
+        range: (u64, u64),
+        seen: HashSet<u64>,
+        found: Vec<(u64, u64, u64)>,
+    }
+    impl Within {
+        fn run(&mut self, block: u64, count: u64) {
+            let (start, stop) = (block.max(self.range.0), (block + count).min(self.range.1));
+            if start < stop && self.found.len() < OWNERS_MAX {
+                self.found.push((self.ino, start, stop - start));
+            }
+        }
+    }
+    impl Visit for Within {
+        fn node(&mut self, block: u64) -> bool {
+            self.run(block, 1);
+            self.seen.insert(block)
+        }
+        fn extent(&mut self, e: &Extent) {
+            self.run(e.block.get(), e.count.get() as u64);
+        }
+        fn xattr_blocks(&mut self, block: u64, count: u32) {
+            self.run(block, count as u64);
+        }
+        fn xattrs(&mut self, _: Vec<Xattr>) {}
+        fn fault(&mut self, _: FormatError, _: String) {}
+    }
+    let mut inos: Vec<u64> = pass.nodes.iter().filter(|(_, n)| !n.link).map(|(&ino, _)| ino).collect();
+    inos.sort_unstable();
+    let mut v = Within { ino: 0, range: (first, end), seen: HashSet::new(), found: Vec::new() };
+    for ino in inos {
+        let Some(image) = image(pass, base, ino) else { continue };
+        if let Ok(view) = parse_compact(&image) {
+            v.ino = ino;
+            v.seen.clear();
+            walk(pass.device, &view, pass.blocks, &mut v);
+        }
+    }
+    v.found
+}
+
 impl Edit {
     /// Whether a run touches blocks that the inode has to give up.
     pub(super) fn gives_up(&self, first: u64, count: u64) -> bool {

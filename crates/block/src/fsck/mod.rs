@@ -92,6 +92,27 @@ pub fn check(
     Ok(report)
 }
 
+/// For dump: how many blocks of a segment are in use, and the runs in it with the inodes that own them (at most 1000).
+pub(crate) fn segment_usage(
+    device: &Blocking,
+    segment: format::SegNo,
+) -> Result<(u64, Vec<(u64, u64, u64)>)> {
+    let mut report = Report::default();
+    let mut silent = |_| {};
+    let mut pass = Pass::new(device, &mut silent, &mut report);
+    let Some(mut base) = fixed::read(&mut pass, 0)? else {
+        return Err(fs::Error::NotAVolume("superblock or checkpoint cannot be used".into()));
+    };
+    pass.blocks = base.superblock.blocks.get();
+    pass.usage = Usage::new(pass.blocks);
+    inodes::claim_fixed(&mut pass, &mut base);
+    inodes::scan(&mut pass, &mut base)?;
+    let first = segment.first_block().0;
+    let end = (first + format::limits::SEGMENT_BLOCKS as u64).min(pass.blocks);
+    let used = (first..end).filter(|&b| pass.usage.get(b)).count() as u64;
+    Ok((used, inodes::owners(&pass, &base, first, end)))
+}
+
 /// How a pass ended.
 struct Outcome {
     /// Nothing is damaged.
