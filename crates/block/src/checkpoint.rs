@@ -45,6 +45,8 @@ enum Step {
 pub(crate) struct Checkpointing {
     epoch: u64,
     step: Step,
+    /// Only says that the epoch is durable, and brings nothing home.
+    mark_only: bool,
     /// Transfers of the current step that have not completed.
     pub in_flight: usize,
     /// Inodes to be written, sorted, and how many are done.
@@ -139,6 +141,7 @@ impl Core {
         self.checkpointing = Some(Box::new(Checkpointing {
             epoch,
             step: Step::AwaitDurable,
+            mark_only: false,
             in_flight: 0,
             slots,
             next_slot: 0,
@@ -155,6 +158,42 @@ impl Core {
         }));
         self.advance();
         Ok(())
+    }
+
+    /// Begins to say on the medium that all closed epochs are durable, so that what they freed can be used: the running epoch
+    /// cannot be closed for lack of space, so no checkpoint can begin.
+    pub fn begin_mark(&mut self) {
+        let epoch = self.last_closed();
+        if self.checkpointing.is_some() || self.recorded >= epoch {
+            return;
+        }
+        self.flush_wanted = self.flush_wanted.max(epoch);
+        self.checkpointing = Some(Box::new(Checkpointing {
+            epoch,
+            step: Step::AwaitDurable,
+            mark_only: true,
+            in_flight: 0,
+            slots: Vec::new(),
+            next_slot: 0,
+            fresh: Vec::new(),
+            fresh_done: 0,
+            batch: None,
+            stashed: HashMap::default(),
+            pages: HashMap::default(),
+            pages_todo: Vec::new(),
+            table: Vec::new(),
+            tables_written: false,
+            new_homes: Vec::new(),
+            log_end: None,
+        }));
+        self.advance();
+        self.wake_worker = true;
+    }
+
+    fn end_mark(&mut self) {
+        self.checkpointing = None;
+        self.wake(Wait::Progress);
+        self.advance();
     }
 
     /// Segments of inodes that hold none any more can take another role.
@@ -180,8 +219,10 @@ impl Core {
             let epoch = c.epoch;
             let next = match c.step {
                 Step::AwaitDurable if self.durable < epoch => return,
+                Step::AwaitDurable if c.mark_only && self.recorded >= epoch => return self.end_mark(),
                 Step::AwaitDurable
-                    if self.recorded >= epoch || (c.slots.is_empty() && c.pages.is_empty()) =>
+                    if !c.mark_only
+                        && (self.recorded >= epoch || (c.slots.is_empty() && c.pages.is_empty())) =>
                 {
                     Step::Homes
                 }
@@ -201,7 +242,11 @@ impl Core {
                     Step::MarkFlush
                 }
                 Step::MarkFlush => {
+                    let mark_only = c.mark_only;
                     self.recorded_until(epoch);
+                    if mark_only {
+                        return self.end_mark();
+                    }
                     Step::Homes
                 }
                 Step::Homes => {

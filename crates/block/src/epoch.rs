@@ -156,8 +156,21 @@ impl Core {
             self.running.gate = Some(reason);
             let ordered = self.strict || reason != Reason::Background;
             let logged = ordered && self.cache.dirty() <= LOGGED_PAGES_MAX;
-            self.write_back_all(ordered, logged)?;
-            self.place_tails()?;
+            match self.write_back_all(ordered, logged).and_then(|()| self.place_tails()) {
+                Ok(()) => {}
+                Err(Stop::Error(e)) => {
+                    // Not for ever closed to changes: deleting something may help.
+                    self.running.gate = None;
+                    self.wake(Wait::Progress);
+                    return Err(e.into());
+                }
+                Err(wait) => {
+                    if self.space.quarantined() > 0 {
+                        self.begin_mark();
+                    }
+                    return Err(wait);
+                }
+            }
             self.running.gate = None;
             if reason != Reason::Background {
                 self.ordered = self.running.epoch;

@@ -392,6 +392,7 @@ impl Core {
         name: &[u8],
         value: &[u8],
         flags: XattrFlags,
+        ticket: &mut Option<u64>,
     ) -> Res<()> {
         let (slot, _) = self.inode(ino)?;
         if value.len() > XATTR_VALUE_MAX {
@@ -413,14 +414,19 @@ impl Core {
         if total + size_of::<format::xattr::XattrHeader>() > XATTR_TOTAL_MAX {
             return Err(Error::AttributeTooLarge.into());
         }
-        self.change_xattrs(slot, |xattrs| {
+        self.change_xattrs(slot, self.keep, ticket, |xattrs| {
             xattrs.retain(|(n, _)| **n != *name);
             xattrs.push((name.into(), value.into()));
-        });
-        Ok(())
+        })
     }
 
-    pub fn removexattr(&mut self, cred: &Cred, ino: Ino, name: &[u8]) -> Res<()> {
+    pub fn removexattr(
+        &mut self,
+        cred: &Cred,
+        ino: Ino,
+        name: &[u8],
+        ticket: &mut Option<u64>,
+    ) -> Res<()> {
         let (slot, _) = self.inode(ino)?;
         perm::check_xattr(cred, &self.attr(slot), name, true)?;
         self.admit()?;
@@ -429,18 +435,29 @@ impl Core {
         if !tail.is_some_and(|t| t.xattrs.iter().any(|(n, _)| **n == *name)) {
             return Err(Error::NoAttribute.into());
         }
-        self.change_xattrs(slot, |xattrs| xattrs.retain(|(n, _)| **n != *name));
-        Ok(())
+        // What makes the set smaller may use the last blocks.
+        self.change_xattrs(slot, 0, ticket, |xattrs| xattrs.retain(|(n, _)| **n != *name))
     }
 
-    fn change_xattrs(&mut self, slot: Slot, change: impl FnOnce(&mut Vec<format::xattr::Xattr>)) {
+    fn change_xattrs(
+        &mut self,
+        slot: Slot,
+        keep: u64,
+        ticket: &mut Option<u64>,
+        change: impl FnOnce(&mut Vec<format::xattr::Xattr>),
+    ) -> Res<()> {
+        let mut xattrs = self.slab.get(slot).tail.as_ref().map_or_else(Vec::new, |t| t.xattrs.clone());
+        change(&mut xattrs);
+        self.edit(slot);
+        self.take_place_for_xattrs(slot, &xattrs, keep, ticket)?;
         let now = self.now().into();
         self.edit(slot).ctime = now;
         let tail = self.tail_mut(slot);
-        change(&mut tail.xattrs);
+        tail.xattrs = xattrs;
         tail.xattrs_changed = true;
         let len = format::xattr::encoded_len(&tail.xattrs);
         self.running.bytes += len.min(512);
+        Ok(())
     }
 
     /// Reads through a handle. See [`Core::read_step`].

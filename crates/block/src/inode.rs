@@ -146,6 +146,8 @@ pub(crate) struct Tail {
     pub xattrs: Vec<Xattr>,
     /// Where `xattrs` stand when not in the inode; `None` also while they were changed and not yet written.
     pub xattrs_outside: Option<OutsideXattrs>,
+    /// Blocks that the changed `xattrs` will be written to, taken when they were changed so that a commit never lacks space.
+    pub xattrs_place: Option<crate::space::Run>,
     /// `xattrs` were changed since the last commit.
     pub xattrs_changed: bool,
     /// Dirty pages.
@@ -160,6 +162,7 @@ impl Default for Tail {
             data: Data::Inline(Vec::new()),
             xattrs: Vec::new(),
             xattrs_outside: None,
+            xattrs_place: None,
             xattrs_changed: false,
             dirty: RangeSet::default(),
             reserved: 0,

@@ -19,6 +19,8 @@ pub(crate) struct Fixed {
     /// The inode segment table as of the checkpoint, and for each of its blocks which home is current.
     pub table: Vec<Option<SegNo>>,
     pub homes: Vec<(u8, Vec<u32>)>,
+    /// Homes of the table that a checkpoint has written which did not finish: newer than the checkpoint.
+    pub unfinished: Vec<BlockNo>,
     /// The other checkpoint block holds something that is no checkpoint. If it was the newer one, an index checkpoint is
     /// not to be trusted.
     pub damaged_checkpoint: bool,
@@ -90,9 +92,9 @@ pub(crate) fn fixed(device: &Blocking) -> Result<Fixed> {
         }
     }
     let Some(checkpoint) = best else { return Err(first_error.expect("none was valid").into()) };
-    let (mut table, mut homes) = (Vec::new(), Vec::new());
+    let (mut table, mut homes, mut unfinished) = (Vec::new(), Vec::new(), Vec::new());
     for index in 0..(checkpoint.inode_segments as usize).div_ceil(ENTRIES_PER_BLOCK) {
-        let (home, entries) = table_block(device, &superblock, index, checkpoint.sequence)?;
+        let (home, entries) = table_block(device, &superblock, index, checkpoint.sequence, &mut unfinished)?;
         let used = (checkpoint.inode_segments as usize - index * ENTRIES_PER_BLOCK).min(ENTRIES_PER_BLOCK);
         homes.push((home, entries[..used].iter().map(|s| s.map_or(0, |s| s.0)).collect()));
         table.extend_from_slice(&entries[..used]);
@@ -106,7 +108,7 @@ pub(crate) fn fixed(device: &Blocking) -> Result<Fixed> {
         )
         .into());
     }
-    Ok(Fixed { superblock, checkpoint, table, homes, damaged_checkpoint })
+    Ok(Fixed { superblock, checkpoint, table, homes, unfinished, damaged_checkpoint })
 }
 
 fn table_block(
@@ -114,6 +116,7 @@ fn table_block(
     superblock: &Superblock,
     index: usize,
     sequence: u64,
+    unfinished: &mut Vec<BlockNo>,
 ) -> Result<(u8, Vec<Option<SegNo>>)> {
     let mut best: Option<(u64, u8, Vec<Option<SegNo>>)> = None;
     let mut error = None;
@@ -123,6 +126,7 @@ fn table_block(
             Ok((seq, entries)) if seq <= sequence && best.as_ref().is_none_or(|b| b.0 < seq) => {
                 best = Some((seq, home as u8, entries));
             }
+            Ok((seq, _)) if seq > sequence => unfinished.push(at),
             Ok(_) => {}
             Err(e) => error = error.or(Some(e.at(at))),
         }

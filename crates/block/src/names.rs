@@ -119,7 +119,7 @@ impl Core {
             return Ok(slot);
         }
         let segment = SEGMENT_BLOCKS as u64;
-        let spare = self.space.free_now() >= self.space.reserved() + segment;
+        let spare = self.space.free_now() >= self.space.reserved() + self.keep + segment;
         let index = self.slab.next_index();
         if index as usize >= format::limits::INODE_SEGMENTS_MAX {
             return Err(Error::NoSpace.into());
@@ -391,6 +391,9 @@ impl Core {
             self.drop_data(slot);
             if let Some(x) = self.slab.get(slot).tail.as_ref().and_then(|t| t.xattrs_outside) {
                 self.give_back(Run { block: x.block, count: x.blocks() });
+            }
+            if let Some(place) = self.slab.get_mut(slot).tail.as_mut().and_then(|t| t.xattrs_place.take()) {
+                self.space.free(place);
             }
         }
         if self.slab.get(slot).is_dir() {

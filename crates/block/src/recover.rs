@@ -223,7 +223,13 @@ fn scan(core: &mut Core, device: &Blocking, fixed: &Fixed, log: &LogTail) -> Res
 /// crash, and what everybody saw to be lost would be back.
 fn destroy_cut(core: &mut Core, device: &Blocking, log: &LogTail) -> Result<()> {
     if log.end < core.log.capacity() {
-        device.write(core.log.block(core.log.head).byte(), &vec![0; BLOCK_SIZE])?;
+        let at = core.log.block(core.log.head).byte();
+        let mut block = vec![0; BLOCK_SIZE];
+        device.read(at, &mut block)?;
+        // Nothing but the sector of the header changes: were this write torn in the middle of other changes, it could
+        // complete a record that had been torn.
+        block[..512].fill(0);
+        device.write(at, &block)?;
         device.flush()?;
     }
     Ok(())
@@ -253,6 +259,10 @@ fn take_over_log(core: &mut Core, device: &Blocking, fixed: &Fixed, log: &LogTai
     // What was accepted may still be in the device's cache when only this process had died: it must be durable before
     // anything says so. And something must say so before any image goes home, because that changes blocks whose checksums
     // earlier records hold.
+    // A checkpoint that did not finish may have left table blocks whose sequence number would count from now on.
+    for at in &fixed.unfinished {
+        device.write(at.byte(), &vec![0; BLOCK_SIZE])?;
+    }
     device.flush()?;
     let mut mark = fixed.checkpoint.clone();
     mark.sequence += 1;
@@ -268,9 +278,6 @@ fn take_over_log(core: &mut Core, device: &Blocking, fixed: &Fixed, log: &LogTai
     device.flush()?;
     core.checkpoint = mark;
     core.recorded = log.last_epoch;
-    // A checkpoint that did not finish may have left table blocks with a sequence number that counts by now. They say what
-    // the log says; but they must not outlive it, so the next checkpoint writes all of them.
-    core.table_homes.iter_mut().for_each(|(_, entries)| entries.clear());
     // The images stay in the log until the next checkpoint: their blocks must not be overwritten in place, nor given to
     // anybody else, before that.
     for &block in pages.keys() {

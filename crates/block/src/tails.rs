@@ -314,15 +314,17 @@ impl Core {
         Ok(())
     }
 
-    /// Writes bytes to new neighbouring blocks, as part of the running epoch.
-    fn write_new(&mut self, bytes: &[u8]) -> Res<BlockNo> {
+    /// Writes bytes to new neighbouring blocks (`place` when they were taken before), as part of the running epoch.
+    fn write_new(&mut self, bytes: &[u8], place: Option<Run>) -> Res<BlockNo> {
         let blocks = bytes.len().div_ceil(BLOCK_SIZE);
         let Some(buffer) = self.scratch.take(blocks) else { return Err(Stop::Wait(Wait::Progress)) };
-        let Some(run) = self.space.alloc_exact(blocks as u32) else {
+        debug_assert!(place.is_none_or(|p| p.count as usize == blocks));
+        let Some(run) = place.or_else(|| self.space.alloc_exact(blocks as u32)) else {
             self.scratch.give_back(buffer);
             self.checkpoint_wanted = true;
             self.wake_worker = true;
-            return match self.space.quarantined() > 0 || !self.held.is_empty() {
+            // What closed epochs have freed comes back when they are recorded as durable; what this one frees does not help.
+            return match self.recorded < self.last_closed() || self.ios.in_flight > 0 {
                 true => Err(Stop::Wait(Wait::Progress)),
                 false => Err(Error::NoSpace.into()),
             };
@@ -347,19 +349,51 @@ impl Core {
         let tail = self.slab.get(slot).tail.as_ref().expect("checked by the caller");
         let outside = if format::xattr::encoded_len(&tail.xattrs) > XATTR_INLINE_MAX {
             let bytes = format::xattr::encode_outside(Ino(slot as u64), &tail.xattrs);
-            let block = self.write_new(&bytes)?;
+            let block = self.write_new(&bytes, tail.xattrs_place)?;
             Some(OutsideXattrs { block, bytes: bytes.len() as u32, crc: crc32c(&bytes) })
         } else {
             None
         };
         let tail = self.tail_mut(slot);
         tail.xattrs_changed = false;
+        tail.xattrs_place = None;
         let old = std::mem::replace(&mut tail.xattrs_outside, outside);
         let inode = self.slab.get_mut(slot);
         inode.blocks += outside.map_or(0, |x| x.blocks() as u64);
         if let Some(old) = old {
             inode.blocks -= old.blocks() as u64;
             self.give_back(Run { block: old.block, count: old.blocks() });
+        }
+        Ok(())
+    }
+
+    /// Takes the blocks that attributes will need at the next commit, and gives back those taken before. `keep`: blocks that
+    /// must stay free.
+    pub fn take_place_for_xattrs(
+        &mut self,
+        slot: Slot,
+        xattrs: &[Xattr],
+        keep: u64,
+        ticket: &mut Option<u64>,
+    ) -> Res<()> {
+        let outside = format::xattr::encoded_len(xattrs) > XATTR_INLINE_MAX;
+        let bytes = if outside { format::xattr::encode_outside(Ino(slot as u64), xattrs).len() } else { 0 };
+        let blocks = bytes.div_ceil(BLOCK_SIZE) as u32;
+        let old = self.tail_mut(slot).xattrs_place;
+        if old.map_or(0, |p| p.count) == blocks {
+            return Ok(());
+        }
+        let mut new = None;
+        if blocks > 0 {
+            let spare = self.space.free_now().saturating_sub(self.space.reserved() + keep);
+            new = if spare >= blocks as u64 { self.space.alloc_exact(blocks) } else { None };
+            if new.is_none() {
+                return self.wait_for_space(ticket);
+            }
+        }
+        self.tail_mut(slot).xattrs_place = new;
+        if let Some(old) = old {
+            self.space.free(old);
         }
         Ok(())
     }
@@ -402,7 +436,7 @@ impl Core {
             changed = true;
             let extents: Vec<Extent> = leaf.extents.iter().map(|e| e.to_media()).collect();
             let (bytes, crc) = format::extent::encode_leaf(ino, epoch, &extents);
-            let block = self.write_new(&bytes)?;
+            let block = self.write_new(&bytes, None)?;
             self.slab.get_mut(slot).blocks += 1;
             map.leaves_mut()[i].home = Some(NodeEntry {
                 file_block: extents[0].file_block,
@@ -427,7 +461,7 @@ impl Core {
             let mut above = Vec::with_capacity(entries.len().div_ceil(NODE_ENTRIES));
             for part in entries.chunks(NODE_ENTRIES) {
                 let (bytes, crc) = format::extent::encode_inner(ino, epoch, level, part);
-                let block = match self.write_new(&bytes) {
+                let block = match self.write_new(&bytes, None) {
                     Ok(block) => block,
                     Err(stop) => {
                         // Nothing refers to these nodes yet; the repetition writes them anew.

@@ -519,11 +519,13 @@ impl FileSystem for Volume {
         value: &[u8],
         flags: XattrFlags,
     ) -> Result<()> {
-        self.op(move |core| core.setxattr(cred, ino, name, value, flags)).await
+        let mut ticket = None;
+        self.op(move |core| core.setxattr(cred, ino, name, value, flags, &mut ticket)).await
     }
 
     async fn removexattr(&self, cred: &Cred, ino: Ino, name: &[u8]) -> Result<()> {
-        self.op(move |core| core.removexattr(cred, ino, name)).await
+        let mut ticket = None;
+        self.op(move |core| core.removexattr(cred, ino, name, &mut ticket)).await
     }
 
     async fn fallocate(&self, handle: Handle, what: Fallocate, offset: u64, len: u64) -> Result<()> {

@@ -147,7 +147,7 @@ impl Core {
             }
         }
         // To new blocks, as many as can be had without touching what is reserved for others.
-        let spare = self.space.free_now().saturating_sub(self.space.reserved());
+        let spare = self.space.free_now().saturating_sub(self.space.reserved() + self.keep);
         let want = max.min(spare) as u32;
         let goal = self.map(slot).goal(page);
         if want > 0

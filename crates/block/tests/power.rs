@@ -10,9 +10,10 @@ mod rig;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use fs::OpenFlags;
 use rig::Setup;
 use sim::crash::{self, Report, Rig, Settings, ace};
-use sim::ops::{Generator, Op};
+use sim::ops::{Generator, Op, Space, Who};
 use sim::{Knobs, Snapshot};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,7 +54,7 @@ fn run_small(setup: &Setup, workloads: &[Vec<Op>], settings: Settings) -> Report
 fn singles(strict: bool, seed: u64, part: usize, parts: usize) {
     let setup = Setup { bytes: 32 << 20, ..Setup::new(strict, seed) };
     let workloads: Vec<Vec<Op>> = ace::singles().into_iter().skip(part).step_by(parts).collect();
-    let settings = Settings { seed, moments: 30, ..SETTINGS };
+    let settings = Settings { seed, moments: 12, exhaustive: 6, ..SETTINGS };
     let report = run_small(&setup, &workloads, settings);
     println!("seed {seed}, {} workloads: {report:?}", workloads.len());
     assert!(report.states > workloads.len() * 10, "{report:?}");
@@ -100,6 +101,107 @@ fn long_workloads() {
         let setup = Setup::new(seed.is_multiple_of(2), seed / 2);
         let report = long(&setup, seed, 500, Settings { seed, ..settings });
         println!("seed {seed}: {report:?}");
+    }
+}
+
+/// Hundreds of files in their own directories, and later all of them gone and others made: inode segments come and go.
+fn many_files() -> Vec<Op> {
+    let who = Who::Root;
+    let mut ops = Vec::new();
+    for round in 0..2 {
+        for a in 0..7 {
+            ops.push(Op::MkDir { who, dir: 0, name: a, perm: 0o755, into: 1 });
+            for b in 0..8 {
+                ops.push(Op::MkDir { who, dir: 1, name: b, perm: 0o755, into: 2 });
+                ops.extend((0..10).map(|name| Op::MkNod { who, dir: 2, name, mode: 0o100644, rdev: 0, into: 9 }));
+            }
+            ops.push(Op::Sync);
+        }
+        if round == 1 {
+            break;
+        }
+        for a in 0..7 {
+            ops.push(Op::Lookup { who, dir: 0, name: a, into: 1 });
+            for b in 0..8 {
+                ops.push(Op::Lookup { who, dir: 1, name: b, into: 2 });
+                ops.extend((0..10).map(|name| Op::Unlink { who, dir: 2, name }));
+                ops.push(Op::RmDir { who, dir: 1, name: b });
+            }
+            ops.extend([Op::RmDir { who, dir: 0, name: a }, Op::Sync]);
+        }
+        ops.extend(vec![Op::StatFs; 60]);
+    }
+    ops
+}
+
+#[test]
+fn inode_segments_come_and_go() {
+    for seed in first_seed()..first_seed() + 2 {
+        let setup = Setup::new(seed % 2 == 0, seed);
+        let settings = Settings { seed, moments: 60, exhaustive: 3, sampled: 1, go_on: 12, deeper: (6, 1) };
+        let report = explore(&setup, &many_files(), &many_files()[..40], settings);
+        println!("seed {seed}: {report:?}, {:?}", setup.seen.borrow());
+    }
+}
+
+/// A file in hundreds of pieces, attributes outside of the inode, overwrites that are logged until the log wraps.
+fn heavy() -> Vec<Op> {
+    let who = Who::Root;
+    let rw = (OpenFlags::READ | OpenFlags::WRITE).bits();
+    let create = |name, node_into, into| Op::Create { who, dir: 0, name, perm: 0o644, flags: rw, node_into, into };
+    let mut ops = vec![create(0, 8, 0), create(1, 9, 1)];
+    let write = |handle, offset, len, pattern| Op::Write { handle, offset, len, pattern };
+    for i in 0..400u32 {
+        ops.push(write(0, i as u64 * 8192, 4096, i));
+        if i % 100 == 99 {
+            ops.push(Op::Fsync { handle: 0, datasync: false });
+        }
+    }
+    ops.push(write(1, 0, 250_000, 1));
+    for round in 0..260u32 {
+        let at = (round as u64 * 7919) % 180_000;
+        ops.push(write(1, at, 50_000, round + 2));
+        match round % 5 {
+            0 => ops.push(Op::SetXattr { who, node: 8, attr: 0, len: 3000 + round, pattern: round, flags: 0 }),
+            1 => ops.push(write(0, round as u64 * 16_384, 5000, round)),
+            2 => ops.push(Op::Fallocate { handle: 0, what: Space::Punch, offset: round as u64 * 10_000, len: 20_000 }),
+            3 => ops.push(Op::Fallocate { handle: 0, what: Space::Allocate, offset: round as u64 * 9000, len: 9000 }),
+            _ => ops.push(write(1, 100_000, 100, round)),
+        }
+        let end = match round % 7 {
+            3 => Op::Barrier { handle: 1, datasync: false },
+            5 => Op::StatFs,
+            _ => Op::Fsync { handle: 1, datasync: true },
+        };
+        ops.push(end);
+    }
+    ops.push(Op::Truncate { who, node: 8, size: 1_000_000, handle: None });
+    ops.push(Op::Truncate { who, node: 8, size: 300_000, handle: None });
+    ops.extend([Op::Sync, Op::Unlink { who, dir: 0, name: 0 }, Op::Close { handle: 0 }, Op::Sync]);
+    ops
+}
+
+fn explore(setup: &Setup, ops: &[Op], next: &[Op], settings: Settings) -> Report {
+    match crash::explore(setup, setup.make(), &crash::empty(), ops, next, settings) {
+        Ok(report) => report,
+        Err(failure) => panic!("{}", failure.chars().take(5000).collect::<String>()),
+    }
+}
+
+#[test]
+fn extent_trees_and_a_log_that_wraps() {
+    for seed in first_seed()..first_seed() + 2 {
+        let setup = Setup {
+            dirty_bytes_max: 128 << 10,
+            checkpoints: seed % 2 == 0,
+            ..Setup::new(seed % 2 == 0, seed + 1)
+        };
+        let settings = Settings { seed, moments: 70, exhaustive: 4, sampled: 1, go_on: 20, deeper: (6, 1) };
+        let report = explore(&setup, &heavy(), &heavy()[..30], settings);
+        let seen = *setup.seen.borrow();
+        println!("seed {seed}: {report:?}, {seen:?}");
+        assert!(seen.log_blocks > 2048 && seen.checkpoints > 4 && seen.logged_pages > 100, "{seen:?}");
+        assert!(setup.strict || seen.overwritten_blocks > 0, "nothing was overwritten in place: {seen:?}");
     }
 }
 

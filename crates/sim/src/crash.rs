@@ -50,6 +50,10 @@ pub trait Rig {
     fn close(&self, fs: &Self::Fs, driver: &Self::Driver) -> fs::Result<()>;
     /// Overwrites are never seen early.
     fn strict(&self) -> bool;
+    /// Writes may end early because there is no space.
+    fn full(&self, _fs: &Self::Fs) -> bool {
+        false
+    }
     /// Checks a device on which the volume is in a state that was found right. Called now and then.
     fn audit(&self, _media: &SimFlash) -> Result<(), String> {
         Ok(())

@@ -34,12 +34,14 @@ pub struct ByHand {
     pub volume: Volume,
     pub clock: HandClock,
     random: Rc<Cell<u64>>,
+    /// Begin checkpoints now and then.
+    pub checkpoints: bool,
 }
 
 impl ByHand {
     pub fn new(volume: &Volume, worker: Worker, clock: HandClock, seed: u64) -> ByHand {
         let worker = Rc::new(RefCell::new(worker));
-        ByHand { worker, volume: volume.clone(), clock, random: Rc::new(Cell::new(seed)) }
+        ByHand { worker, volume: volume.clone(), clock, random: Rc::new(Cell::new(seed)), checkpoints: false }
     }
 
     fn below(&self, n: u64) -> u64 {
@@ -92,6 +94,11 @@ impl Driver for ByHand {
         for _ in 0..self.below(4) {
             self.worker.borrow_mut().step();
         }
+        if self.checkpoints && self.below(40) == 0 {
+            // Begins, and goes on beside the operations that follow.
+            let mut checkpoint = pin!(self.volume.checkpoint());
+            let _ = checkpoint.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        }
     }
 }
 
@@ -108,6 +115,7 @@ pub struct Setup {
     pub dirty_bytes_max: usize,
     pub discard: bool,
     pub lies: bool,
+    pub checkpoints: bool,
     /// Counters of all volumes that were opened and closed.
     pub seen: Rc<RefCell<Counters>>,
 }
@@ -125,6 +133,7 @@ impl Setup {
             dirty_bytes_max: 1 << 20,
             discard: seed.is_multiple_of(3),
             lies: false,
+            checkpoints: true,
             seen: Rc::default(),
         }
     }
@@ -165,7 +174,8 @@ impl Setup {
         let clock = HandClock::default();
         clock.set(sim::driver::FIRST_TICK - 1);
         let (volume, worker) = Volume::open_manual(media, self.options(&clock))?;
-        let driver = ByHand::new(&volume, worker, clock, self.seed);
+        let mut driver = ByHand::new(&volume, worker, clock, self.seed);
+        driver.checkpoints = self.checkpoints;
         Ok((Arc::new(volume), driver))
     }
 
@@ -203,6 +213,10 @@ impl Rig for Setup {
 
     fn strict(&self) -> bool {
         self.strict
+    }
+
+    fn full(&self, volume: &Volume) -> bool {
+        block_on(volume.statfs()).is_ok_and(|s| s.blocks_available < 64)
     }
 
     /// Free space must be the same after recovery and a checkpoint, found by a scan, and read from the index.
