@@ -56,7 +56,9 @@ impl What {
         }
         let (word, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         let rest = rest.trim();
-        let number = || rest.parse::<u64>().map_err(|_| Error::Invalid("a number is needed: inode N, block N, segment N"));
+        let number = || {
+            rest.parse::<u64>().map_err(|_| Error::Invalid("a number is needed: inode N, block N, segment N"))
+        };
         Ok(match word {
             "superblock" if rest.is_empty() => What::Superblock,
             "checkpoint" | "checkpoints" if rest.is_empty() => What::Checkpoints,
@@ -123,7 +125,9 @@ fn print(value: &Value, depth: usize, out: &mut String) {
                     Value::Object(map) if map.values().all(|v| !v.is_object() && !v.is_array()) => {
                         let line: Vec<String> = map
                             .iter()
-                            .map(|(k, v)| format!("{k} {}", v.as_str().map_or_else(|| v.to_string(), String::from)))
+                            .map(|(k, v)| {
+                                format!("{k} {}", v.as_str().map_or_else(|| v.to_string(), String::from))
+                            })
                             .collect();
                         out.push_str(&format!("{pad}- {}\n", line.join(", ")));
                     }
@@ -248,7 +252,8 @@ impl Dump<'_> {
     }
 
     fn node(&self, block: &[u8], out: &mut Map<String, Value>) {
-        let (count, level) = (u16::from_le_bytes([block[4], block[5]]), u16::from_le_bytes([block[6], block[7]]));
+        let (count, level) =
+            (u16::from_le_bytes([block[4], block[5]]), u16::from_le_bytes([block[6], block[7]]));
         let body = block[size_of::<NodeHeader>()..].chunks_exact(size_of::<Extent>()).take(count as usize);
         let list = body.map(|raw| {
             let e = <Extent as zerocopy::FromBytes>::read_from_bytes(raw).expect("whole entry");
@@ -264,7 +269,9 @@ impl Dump<'_> {
         match view.tail_kind {
             TailKind::None => {}
             TailKind::Inline => drop(out.insert("inline".into(), name(view.tail))),
-            TailKind::Extents => drop(out.insert("extents".into(), view.extents().iter().map(extent).collect())),
+            TailKind::Extents => {
+                drop(out.insert("extents".into(), view.extents().iter().map(extent).collect()))
+            }
             TailKind::Tree => drop(out.insert("tree".into(), view.tree_root().iter().map(entry).collect())),
         }
         if let Ok(xattrs) = format::xattr::decode(view.xattrs)
@@ -277,7 +284,12 @@ impl Dump<'_> {
     }
 
     /// The rest of a record whose first block is `block`; says what is wrong with it.
-    fn record(&self, at: BlockNo, block: &[u8], out: &mut Map<String, Value>) -> Result<Option<format::FormatError>> {
+    fn record(
+        &self,
+        at: BlockNo,
+        block: &[u8],
+        out: &mut Map<String, Value>,
+    ) -> Result<Option<format::FormatError>> {
         let Ok(fixed) = load::fixed(self.device) else { return Ok(None) };
         let cp = &fixed.checkpoint;
         let ring = LogRing { segments: cp.log_segments.clone(), head: 0, tail: 0, chain: 0 };
@@ -289,7 +301,8 @@ impl Dump<'_> {
         }
         let mut bytes = vec![0; count as usize * BLOCK_SIZE];
         for (block, offset, n) in ring.parts(position, count as u64, u64::MAX) {
-            self.device.read(block.byte(), &mut bytes[offset as usize * BLOCK_SIZE..][..n as usize * BLOCK_SIZE])?;
+            self.device
+                .read(block.byte(), &mut bytes[offset as usize * BLOCK_SIZE..][..n as usize * BLOCK_SIZE])?;
         }
         match Record::parse(&bytes) {
             Ok(record) => {
@@ -328,6 +341,7 @@ impl Dump<'_> {
     }
 
     /// The inode segment table as mount sees it, and the newest images in the log.
+    #[allow(clippy::type_complexity, reason = "a table and the images of one log")]
     fn inodes(&self) -> Result<(Vec<Option<SegNo>>, HashMap<u64, Vec<u8>>)> {
         let fixed = load::fixed(self.device)?;
         let sb = &fixed.superblock;
@@ -335,7 +349,11 @@ impl Dump<'_> {
         let mut images = HashMap::new();
         for bytes in load::log(self.device, &fixed.checkpoint, &sb.uuid, sb.blocks.get())?.records {
             let record = Record::parse(&bytes)?;
-            for a in record.assignments.iter().filter(|a| (a.index.get() as usize) < format::limits::INODE_SEGMENTS_MAX) {
+            for a in record
+                .assignments
+                .iter()
+                .filter(|a| (a.index.get() as usize) < format::limits::INODE_SEGMENTS_MAX)
+            {
                 let index = a.index.get() as usize;
                 table.resize(table.len().max(index + 1), None);
                 table[index] = (a.segment.get() != 0).then_some(SegNo(a.segment.get()));
@@ -360,7 +378,12 @@ impl Dump<'_> {
 
     fn inode(&self, ino: Ino) -> Result<Value> {
         let (table, images) = self.inodes()?;
-        let place = table.get(ino.table_index()).copied().flatten().map(|s| slot_block(s, ino)).ok_or(Error::NotFound)?;
+        let place = table
+            .get(ino.table_index())
+            .copied()
+            .flatten()
+            .map(|s| slot_block(s, ino))
+            .ok_or(Error::NotFound)?;
         let mut out = Map::new();
         out.insert("inode".into(), ino.0.into());
         out.insert("slot".into(), place.0.into());
@@ -406,12 +429,18 @@ impl Dump<'_> {
             "data or free".to_string()
         };
         let (used, owners) = crate::fsck::segment_usage(self.device, segment)?;
-        let role = if used == 0 && role == "data or free" { "free".into() } else { role.replace("data or free", "data") };
+        let role = if used == 0 && role == "data or free" {
+            "free".into()
+        } else {
+            role.replace("data or free", "data")
+        };
         let owners: Vec<Value> = owners
             .into_iter()
             .map(|(ino, block, count)| json!({"inode": ino, "block": block, "count": count}))
             .collect();
-        Ok(json!({"segment": segment.0, "first_block": segment.first_block().0, "role": role, "blocks_used": used, "owners": owners}))
+        Ok(
+            json!({"segment": segment.0, "first_block": segment.first_block().0, "role": role, "blocks_used": used, "owners": owners}),
+        )
     }
 
     fn path(&self, path: &[u8]) -> Result<Value> {
@@ -447,7 +476,8 @@ impl Dump<'_> {
 }
 
 fn describe_record(record: &Record<'_>, out: &mut Map<String, Value>) {
-    let assignments = record.assignments.iter().map(|a| json!({"index": a.index.get(), "segment": a.segment.get()}));
+    let assignments =
+        record.assignments.iter().map(|a| json!({"index": a.index.get(), "segment": a.segment.get()}));
     let covers = record
         .covers
         .iter()

@@ -420,13 +420,7 @@ impl Core {
         })
     }
 
-    pub fn removexattr(
-        &mut self,
-        cred: &Cred,
-        ino: Ino,
-        name: &[u8],
-        ticket: &mut Option<u64>,
-    ) -> Res<()> {
+    pub fn removexattr(&mut self, cred: &Cred, ino: Ino, name: &[u8], ticket: &mut Option<u64>) -> Res<()> {
         let (slot, _) = self.inode(ino)?;
         perm::check_xattr(cred, &self.attr(slot), name, true)?;
         self.admit()?;

@@ -49,7 +49,13 @@ fn eio(outcome: &Outcome) -> bool {
 }
 
 /// Runs the workload with one fault. Returns whether it struck, and what went wrong.
-fn run_with(base: &SimFlash, start: &Snapshot, setup: &Setup, ops: &[Op], fault: Fault) -> Result<bool, String> {
+fn run_with(
+    base: &SimFlash,
+    start: &Snapshot,
+    setup: &Setup,
+    ops: &[Op],
+    fault: Fault,
+) -> Result<bool, String> {
     let flash = Arc::new(base.crash_image(|_, _| true));
     let (reads, gone) = (fault.op == Some(media::Op::Read), fault.failure == Failure::Gone);
     flash.inject(fault);
@@ -127,7 +133,12 @@ fn run_with(base: &SimFlash, start: &Snapshot, setup: &Setup, ops: &[Op], fault:
 fn changes(op: &Op) -> bool {
     !matches!(
         op,
-        Op::Lookup { .. } | Op::Read { .. } | Op::StatFs | Op::Open { .. } | Op::Barrier { .. } | Op::GetAttr { .. }
+        Op::Lookup { .. }
+            | Op::Read { .. }
+            | Op::StatFs
+            | Op::Open { .. }
+            | Op::Barrier { .. }
+            | Op::GetAttr { .. }
     )
 }
 
@@ -233,12 +244,8 @@ fn directories(volume: &Volume, driver: &ByHand, dir: Ino, i: usize) -> fs::Resu
 
 fn preallocated(volume: &Volume, driver: &ByHand, dir: Ino, i: usize) -> fs::Result<()> {
     let handle = make(volume, driver, dir, i)?;
-    let result = driver.block_on(volume.fallocate(
-        handle,
-        fs::Fallocate::Allocate { keep_size: false },
-        0,
-        1_500_000,
-    ));
+    let result =
+        driver.block_on(volume.fallocate(handle, fs::Fallocate::Allocate { keep_size: false }, 0, 1_500_000));
     driver.block_on(volume.release(handle))?;
     result
 }
@@ -272,7 +279,10 @@ fn check_keeper(volume: &Volume, driver: &ByHand, seed: u32) {
     let mut bytes = vec![0; 400_000];
     let n = driver.block_on(volume.read(handle, 0, &mut bytes)).unwrap();
     driver.block_on(volume.release(handle)).unwrap();
-    assert!(n == 400_000 && bytes == ops::pattern(seed, 400_000), "data from before the volume was full are damaged");
+    assert!(
+        n == 400_000 && bytes == ops::pattern(seed, 400_000),
+        "data from before the volume was full are damaged"
+    );
 }
 
 fn fill(strict: bool, what: Fill) {
@@ -326,7 +336,10 @@ fn fill(strict: bool, what: Fill) {
         driver.block_on(volume.sync()).unwrap();
     }
     println!("filled with {sizes:?}");
-    assert!(sizes[1] + sizes[0] / 20 + 1 >= sizes[0], "deleting did not make the space usable again: {sizes:?}");
+    assert!(
+        sizes[1] + sizes[0] / 20 + 1 >= sizes[0],
+        "deleting did not make the space usable again: {sizes:?}"
+    );
     driver.block_on(volume.release(keeper)).unwrap();
     driver.block_on(volume.unlink(&root(), Ino::ROOT, b"keeper")).unwrap();
     driver.block_on(volume.rmdir(&root(), Ino::ROOT, b"dir")).unwrap();
@@ -366,7 +379,15 @@ fn random_operations_on_a_nearly_full_volume() {
         let setup = Setup { bytes: 32 << 20, ..Setup::new(seed % 2 == 0, seed) };
         let media = setup.make();
         let mut ops = vec![
-            Op::Create { who: ops::Who::Root, dir: 0, name: 9, perm: 0o600, flags: 3, node_into: 19, into: 6 },
+            Op::Create {
+                who: ops::Who::Root,
+                dir: 0,
+                name: 9,
+                perm: 0o600,
+                flags: 3,
+                node_into: 19,
+                into: 6,
+            },
             Op::Fallocate { handle: 6, what: ops::Space::Allocate, offset: 0, len: 19 << 20 },
             Op::Sync,
         ];
@@ -383,7 +404,8 @@ fn random_operations_on_a_nearly_full_volume() {
             Op::CopyRange { .. } => false,
             _ => true,
         }));
-        sim::crash::prepare(&setup, media, &sim::crash::empty(), &ops, true).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        sim::crash::prepare(&setup, media, &sim::crash::empty(), &ops, true)
+            .unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
 }
 

@@ -8,9 +8,9 @@
 
 mod rig;
 
+use fs::OpenFlags;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use fs::OpenFlags;
 use rig::Setup;
 use sim::crash::{self, Report, Rig, Settings, ace};
 use sim::ops::{Generator, Op, Space, Who};
@@ -113,7 +113,14 @@ fn many_files() -> Vec<Op> {
             ops.push(Op::MkDir { who, dir: 0, name: a, perm: 0o755, into: 1 });
             for b in 0..8 {
                 ops.push(Op::MkDir { who, dir: 1, name: b, perm: 0o755, into: 2 });
-                ops.extend((0..10).map(|name| Op::MkNod { who, dir: 2, name, mode: 0o100644, rdev: 0, into: 9 }));
+                ops.extend((0..10).map(|name| Op::MkNod {
+                    who,
+                    dir: 2,
+                    name,
+                    mode: 0o100644,
+                    rdev: 0,
+                    into: 9,
+                }));
             }
             ops.push(Op::Sync);
         }
@@ -148,7 +155,8 @@ fn inode_segments_come_and_go() {
 fn heavy() -> Vec<Op> {
     let who = Who::Root;
     let rw = (OpenFlags::READ | OpenFlags::WRITE).bits();
-    let create = |name, node_into, into| Op::Create { who, dir: 0, name, perm: 0o644, flags: rw, node_into, into };
+    let create =
+        |name, node_into, into| Op::Create { who, dir: 0, name, perm: 0o644, flags: rw, node_into, into };
     let mut ops = vec![create(0, 8, 0), create(1, 9, 1)];
     let write = |handle, offset, len, pattern| Op::Write { handle, offset, len, pattern };
     for i in 0..400u32 {
@@ -162,10 +170,22 @@ fn heavy() -> Vec<Op> {
         let at = (round as u64 * 7919) % 180_000;
         ops.push(write(1, at, 50_000, round + 2));
         match round % 5 {
-            0 => ops.push(Op::SetXattr { who, node: 8, attr: 0, len: 3000 + round, pattern: round, flags: 0 }),
+            0 => {
+                ops.push(Op::SetXattr { who, node: 8, attr: 0, len: 3000 + round, pattern: round, flags: 0 })
+            }
             1 => ops.push(write(0, round as u64 * 16_384, 5000, round)),
-            2 => ops.push(Op::Fallocate { handle: 0, what: Space::Punch, offset: round as u64 * 10_000, len: 20_000 }),
-            3 => ops.push(Op::Fallocate { handle: 0, what: Space::Allocate, offset: round as u64 * 9000, len: 9000 }),
+            2 => ops.push(Op::Fallocate {
+                handle: 0,
+                what: Space::Punch,
+                offset: round as u64 * 10_000,
+                len: 20_000,
+            }),
+            3 => ops.push(Op::Fallocate {
+                handle: 0,
+                what: Space::Allocate,
+                offset: round as u64 * 9000,
+                len: 9000,
+            }),
             _ => ops.push(write(1, 100_000, 100, round)),
         }
         let end = match round % 7 {

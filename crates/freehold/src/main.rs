@@ -37,6 +37,7 @@ enum Command {
     Cp(cli::cp::Args),
     Cat(cli::cat::Args),
     Fsck(cli::fsck::Args),
+    Dump(cli::dump::Args),
     Bench(freehold::bench::BenchArgs),
     // A new subcommand: its `Args` here, its `run` in `main`.
 }
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         Command::Ls(args) => cli::ls::run(args),
         Command::Cp(args) => cli::cp::run(args),
         Command::Cat(args) => cli::cat::run(args),
+        Command::Dump(args) => cli::dump::run(args),
         Command::Fsck(args) => cli::fsck::run(args),
         Command::Bench(args) => freehold::bench::run(args),
     };

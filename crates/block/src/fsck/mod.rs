@@ -93,6 +93,7 @@ pub fn check(
 }
 
 /// For dump: how many blocks of a segment are in use, and the runs in it with the inodes that own them (at most 1000).
+#[allow(clippy::type_complexity, reason = "runs as plain numbers: first, count, owner")]
 pub(crate) fn segment_usage(
     device: &Blocking,
     segment: format::SegNo,

@@ -4,6 +4,7 @@ pub mod cat;
 pub mod cp;
 mod daemon;
 pub mod df;
+pub mod dump;
 mod explain;
 pub mod fsck;
 pub mod helper;

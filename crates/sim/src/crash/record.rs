@@ -66,10 +66,14 @@ pub(super) fn record<R: Rig>(
         }
         let mut part = |snapshot| recording.states.push(State { snapshot, op: Some(index) });
         let expected = match (&found, op) {
-            (&Outcome::Count(n), &Op::Write { handle, offset, len, pattern }) if n < len as u64 && rig.full(&fs) => {
+            (&Outcome::Count(n), &Op::Write { handle, offset, len, pattern })
+                if n < len as u64 && rig.full(&fs) =>
+            {
                 let bytes = ops::pattern(pattern, len);
                 let part = model.write(b.handle(handle), offset, &bytes[..n as usize]);
-                crate::driver::Blocking.block_on(part).map_or_else(|e| Outcome::Failed(e.errno()), |n| Outcome::Count(n as u64))
+                crate::driver::Blocking
+                    .block_on(part)
+                    .map_or_else(|e| Outcome::Failed(e.errno()), |n| Outcome::Count(n as u64))
             }
             (Outcome::Count(_), _) => execute_in_chunks(&model, &mut b, op, &mut part),
             _ => ops::execute(&crate::driver::Blocking, &model, &mut b, op),
