@@ -93,12 +93,20 @@ pub fn generated() -> String {
         ("LOG_SEGMENTS_MAX", LOG_SEGMENTS_MAX as u64, "segments of the longest log ring"),
         ("LOG_RECORD_MAX", LOG_RECORD_MAX as u64, "bytes of the longest record"),
         ("INODE_SEGMENTS_MAX", INODE_SEGMENTS_MAX as u64, "entries of the inode segment table"),
-        ("TAIL_MAX", TAIL_MAX as u64, "bytes of an inode's tail: inline data, extents, root of the extent tree"),
+        (
+            "TAIL_MAX",
+            TAIL_MAX as u64,
+            "bytes of an inode's tail: inline data, extents, root of the extent tree",
+        ),
         ("EXTENTS_INLINE_MAX", crate::extent::EXTENTS_INLINE_MAX as u64, "extents in an inode"),
         ("NODE_ENTRIES", crate::extent::NODE_ENTRIES as u64, "entries in a node of the extent tree"),
         ("NAME_MAX", NAME_MAX as u64, "bytes of a name"),
         ("XATTR_INLINE_MAX", XATTR_INLINE_MAX as u64, "bytes of extended attributes in the inode"),
-        ("XATTR_TOTAL_MAX", XATTR_TOTAL_MAX as u64, "bytes of all extended attributes of an inode, header included"),
+        (
+            "XATTR_TOTAL_MAX",
+            XATTR_TOTAL_MAX as u64,
+            "bytes of all extended attributes of an inode, header included",
+        ),
         ("FILE_SIZE_MAX", FILE_SIZE_MAX, "bytes of the largest file"),
     ];
     for (name, value, meaning) in rows {
