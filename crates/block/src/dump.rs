@@ -162,6 +162,9 @@ fn entry(e: &NodeEntry) -> Value {
     json!({"file_block": e.file_block.get(), "block": e.block.get(), "count": e.count.get()})
 }
 
+/// The newest image of each inode in the log.
+type Images = HashMap<u64, Vec<u8>>;
+
 struct Dump<'d> {
     device: &'d Blocking,
 }
@@ -341,8 +344,7 @@ impl Dump<'_> {
     }
 
     /// The inode segment table as mount sees it, and the newest images in the log.
-    #[allow(clippy::type_complexity, reason = "a table and the images of one log")]
-    fn inodes(&self) -> Result<(Vec<Option<SegNo>>, HashMap<u64, Vec<u8>>)> {
+    fn inodes(&self) -> Result<(Vec<Option<SegNo>>, Images)> {
         let fixed = load::fixed(self.device)?;
         let sb = &fixed.superblock;
         let mut table = fixed.table;

@@ -28,8 +28,13 @@ pub(super) fn check(pass: &mut Pass<'_>, base: &mut Base) {
         return;
     }
     pass.report.counts.index_inodes = cp.index_inodes;
-    let mut c =
-        Compare { seen: HashSet::new(), usage: Usage::new(pass.blocks), faults: Vec::new(), inodes: 0 };
+    let mut c = Compare {
+        seen: HashSet::new(),
+        usage: Usage::new(pass.blocks),
+        faults: Vec::new(),
+        emptied: Vec::new(),
+        inodes: 0,
+    };
     c.usage.claim(0, SEGMENT_BLOCKS as u64);
     let segments: Vec<SegNo> =
         cp.index_runs.iter().flat_map(|&(first, count)| (first.0..first.0 + count).map(SegNo)).collect();
@@ -59,12 +64,20 @@ pub(super) fn check(pass: &mut Pass<'_>, base: &mut Base) {
         pass.report.add(Problem::damage(NAME, fault));
         base.rewrite = true;
     }
+    for ino in c.emptied {
+        let p =
+            Problem::damage("inode", "slot is empty, but the index checkpoint has an inode there").inode(ino);
+        pass.report.add(p.lost("the inode: name, attributes and contents"));
+        base.rewrite = true;
+    }
 }
 
 struct Compare {
     seen: HashSet<u64>,
     usage: Usage,
     faults: Vec<String>,
+    /// Inodes whose slots hold nothing.
+    emptied: Vec<u64>,
     inodes: u64,
 }
 
@@ -141,6 +154,10 @@ impl Compare {
                 continue;
             }
             let truth = inodes::image(pass, base, ino);
+            if truth.is_none() && !pass.edits.contains_key(&ino) {
+                self.emptied.push(ino);
+                continue;
+            }
             let same =
                 truth.as_deref().and_then(|t| parse_compact(t).ok()).is_some_and(|t| agrees(&view, &t));
             if !same {

@@ -358,7 +358,7 @@ pub(super) fn resolve_twice(pass: &mut Pass<'_>, base: &Base) {
 const OWNERS_MAX: usize = 1000;
 
 /// The runs within `first..end` with the inodes that own them: (inode, block, count).
-pub(super) fn owners(pass: &Pass<'_>, base: &Base, first: u64, end: u64) -> Vec<(u64, u64, u64)> {
+pub(super) fn owners(pass: &Pass<'_>, base: &Base, first: u64, end: u64) -> Vec<super::Owned> {
     struct Within {
         ino: u64,
         range: (u64, u64),

@@ -92,12 +92,11 @@ pub fn check(
     Ok(report)
 }
 
+/// A run of blocks with the inode that owns it: (inode, block, count).
+pub(crate) type Owned = (u64, u64, u64);
+
 /// For dump: how many blocks of a segment are in use, and the runs in it with the inodes that own them (at most 1000).
-#[allow(clippy::type_complexity, reason = "runs as plain numbers: first, count, owner")]
-pub(crate) fn segment_usage(
-    device: &Blocking,
-    segment: format::SegNo,
-) -> Result<(u64, Vec<(u64, u64, u64)>)> {
+pub(crate) fn segment_usage(device: &Blocking, segment: format::SegNo) -> Result<(u64, Vec<Owned>)> {
     let mut report = Report::default();
     let mut silent = |_| {};
     let mut pass = Pass::new(device, &mut silent, &mut report);
