@@ -410,7 +410,8 @@ impl Core {
             return Err(Error::NoAttribute.into());
         }
         let total = format::xattr::encoded_len(xattrs) + 8 + name.len() + value.len() - exists.unwrap_or(0);
-        if total > XATTR_TOTAL_MAX {
+        // With the header that stands in front of them outside of the inode.
+        if total + size_of::<format::xattr::XattrHeader>() > XATTR_TOTAL_MAX {
             return Err(Error::AttributeTooLarge.into());
         }
         self.change_xattrs(slot, self.keep, ticket, |xattrs| {

@@ -4,7 +4,7 @@ use format::checkpoint::{CHECKPOINTS, Checkpoint};
 use format::inode::{InodeHeader, SlotKind, Timespec, encode_compact, fill_block};
 use format::limits::{BLOCK_SIZE, LOG_SEGMENTS_MAX, SEGMENT_BLOCKS, SEGMENT_SIZE, VOLUME_MAX, VOLUME_MIN};
 use format::superblock::{SUPERBLOCKS, Superblock};
-use format::{Epoch, Ino, SegNo};
+use format::{BlockNo, Epoch, Ino, SegNo};
 use fs::{Error, Result, Time};
 use media::blocking::Blocking;
 use media::{Media, Op};
@@ -77,9 +77,11 @@ pub fn mkfs(media: Arc<dyn Media>, options: &MkfsOptions) -> Result<MkfsReport> 
     let root_segment = SegNo(1 + log as u32);
     write_root(&device, root_segment, created, options.owner)?;
     let table = format::segtable::encode(&uuid, 1, 0, &[Some(root_segment)]);
-    let [home, other] = format::segtable::homes(0);
+    let [home, _] = format::segtable::homes(0);
+    // Homes that were never written must be zeros, or a check would take what stands there for damage.
+    let rest = CHECKPOINTS[1].0 + 1;
+    device.write(BlockNo(rest).byte(), &vec![0; SEGMENT_SIZE - rest as usize * BLOCK_SIZE])?;
     device.write(home.byte(), &table)?;
-    device.write(other.byte(), &vec![0; BLOCK_SIZE])?;
     let checkpoint = Checkpoint {
         uuid,
         sequence: 1,

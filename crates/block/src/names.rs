@@ -51,12 +51,12 @@ impl Core {
     fn check(&self, cred: &Cred, slot: Slot, want: Access) -> Result<(), Error> {
         if cred.checked { Ok(()) } else { perm::check(cred, &self.attr(slot), want) }
     }
-    /// As [`check_name`]; a directory that was removed has no names whatever.
+    /// As [`check_name`]; a directory that was removed has no names, however long.
     fn check_name_in(&self, dir: Slot, name: &[u8]) -> Result<(), Error> {
-        if self.slab.get(dir).nlink == 0 {
-            return Err(Error::NotFound);
+        match check_name(name) {
+            Ok(()) | Err(Error::NameTooLong) if self.slab.get(dir).nlink == 0 => Err(Error::NotFound),
+            checked => checked,
         }
-        check_name(name)
     }
     /// The inode that a name's slot leads to.
     fn target(&self, entry: Slot) -> Slot {

@@ -35,6 +35,9 @@ pub(crate) enum Loading {
 /// What is there so far.
 #[derive(Default)]
 pub(crate) struct Partial {
+    /// Transfers on their way. A load that failed is over only when the last of them has arrived.
+    pending: usize,
+    error: Option<Error>,
     tail: Tail,
     outside: Option<OutsideXattrs>,
     xattrs_pending: bool,
@@ -65,7 +68,7 @@ impl Core {
             None => {}
         }
         let block = self.slot_block(slot)?;
-        self.loading.insert(slot, Loading::Busy(Box::default()));
+        self.loading.insert(slot, Loading::Busy(Box::new(Partial { pending: 1, ..Partial::default() })));
         if !self.load(slot, TailPart::Inode, block, 1) {
             self.loading.remove(&slot);
             return Err(Stop::Wait(Wait::Progress));
@@ -108,7 +111,9 @@ impl Core {
         result: Result<(), MediaError>,
     ) {
         let Some(Loading::Busy(mut partial)) = self.loading.remove(&slot) else { return };
+        partial.pending -= 1;
         let outcome = match result {
+            _ if partial.error.is_some() => Ok(false),
             Err(e) => Err(Error::Media(e)),
             Ok(()) => {
                 let bytes = self.scratch.look(buffer, |b| b.to_vec());
@@ -124,12 +129,23 @@ impl Core {
                 self.wake(Wait::Tail(slot));
                 self.drop_clean_tails();
             }
-            Ok(false) => {
-                self.loading.insert(slot, Loading::Busy(partial));
-            }
+            Ok(false) => self.still_loading(slot, partial),
             Err(e) => {
+                partial.error = Some(e);
+                self.still_loading(slot, partial);
+            }
+        }
+    }
+
+    fn still_loading(&mut self, slot: Slot, mut partial: Box<Partial>) {
+        match partial.error.take() {
+            Some(e) if partial.pending == 0 => {
                 self.loading.insert(slot, Loading::Failed(e));
                 self.wake(Wait::Tail(slot));
+            }
+            error => {
+                partial.error = error;
+                self.loading.insert(slot, Loading::Busy(partial));
             }
         }
     }
@@ -158,6 +174,7 @@ impl Core {
                     if !self.load(slot, TailPart::Xattrs, x.block, x.blocks() as usize) {
                         return Err(Error::Busy("memory for transfers is in use".into()));
                     }
+                    p.pending += 1;
                 }
                 p.entries = p.root.clone();
                 p.level = p.levels.saturating_sub(1) as u16;
@@ -191,6 +208,7 @@ impl Core {
                     }
                     break;
                 }
+                p.pending += 1;
                 p.next += 1;
             }
             if p.arrived < p.entries.len() {

@@ -98,7 +98,7 @@ fn long(setup: &Setup, seed: u64, count: usize, settings: Settings) -> Report {
 fn long_workloads() {
     let settings = Settings { moments: 60, exhaustive: 4, sampled: 1, go_on: 60, ..SETTINGS };
     for seed in first_seed()..first_seed() + 4 {
-        let setup = Setup::new(seed % 2 == 0, seed / 2);
+        let setup = Setup::new(seed.is_multiple_of(2), seed / 2);
         let report = long(&setup, seed, 500, Settings { seed, ..settings });
         println!("seed {seed}: {report:?}");
     }
@@ -196,7 +196,7 @@ fn many_files() -> Vec<Op> {
 #[test]
 fn inode_segments_come_and_go() {
     for seed in first_seed()..first_seed() + 2 {
-        let setup = Setup::new(seed % 2 == 0, seed);
+        let setup = Setup::new(seed.is_multiple_of(2), seed);
         let settings = Settings { seed, moments: 40, exhaustive: 3, sampled: 1, go_on: 20, deeper: (6, 1) };
         let report = explore(&setup, &many_files(), &many_files()[..40], settings);
         println!("seed {seed}: {report:?}, {:?}", setup.seen.borrow());
@@ -265,8 +265,8 @@ fn extent_trees_and_a_log_that_wraps() {
     for seed in first_seed()..first_seed() + 2 {
         let setup = Setup {
             dirty_bytes_max: 128 << 10,
-            checkpoints: seed % 2 == 0,
-            ..Setup::new(seed % 2 == 0, seed + 1)
+            checkpoints: seed.is_multiple_of(2),
+            ..Setup::new(seed.is_multiple_of(2), seed + 1)
         };
         let settings = Settings { seed, moments: 40, exhaustive: 3, sampled: 1, go_on: 30, deeper: (6, 1) };
         let report = explore(&setup, &heavy(), &heavy()[..30], settings);
@@ -286,7 +286,7 @@ fn soak() {
     let mut seed = first_seed() * 1_000_000;
     while Instant::now() < end {
         seed += 1;
-        let setup = Setup::new(seed % 2 == 0, seed / 2);
+        let setup = Setup::new(seed.is_multiple_of(2), seed / 2);
         let settings = Settings { seed, moments: 60, exhaustive: 5, sampled: 2, go_on: 30, deeper: (10, 1) };
         total.add(&long(&setup, seed, 600, settings));
         let mut rng = SmallRng::seed_from_u64(seed);

@@ -76,6 +76,56 @@ impl Table {
     }
 }
 
+const BEGIN: &str = "<!-- generated: begin -->\n";
+const END: &str = "<!-- generated: end -->";
+
+/// The generated part of `docs/FORMAT.md`: limits, and the tables of all structures.
+pub fn generated() -> String {
+    use crate::limits::*;
+    let mut out = String::from("\n### Sizes and limits\n\n| name | value | meaning |\n|---|---:|---|\n");
+    let rows: [(&str, u64, &str); 16] = [
+        ("VERSION", crate::superblock::VERSION as u64, "version of the format"),
+        ("BLOCK_SIZE", BLOCK_SIZE as u64, "bytes in a block"),
+        ("SEGMENT_SIZE", SEGMENT_SIZE as u64, "bytes in a segment"),
+        ("SEGMENT_BLOCKS", SEGMENT_BLOCKS as u64, "blocks in a segment"),
+        ("VOLUME_MIN", VOLUME_MIN, "bytes of the smallest volume"),
+        ("VOLUME_MAX", VOLUME_MAX, "bytes of the largest volume"),
+        ("LOG_SEGMENTS_MAX", LOG_SEGMENTS_MAX as u64, "segments of the longest log ring"),
+        ("LOG_RECORD_MAX", LOG_RECORD_MAX as u64, "bytes of the longest record"),
+        ("INODE_SEGMENTS_MAX", INODE_SEGMENTS_MAX as u64, "entries of the inode segment table"),
+        (
+            "TAIL_MAX",
+            TAIL_MAX as u64,
+            "bytes of an inode's tail: inline data, extents, root of the extent tree",
+        ),
+        ("EXTENTS_INLINE_MAX", crate::extent::EXTENTS_INLINE_MAX as u64, "extents in an inode"),
+        ("NODE_ENTRIES", crate::extent::NODE_ENTRIES as u64, "entries in a node of the extent tree"),
+        ("NAME_MAX", NAME_MAX as u64, "bytes of a name"),
+        ("XATTR_INLINE_MAX", XATTR_INLINE_MAX as u64, "bytes of extended attributes in the inode"),
+        (
+            "XATTR_TOTAL_MAX",
+            XATTR_TOTAL_MAX as u64,
+            "bytes of all extended attributes of an inode, header included",
+        ),
+        ("FILE_SIZE_MAX", FILE_SIZE_MAX, "bytes of the largest file"),
+    ];
+    for (name, value, meaning) in rows {
+        let _ = writeln!(out, "| `{name}` | {value} | {meaning} |");
+    }
+    for table in crate::all_layouts() {
+        let _ = write!(out, "\n{}", table.markdown());
+    }
+    out.push('\n');
+    out
+}
+
+/// Cuts a document into what stands before, in and behind the generated part; `None` without its markers.
+pub fn split_generated(text: &str) -> Option<(&str, &str, &str)> {
+    let start = text.find(BEGIN)? + BEGIN.len();
+    let end = start + text[start..].find(END)?;
+    Some((&text[..start], &text[start..end], &text[end..]))
+}
+
 /// Declares an on-media structure: `struct Name: SIZE { field: type, ... }`, a doc comment on each.
 macro_rules! media_struct {
     (

@@ -36,6 +36,8 @@ enum Command {
     Ls(cli::ls::Args),
     Cp(cli::cp::Args),
     Cat(cli::cat::Args),
+    Fsck(cli::fsck::Args),
+    Dump(cli::dump::Args),
     Bench(freehold::bench::BenchArgs),
     // A new subcommand: its `Args` here, its `run` in `main`.
 }
@@ -57,6 +59,8 @@ fn main() -> ExitCode {
         Command::Ls(args) => cli::ls::run(args),
         Command::Cp(args) => cli::cp::run(args),
         Command::Cat(args) => cli::cat::run(args),
+        Command::Dump(args) => cli::dump::run(args),
+        Command::Fsck(args) => cli::fsck::run(args),
         Command::Bench(args) => freehold::bench::run(args),
     };
     match done {

@@ -1,0 +1,202 @@
+//! The index checkpoint against the truth: it is what a mount after a clean stop believes instead of looking.
+
+use super::fixed::Base;
+use super::report::Problem;
+use super::usage::Usage;
+use super::walk::rule;
+use super::{Pass, inodes};
+use format::checkpoint::SegmentRun;
+use format::index::{PieceKind, SegmentUsage, parse};
+use format::inode::{InodeView, SlotKind, parse_compact};
+use format::limits::{SEGMENT_BLOCKS, SEGMENT_SIZE};
+use format::{FormatError, SegNo};
+use std::collections::HashSet;
+use zerocopy::FromBytes;
+
+const NAME: &str = "index checkpoint";
+/// Differences that are told one by one.
+const TOLD_MAX: usize = 100;
+
+/// Compares the index checkpoint, when there is one that counts, with what the scan has found.
+pub(super) fn check(pass: &mut Pass<'_>, base: &mut Base) {
+    let cp = base.checkpoint.clone();
+    if cp.index_pieces == 0 || !cp.clean {
+        return;
+    }
+    if !base.clean {
+        // Mount does not look at it any more.
+        return;
+    }
+    pass.report.counts.index_inodes = cp.index_inodes;
+    let mut c = Compare {
+        seen: HashSet::new(),
+        usage: Usage::new(pass.blocks),
+        faults: Vec::new(),
+        emptied: Vec::new(),
+        inodes: 0,
+    };
+    c.usage.claim(0, SEGMENT_BLOCKS as u64);
+    let segments: Vec<SegNo> =
+        cp.index_runs.iter().flat_map(|&(first, count)| (first.0..first.0 + count).map(SegNo)).collect();
+    let mut piece = vec![0; SEGMENT_SIZE];
+    let mut readable = true;
+    for (number, segment) in segments.into_iter().enumerate() {
+        pass.step("checking the index checkpoint", number as u64, cp.index_pieces as u64);
+        if !pass.usage.is_free(segment.first_block().0, SEGMENT_BLOCKS as u64) {
+            c.fault(format!("{segment:?} of it is in use"));
+        }
+        let read = pass.device.read(segment.first_block().byte(), &mut piece);
+        let outcome = match read {
+            Err(e) => Err(e.to_string()),
+            Ok(()) => parse(&piece, &cp.uuid, cp.sequence, number as u32)
+                .and_then(|(kind, entries, bytes)| c.piece(pass, base, kind, entries, bytes))
+                .map_err(|e| e.at(segment.first_block()).to_string()),
+        };
+        if let Err(e) = outcome {
+            c.fault(e);
+            readable = false;
+        }
+    }
+    if readable {
+        c.finish(pass, cp.index_inodes);
+    }
+    for fault in c.faults {
+        pass.report.add(Problem::damage(NAME, fault));
+        base.rewrite = true;
+    }
+    for ino in c.emptied {
+        let p =
+            Problem::damage("inode", "slot is empty, but the index checkpoint has an inode there").inode(ino);
+        pass.report.add(p.lost("the inode: name, attributes and contents"));
+        base.rewrite = true;
+    }
+}
+
+struct Compare {
+    seen: HashSet<u64>,
+    usage: Usage,
+    faults: Vec<String>,
+    /// Inodes whose slots hold nothing.
+    emptied: Vec<u64>,
+    inodes: u64,
+}
+
+impl Compare {
+    fn fault(&mut self, what: impl Into<String>) {
+        if self.faults.len() < TOLD_MAX {
+            self.faults.push(what.into());
+        }
+    }
+
+    fn piece(
+        &mut self,
+        pass: &Pass<'_>,
+        base: &Base,
+        kind: PieceKind,
+        entries: u32,
+        bytes: &[u8],
+    ) -> Result<(), FormatError> {
+        let short = || rule(NAME, "piece is cut short");
+        match kind {
+            PieceKind::Inodes => return self.entries(pass, base, entries, bytes),
+            PieceKind::Partial => {
+                for u in <[SegmentUsage]>::ref_from_bytes(bytes).map_err(|_| short())? {
+                    let seg = u.segment.get();
+                    if seg == 0 || seg as u64 >= pass.blocks / SEGMENT_BLOCKS as u64 {
+                        self.fault(format!("segment {seg} lies outside of the volume"));
+                        continue;
+                    }
+                    for bit in 0..SEGMENT_BLOCKS {
+                        let block = SegNo(seg).first_block().0 + bit as u64;
+                        if u.bitmap[bit / 64].get() >> (bit % 64) & 1 == 1 && !self.usage.claim(block, 1) {
+                            self.fault(format!("block {block} is counted twice"));
+                        }
+                    }
+                }
+            }
+            PieceKind::Full => {
+                for run in <[SegmentRun]>::ref_from_bytes(bytes).map_err(|_| short())? {
+                    let (first, end) =
+                        (run.first.get() as u64, run.first.get() as u64 + run.count.get() as u64);
+                    if end > pass.blocks / SEGMENT_BLOCKS as u64 {
+                        self.fault(format!("segments {first} to {end} lie outside of the volume"));
+                        continue;
+                    }
+                    for seg in first.max(1)..end {
+                        self.usage.claim(seg * SEGMENT_BLOCKS as u64, SEGMENT_BLOCKS as u64);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn entries(
+        &mut self,
+        pass: &Pass<'_>,
+        base: &Base,
+        entries: u32,
+        mut bytes: &[u8],
+    ) -> Result<(), FormatError> {
+        for _ in 0..entries {
+            let (len, rest) =
+                bytes.split_first_chunk::<4>().ok_or_else(|| rule(NAME, "piece is cut short"))?;
+            let len = u32::from_le_bytes(*len) as usize;
+            if len > rest.len() {
+                return Err(rule(NAME, "piece is cut short"));
+            }
+            let view = parse_compact(&rest[..len])?;
+            bytes = &bytes[(4 + len).next_multiple_of(8).min(bytes.len())..];
+            let ino = view.ino().0;
+            self.inodes += 1;
+            if !self.seen.insert(ino) {
+                self.fault(format!("inode {ino} stands in it twice"));
+                continue;
+            }
+            let truth = inodes::image(pass, base, ino);
+            if truth.is_none() && !pass.edits.contains_key(&ino) {
+                self.emptied.push(ino);
+                continue;
+            }
+            let same =
+                truth.as_deref().and_then(|t| parse_compact(t).ok()).is_some_and(|t| agrees(&view, &t));
+            if !same {
+                self.fault(format!("inode {ino} is not as it stands in its slot"));
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, pass: &Pass<'_>, expected: u64) {
+        if self.inodes != expected {
+            self.fault(format!("{} inodes in it, {expected} according to the checkpoint", self.inodes));
+        }
+        let mut missing: Vec<u64> = pass.nodes.keys().filter(|i| !self.seen.contains(i)).copied().collect();
+        missing.sort_unstable();
+        for ino in missing.into_iter().take(TOLD_MAX) {
+            self.fault(format!("inode {ino} is missing"));
+        }
+        let wrong = (0..pass.blocks).filter(|&b| self.usage.get(b) != pass.usage.get(b));
+        let wrong: Vec<u64> = wrong.take(TOLD_MAX).collect();
+        for block in wrong {
+            let (says, is) = if pass.usage.get(block) { ("free", "in use") } else { ("in use", "free") };
+            self.fault(format!("block {block} is {is}, not {says}"));
+        }
+    }
+}
+
+/// Whether an entry says the same as the inode: everything but what only the inode's own block holds.
+fn agrees(entry: &InodeView<'_>, inode: &InodeView<'_>) -> bool {
+    let tail = inode.kind == SlotKind::Inode
+        && (!inode.tail.is_empty() || !inode.xattrs.is_empty() || inode.header.xattr_block.get() != 0);
+    // A file that only has holes may be noted as having a tail; the reverse would hide data.
+    let noted = entry.header.flags.get() & 1 == 1;
+    let plain = |v: &InodeView<'_>| {
+        let mut h = *v.header;
+        (h.crc, h.used, h.flags, h.tail_kind) = (0.into(), 0.into(), 0.into(), 0);
+        (h.tail_len, h.xattr_len, h.tree_levels) = (0.into(), 0.into(), 0);
+        (h.xattr_block, h.xattr_bytes, h.xattr_crc) = (0.into(), 0.into(), 0.into());
+        h
+    };
+    plain(entry) == plain(inode) && entry.name == inode.name && (noted || !tail)
+}

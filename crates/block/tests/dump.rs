@@ -1,0 +1,58 @@
+//! Every kind of structure can be printed, as text and as JSON, on good and on damaged volumes.
+
+#[path = "fsck/lab.rs"]
+#[allow(dead_code, reason = "shared with the tests of fsck")]
+mod lab;
+
+use block::dump::{What, run};
+use lab::Lab;
+
+fn dump(lab: &Lab, what: &str, json: bool) -> fs::Result<String> {
+    let mut out = Vec::new();
+    run(lab.clone_image(), &What::parse(what)?, json, &mut out)?;
+    Ok(String::from_utf8(out).unwrap())
+}
+
+#[test]
+fn everything_in_words_and_json() {
+    for lab in [Lab::clean(), Lab::crashed()] {
+        for what in [
+            "superblock",
+            "checkpoints",
+            "table",
+            "log",
+            "inode 1",
+            "block 0",
+            "block 2",
+            "block 16",
+            "segment 0",
+        ] {
+            let text = dump(&lab, what, false).unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert!(!text.is_empty());
+            let json = dump(&lab, what, true).unwrap();
+            serde_json::from_str::<serde_json::Value>(&json)
+                .unwrap_or_else(|e| panic!("{what}: {e}\n{json}"));
+        }
+        let of = |path: &str| dump(&lab, path, false).unwrap_or_else(|e| panic!("{path}: {e}"));
+        assert!(of("/a/inline").contains("size: 1234"));
+        assert!(of("path /b/sub/scattered").contains("tree:"));
+        assert!(of("/a/third name").contains("xattr_bytes: 9"));
+        assert!(of("/a/short link").contains("inline: sub/deep"));
+        let (nodes, xattrs) = lab.outside();
+        assert!(of(&format!("block {}", nodes[0])).contains("structure: extent node"));
+        assert!(of(&format!("block {}", xattrs[0])).contains("structure: extended attributes"));
+        let segment = nodes[0] / 512;
+        let text = of(&format!("segment {segment}"));
+        assert!(text.contains("role: data") && text.contains("owners:"), "{text}");
+        assert!(of("segment 1").contains("log, place 0"));
+        assert!(dump(&lab, "/a/nothing", false).is_err() && dump(&lab, "block 99999999", false).is_err());
+    }
+    assert!(dump(&Lab::crashed(), "log", false).unwrap().contains("logged_pages:"));
+}
+
+#[test]
+fn says_what_it_does_not_understand() {
+    for bad in ["", "inode", "inode x", "segment -1", "superblock 3", "everything", "segment 99999999999"] {
+        assert!(What::parse(bad).is_err(), "{bad}");
+    }
+}
