@@ -295,7 +295,7 @@ impl Dump<'_> {
     ) -> Result<Option<format::FormatError>> {
         let Ok(fixed) = load::fixed(self.device) else { return Ok(None) };
         let cp = &fixed.checkpoint;
-        let ring = LogRing { segments: cp.log_segments.clone(), head: 0, tail: 0, chain: 0 };
+        let ring = LogRing { segments: cp.log_segments.clone(), head: 0, tail: 0, chain: 0, nonce: 0 };
         let Some((_, count)) = format::log::probe_any(block, &fixed.superblock.uuid) else { return Ok(None) };
         let Some(index) = ring.segments.iter().position(|s| *s == at.segment()) else { return Ok(None) };
         let position = (index * SEGMENT_BLOCKS + at.in_segment()) as u64;
@@ -320,7 +320,7 @@ impl Dump<'_> {
         let fixed = load::fixed(self.device)?;
         let (cp, sb) = (&fixed.checkpoint, &fixed.superblock);
         let tail = load::log(self.device, cp, &sb.uuid, sb.blocks.get())?;
-        let ring = LogRing { segments: cp.log_segments.clone(), head: 0, tail: 0, chain: 0 };
+        let ring = LogRing { segments: cp.log_segments.clone(), head: 0, tail: 0, chain: 0, nonce: 0 };
         let (mut records, mut position) = (Vec::new(), cp.log_position);
         for bytes in &tail.records {
             let record = Record::parse(bytes)?;

@@ -274,6 +274,7 @@ impl Core {
                 durable_epoch: Epoch(self.durable),
                 chain: self.log.chain,
                 time: pending.time,
+                nonce: self.log.nonce,
             };
             let arena = self.cache.arena().clone();
             let PendingRecord { builder, pages, .. } = pending;

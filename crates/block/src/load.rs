@@ -40,8 +40,6 @@ pub(crate) struct LogTail {
     pub cut: Option<String>,
     /// An epoch behind the last one that the medium says was durable: the log is damaged.
     pub lost: Option<u64>,
-    /// Ring positions of whole records behind the end, of epochs that are lost.
-    pub strays: Vec<u64>,
 }
 
 fn read_block(device: &Blocking, at: BlockNo) -> Result<Vec<u8>> {
@@ -155,7 +153,7 @@ pub(crate) fn log(
     uuid: &[u8; 16],
     blocks: u64,
 ) -> Result<LogTail> {
-    let ring = LogRing { segments: checkpoint.log_segments.clone(), head: 0, tail: 0, chain: 0 };
+    let ring = LogRing { segments: checkpoint.log_segments.clone(), head: 0, tail: 0, chain: 0, nonce: 0 };
     let mut tail = LogTail {
         records: Vec::new(),
         last_epoch: checkpoint.epoch.0,
@@ -164,7 +162,6 @@ pub(crate) fn log(
         recorded: checkpoint.durable_epoch.0,
         cut: None,
         lost: None,
-        strays: Vec::new(),
     };
     let mut ends: Vec<(u64, u64, u32)> = Vec::new();
     loop {
@@ -228,12 +225,11 @@ pub(crate) fn log(
             uuid,
             tail.end,
             limit,
-            |position, bytes| {
+            |_, bytes| {
                 let durable = Record::parse(bytes).map_or(0, |r| r.header.durable_epoch.get());
                 if durable > tail.last_epoch {
                     tail.lost = tail.lost.max(Some(durable));
                 }
-                tail.strays.push(position);
                 tail.lost.is_none()
             },
             tail.last_epoch,
@@ -257,7 +253,7 @@ pub(crate) fn scan_ring(
     mut each: impl FnMut(u64, &[u8]) -> bool,
     last_epoch: u64,
 ) -> Result<()> {
-    let ring = LogRing { segments: checkpoint.log_segments.clone(), head: 0, tail: 0, chain: 0 };
+    let ring = LogRing { segments: checkpoint.log_segments.clone(), head: 0, tail: 0, chain: 0, nonce: 0 };
     let end = ring.capacity().min(from.saturating_add(limit));
     let mut found: Vec<(u64, u64)> = Vec::new();
     let mut bytes = vec![0; 1 << 20];

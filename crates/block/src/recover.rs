@@ -68,8 +68,8 @@ pub(crate) fn open(media: Arc<dyn Media>, options: OpenOptions) -> Result<Core> 
     }
     let total = core.space.total();
     core.keep = (total / 64).min(2048);
-    if !core.read_only && (log.cut.is_some() || !log.strays.is_empty()) {
-        destroy_strays(&mut core, &device, &log)?;
+    if !core.read_only && log.cut.is_some() {
+        destroy_cut(&mut core, &device, &log)?;
     }
     if !log.records.is_empty() {
         take_over_log(&mut core, &device, &fixed, &log)?;
@@ -104,6 +104,7 @@ fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &Lo
         head: fixed.checkpoint.log_position + log.end,
         tail: fixed.checkpoint.log_position,
         chain: log.chain,
+        nonce: rand::random(),
     };
     let scratch_arena = arena(&*media, SCRATCH_BYTES.min(4 * ring.record_max() + (8 << 20)))?;
     let scratch_id = media.register(scratch_arena.clone())?;
@@ -218,21 +219,21 @@ fn scan(core: &mut Core, device: &Blocking, fixed: &Fixed, log: &LogTail) -> Res
     builder.finish(device)
 }
 
-/// Makes the records behind the last accepted one unreadable. Their epochs are lost; but if their data came to be written
-/// again, by the same program to the same blocks, before the next record takes their place, they would be found whole after
-/// another crash, and what everybody saw to be lost would be back.
-fn destroy_strays(core: &mut Core, device: &Blocking, log: &LogTail) -> Result<()> {
-    let head = (log.cut.is_some() && log.end < core.log.capacity()).then_some(core.log.head);
-    for position in log.strays.iter().copied().chain(head) {
-        let at = core.log.block(position).byte();
+/// Makes the record behind the last accepted one unreadable. Its epoch is lost; but if its data came to be written again,
+/// by the same program to the same blocks, before the next record takes its place, it would be found whole after another
+/// crash, and what everybody saw to be lost would be back. Records further behind are chained to one that is gone, and no
+/// record that will be written is equal to it ([`LogRing::nonce`]).
+fn destroy_cut(core: &mut Core, device: &Blocking, log: &LogTail) -> Result<()> {
+    if log.end < core.log.capacity() {
+        let at = core.log.block(core.log.head).byte();
         let mut block = vec![0; BLOCK_SIZE];
         device.read(at, &mut block)?;
         // Nothing but the sector of the header changes: were this write torn in the middle of other changes, it could
         // complete a record that had been torn.
         block[..512].fill(0);
         device.write(at, &block)?;
+        device.flush()?;
     }
-    device.flush()?;
     Ok(())
 }
 

@@ -13,6 +13,8 @@ pub(crate) struct LogRing {
     pub tail: u64,
     /// Checksum of the newest record.
     pub chain: u32,
+    /// Tells the records of this opening from those of every other one.
+    pub nonce: u64,
 }
 
 impl LogRing {
@@ -58,7 +60,8 @@ mod tests {
 
     #[test]
     fn wraps_and_joins() {
-        let ring = LogRing { segments: vec![SegNo(1), SegNo(2), SegNo(9)], head: 0, tail: 0, chain: 0 };
+        let ring =
+            LogRing { segments: vec![SegNo(1), SegNo(2), SegNo(9)], head: 0, tail: 0, chain: 0, nonce: 0 };
         assert_eq!(ring.parts(510, 4, 512), [(BlockNo(512 + 510), 0, 4)]);
         assert_eq!(ring.parts(1022, 4, 512), [(BlockNo(512 + 1022), 0, 2), (BlockNo(9 * 512), 2, 2)]);
         assert_eq!(ring.parts(1534, 4, 512), [(BlockNo(9 * 512 + 510), 0, 2), (BlockNo(512), 2, 2)]);

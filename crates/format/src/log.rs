@@ -52,8 +52,11 @@ media_struct! {
         inode_bytes: U32,
         /// seconds since 1970 when the epoch was closed
         time: U64,
+        /// drawn by chance whenever the volume is opened: no record is ever equal to one of another opening, so that what is
+        /// chained to a record that was lost stays lost even when the same changes are made again
+        nonce: U64,
         /// zero
-        reserved: [u8; 16],
+        reserved: [u8; 8],
     }
 }
 
@@ -120,6 +123,8 @@ pub struct RecordId {
     pub chain: u32,
     /// Seconds since 1970.
     pub time: u64,
+    /// Drawn by chance whenever the volume is opened.
+    pub nonce: u64,
 }
 
 impl RecordBuilder {
@@ -187,6 +192,7 @@ impl RecordBuilder {
         h.inodes = self.inodes.into();
         h.inode_bytes = (self.inode_bytes.len() as u32).into();
         h.time = id.time.into();
+        h.nonce = id.nonce.into();
         let mut at = 0;
         let mut put = |bytes: &[u8]| {
             out[at..at + bytes.len()].copy_from_slice(bytes);
@@ -335,7 +341,14 @@ mod tests {
         h.parent = 1.into();
         b.inode(|out| encode_compact(&h, b"x", b"", b"", out));
         b.inode(|out| encode_compact(&h, b"longer name", b"", b"", out));
-        let id = RecordId { uuid: [5; 16], epoch: Epoch(12), durable_epoch: Epoch(10), chain: 77, time: 1 };
+        let id = RecordId {
+            uuid: [5; 16],
+            epoch: Epoch(12),
+            durable_epoch: Epoch(10),
+            chain: 77,
+            time: 1,
+            nonce: 2,
+        };
         let mut bytes = vec![0xee; b.blocks() * BLOCK_SIZE];
         let content = [9u8; BLOCK_SIZE];
         let crc = b.finish(&id, &mut bytes, |_| &content);

@@ -202,7 +202,8 @@ fn record(inodes: u32, out: &mut Vec<u8>) -> u32 {
         record.inode(|out| image(1000 + ino, out));
     }
     out.resize(record.blocks() * 4096, 0);
-    let id = RecordId { uuid: [7; 16], epoch: Epoch(9), durable_epoch: Epoch(8), chain: 3, time: 0 };
+    let id =
+        RecordId { uuid: [7; 16], epoch: Epoch(9), durable_epoch: Epoch(8), chain: 3, time: 0, nonce: 1 };
     record.finish(&id, out, |_| &[])
 }
 

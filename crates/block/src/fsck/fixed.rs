@@ -309,7 +309,7 @@ fn log(pass: &mut Pass<'_>, base: &mut Base, evidence: u64) -> Result<()> {
 /// Takes in what can be read of epochs that were durable and are cut off from the log.
 fn salvage(pass: &mut Pass<'_>, base: &mut Base, lost: u64, from: u64) -> Result<()> {
     let cp = base.checkpoint.clone();
-    let ring = LogRing { segments: cp.log_segments.clone(), head: 0, tail: 0, chain: 0 };
+    let ring = LogRing { segments: cp.log_segments.clone(), head: 0, tail: 0, chain: 0, nonce: 0 };
     let reached = base.last_epoch;
     let mut found: Vec<(u64, u64, u64, u64)> = Vec::new();
     load::scan_ring(

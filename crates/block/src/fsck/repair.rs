@@ -156,6 +156,7 @@ fn commit(pass: &mut Pass<'_>, base: &mut Base) -> Result<()> {
         head: base.end,
         tail: base.end,
         chain: base.chain,
+        nonce: rand::random(),
     };
     let mut builder = RecordBuilder::default();
     plan_lost_and_found(pass, base, &mut builder);
@@ -199,6 +200,7 @@ fn commit(pass: &mut Pass<'_>, base: &mut Base) -> Result<()> {
             durable_epoch: Epoch(base.last_epoch),
             chain: ring.chain,
             time: Time::now().sec as u64,
+            nonce: ring.nonce,
         };
         let blocks = builder.blocks() as u64;
         ring.chain = builder.finish(&id, &mut bytes, |_| &[]);
