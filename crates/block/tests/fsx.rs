@@ -1,4 +1,4 @@
-//! Random data operations on one file of the engine, against a vector of bytes (`sim::fsx`): 300,000 of them, with a cache so
+//! Random data operations on one file of the engine, against a vector of bytes (`sim::fsx`): a million of them, with a cache so
 //! small that pages are written back and thrown out all the time, and checkpoints in between.
 
 mod rig;
@@ -21,10 +21,10 @@ fn file(strict: bool, seeds: std::ops::Range<u64>, ops: u64) {
 
 #[test]
 fn plain() {
-    file(false, 1..5, 37_500);
+    file(false, 1..5, 125_000);
 }
 
 #[test]
 fn strict() {
-    file(true, 11..15, 37_500);
+    file(true, 11..15, 125_000);
 }

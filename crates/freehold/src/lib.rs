@@ -40,7 +40,7 @@ pub use block::{Counters, MkfsOptions, MkfsReport, OpenOptions as VolumeOptions,
 pub use fs::{
     Attr, Blocking, Client, Cred, Error, File, FileSystem, FileType, OpenOptions, Result, StatFs, Time,
 };
-pub use fuse::{Mount, MountOptions};
+pub use fuse::{Mount, MountOptions, remount};
 pub use image::{Allocated, Allocation, create_image, foreign_content, identity};
 use media::{Media, UringMedia};
 use std::io;

@@ -72,4 +72,4 @@ mod sys;
 pub use device::Notifier;
 pub use options::{FOREVER, MAX_TRANSFER, MountOptions};
 pub use session::{Mount, mount};
-pub use sys::has_program;
+pub use sys::{has_program, remount};

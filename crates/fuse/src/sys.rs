@@ -71,6 +71,19 @@ fn mount_directly(mountpoint: &Path, o: &MountOptions) -> io::Result<File> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(file) }
 }
 
+/// Changes the flags of a mount that is there (`mount -o remount`): read-only or not, set-id bits, device nodes, programs,
+/// access times, synchronous writes. What else `options` holds stays as it was.
+///
+/// # Errors
+/// Those of mount(2): `EPERM` without root, `EINVAL` when nothing is mounted there, `EBUSY` when files are open for writing.
+pub fn remount(mountpoint: &Path, options: &MountOptions) -> io::Result<()> {
+    let target = c_string(mountpoint.as_os_str().as_bytes())?;
+    let (none, flags) = (std::ptr::null(), options.flags() | libc::MS_REMOUNT);
+    // SAFETY: the target is a NUL-terminated string that lives during the call; a remount takes no other strings.
+    let rc = unsafe { libc::mount(none, target.as_ptr(), none, flags, std::ptr::null()) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 fn mount_by_helper(mountpoint: &Path, o: &MountOptions) -> io::Result<(File, Child, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     let fd = theirs.as_raw_fd();

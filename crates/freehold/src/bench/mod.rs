@@ -75,6 +75,11 @@ pub struct BenchArgs {
 
 const GROUPS: &[&[&str]] = &[meta::ROWS, durable::ROWS, data::ROWS, mount::ROWS, fuse_rows::ROWS];
 
+/// Names of all rows, as `--only` takes them.
+pub fn row_names() -> impl Iterator<Item = &'static str> {
+    GROUPS.iter().copied().flatten().copied()
+}
+
 /// Measures and reports. An error means that the run was interrupted, could not begin, or that a subject failed; a goal that
 /// was not reached is no error.
 pub fn run(args: BenchArgs) -> Result<()> {

@@ -67,7 +67,29 @@ impl Args {
     }
 }
 
+/// For `remount`: the words of all `-o`, without those that the kernel shows in /proc/mounts and mount(8) hands back.
+fn remount_words(options: &[String]) -> Option<Vec<String>> {
+    let words = || options.iter().flat_map(|o| o.split(',')).map(str::trim);
+    let shown = |w: &&str| {
+        let key = w.split('=').next().unwrap_or(w);
+        !matches!(key, "remount" | "user_id" | "group_id" | "rootmode" | "fd" | "blksize")
+    };
+    words().any(|w| w == "remount").then(|| words().filter(shown).map(String::from).collect())
+}
+
+/// Changes the flags of the mount at `dir`; the server goes on as it is.
+fn remount(dir: &Path, words: &[String]) -> anyhow::Result<()> {
+    let options = ServeOptions::parse(words.iter().map(String::as_str), true).map_err(|e| anyhow!("{e}"))?;
+    if mounts::at(dir)?.is_none_or(|m| !m.is_freehold()) {
+        bail!("no volume is mounted on {}", dir.display());
+    }
+    freehold::remount(dir, &options.mount).with_context(|| format!("cannot remount {}", dir.display()))
+}
+
 pub fn run(args: Args) -> anyhow::Result<()> {
+    if let Some(words) = remount_words(&args.options) {
+        return remount(&args.dir, &words);
+    }
     // Wrong options are found before anything is started.
     let options = ServeOptions::parse(args.options.iter().map(String::as_str), args.sloppy)
         .map_err(|e| anyhow!("{e} (see freehold mount --help)"))?;

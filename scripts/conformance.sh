@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# POSIX over FUSE: mounts a volume in an image file, runs random data operations in several processes (freehold-fsx) and
+# pjdfstest on it, and checks the volume with fsck. Needs /dev/fuse; pjdfstest needs root and is skipped, aloud, without.
+#
+#   scripts/conformance.sh            CONFORMANCE_FSX_OPS=N for each of two seeds (default 60000), PROFILE=release
+set -euo pipefail
+cd "$(dirname "$0")/.."
+ops=${CONFORMANCE_FSX_OPS:-60000}
+pjdfstest_version=0.2.2
+profile=${PROFILE:-dev}
+
+if [ ! -r /dev/fuse ]; then
+    echo "/dev/fuse is not there: nothing over FUSE can be tested" >&2
+    exit 1
+fi
+cargo build --locked --profile "$profile" -p freehold -p freehold-sim
+target=${CARGO_TARGET_DIR:-target}/${profile/dev/debug}
+freehold=$(realpath "$target/freehold")
+fsx=$(realpath "$target/freehold-fsx")
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/freehold-conformance.XXXXXX")
+helper=
+cleanup() {
+    "$freehold" umount "$work/mnt" >/dev/null 2>&1 || true
+    [ -z "$helper" ] || rm -f "$helper"
+    rm -rf "$work"
+}
+trap cleanup EXIT
+chmod 755 "$work"
+mkdir "$work/mnt"
+"$freehold" mkfs "$work/disk.img" --size 4G >/dev/null
+options=()
+if [ "$(id -u)" = 0 ]; then
+    options=(-o allow_other)
+    # Remounting, which the tests of EROFS do, goes through mount(8) and its helper.
+    if [ ! -e /sbin/mount.fuse.freehold ]; then
+        helper=/sbin/mount.fuse.freehold
+        ln -s "$freehold" "$helper"
+    fi
+fi
+"$freehold" mount "$work/disk.img" "$work/mnt" "${options[@]}"
+chmod 755 "$work/mnt"
+
+echo "==> random data operations over FUSE: two processes, $ops operations each"
+"$fsx" "$work/mnt/a" --ops "$ops" --seed "${FREEHOLD_SEED:-1}" & first=$!
+"$fsx" "$work/mnt/b" --ops "$ops" --seed $((${FREEHOLD_SEED:-1} + 1)) & second=$!
+wait "$first"
+wait "$second"
+rm "$work/mnt/a" "$work/mnt/b"
+
+if [ "$(id -u)" = 0 ]; then
+    if ! command -v pjdfstest >/dev/null 2>&1 && [ ! -x "${CARGO_HOME:-$HOME/.cargo}/bin/pjdfstest" ]; then
+        echo "==> installing pjdfstest"
+        cargo install --quiet --locked --version "$pjdfstest_version" pjdfstest
+    fi
+    echo "==> pjdfstest"
+    ./scripts/pjdfstest.sh "$work/mnt"
+else
+    echo "==> pjdfstest SKIPPED: it needs root"
+fi
+
+"$freehold" umount "$work/mnt"
+"$freehold" fsck "$work/disk.img"
