@@ -251,7 +251,7 @@ pub(crate) fn claim_segment(core: &mut Core, segment: SegNo, structure: &'static
 /// Enters all names, counts links, and finds inodes without names.
 pub(crate) fn derive(core: &mut Core) -> Result<()> {
     let count = core.slab.used as usize;
-    core.index.reserve(count, &core.slab);
+    core.index.reserve(count);
     let slots: Vec<Slot> = core.slab.iter().map(|(slot, _)| slot).collect();
     if !core.slab.find(Ino::ROOT).is_some_and(|(_, root)| root.is_dir()) {
         return Err(rule("inode", "the root directory is missing").into());

@@ -6,7 +6,7 @@
 use allocator_api2::alloc::{AllocError, Allocator, Layout};
 use std::ptr::NonNull;
 
-const HUGE: usize = 2 << 20;
+pub(crate) const HUGE: usize = 2 << 20;
 
 /// The system's allocator; large blocks are aligned to and advised for huge pages.
 #[derive(Clone, Copy, Debug, Default)]

@@ -6,10 +6,9 @@
 //! and removing are a binary search, and a cookie stays a valid readdir offset whatever else changes. It is smaller and
 //! faster than a B-tree because names are only ever added at its end.
 
-use crate::huge::HugePages;
 use crate::inode::{Slab, Slot};
+use crate::nametable::NameTable;
 use foldhash::fast::FixedState;
-use hashbrown::HashTable;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 
@@ -75,7 +74,7 @@ impl Dir {
 /// Both indexes, and which additional names lead to an inode.
 pub(crate) struct Index {
     links: HashMap<Slot, Vec<Slot>, FixedState>,
-    names: HashTable<Slot, HugePages>,
+    names: NameTable,
     hasher: FixedState,
     dirs: HashMap<Slot, Dir, FixedState>,
 }
@@ -86,25 +85,31 @@ impl Index {
         let hasher = FixedState::with_seed(seed);
         Index {
             links: HashMap::with_hasher(hasher.clone()),
-            names: HashTable::new_in(HugePages),
+            names: NameTable::default(),
             dirs: HashMap::with_hasher(hasher.clone()),
             hasher,
         }
     }
 
     /// Makes room for `n` more names.
-    pub fn reserve(&mut self, n: usize, slab: &Slab) {
-        let hasher = self.hasher.clone();
-        self.names.reserve(n, |&s| hash(&hasher, slab.get(s).parent, slab.get(s).name.bytes()));
+    pub fn reserve(&mut self, n: usize) {
+        self.names.reserve(n);
+    }
+
+    fn hash(&self, parent: Slot, name: &[u8]) -> u32 {
+        let mut h = self.hasher.build_hasher();
+        h.write_u32(parent);
+        h.write(name);
+        let h = h.finish();
+        (h ^ h >> 32) as u32
     }
 
     /// The slot that has this name: an inode, or an additional name of one.
     pub fn find(&self, slab: &Slab, parent: Slot, name: &[u8]) -> Option<Slot> {
-        let is = |&s: &Slot| {
+        self.names.find(self.hash(parent, name), |s| {
             let inode = slab.get(s);
             inode.parent == parent && inode.name.bytes() == name
-        };
-        self.names.find(hash(&self.hasher, parent, name), is).copied()
+        })
     }
 
     /// Enters the name that `slot` has in the slab, at the end of its directory; returns the cookie.
@@ -131,21 +136,13 @@ impl Index {
 
     fn insert_name(&mut self, slab: &Slab, slot: Slot) {
         let inode = slab.get(slot);
-        let hasher = self.hasher.clone();
-        let h = hash(&hasher, inode.parent, inode.name.bytes());
-        self.names.insert_unique(h, slot, |&s| {
-            let inode = slab.get(s);
-            hash(&hasher, inode.parent, inode.name.bytes())
-        });
+        self.names.insert(self.hash(inode.parent, inode.name.bytes()), slot);
     }
 
     /// Takes the name of `slot`, as it stands in the slab, out of both indexes.
     pub fn remove(&mut self, slab: &Slab, slot: Slot) {
         let inode = slab.get(slot);
-        let h = hash(&self.hasher, inode.parent, inode.name.bytes());
-        if let Ok(entry) = self.names.find_entry(h, |&s| s == slot) {
-            entry.remove();
-        }
+        self.names.remove(self.hash(inode.parent, inode.name.bytes()), slot);
         if let Some(dir) = self.dirs.get_mut(&inode.parent) {
             dir.remove(inode.cookie);
         }
@@ -155,10 +152,7 @@ impl Index {
     /// then copies parent, name and cookie.
     pub fn bequeath(&mut self, slab: &Slab, link: Slot, heir: Slot) {
         let inode = slab.get(link);
-        let h = hash(&self.hasher, inode.parent, inode.name.bytes());
-        if let Ok(mut entry) = self.names.find_entry(h, |&s| s == link) {
-            *entry.get_mut() = heir;
-        }
+        self.names.rebind(self.hash(inode.parent, inode.name.bytes()), link, heir);
         if let Some(dir) = self.dirs.get_mut(&inode.parent) {
             dir.rebind(inode.cookie, heir);
         }
@@ -194,13 +188,6 @@ impl Index {
     pub fn drop_dir(&mut self, slot: Slot) {
         self.dirs.remove(&slot);
     }
-}
-
-fn hash(hasher: &FixedState, parent: Slot, name: &[u8]) -> u64 {
-    let mut h = hasher.build_hasher();
-    h.write_u32(parent);
-    h.write(name);
-    h.finish()
 }
 
 #[cfg(test)]

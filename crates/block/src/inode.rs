@@ -86,6 +86,7 @@ pub(crate) const LINKABLE: u8 = 16;
 
 /// One inode, or an additional name (hard link).
 #[derive(Clone)]
+#[repr(align(32))]
 pub(crate) struct Inode {
     pub kind: SlotKind,
     pub flags: u8,
@@ -114,7 +115,7 @@ pub(crate) struct Inode {
     pub btime: PackedTime,
 }
 
-const _: () = assert!(size_of::<Inode>() <= 160, "memory per file is a promise");
+const _: () = assert!(size_of::<Inode>() == 160, "memory per file is a promise");
 
 /// Where the bytes of a file are.
 #[derive(Clone, Debug)]
@@ -322,9 +323,10 @@ pub(crate) struct Chunk {
     pub used: u32,
 }
 
-/// Chunks whose inodes stand together in memory.
-const CHUNKS_PER_BLOCK: u32 = 64;
+/// Chunks whose inodes stand together in memory: as many as fill whole huge pages.
+const CHUNKS_PER_BLOCK: u32 = 128;
 const PER_BLOCK: u32 = CHUNKS_PER_BLOCK * SEGMENT_BLOCKS as u32;
+const _: () = assert!((PER_BLOCK as usize * size_of::<Inode>()).is_multiple_of(crate::huge::HUGE));
 
 /// All inodes.
 #[derive(Default)]

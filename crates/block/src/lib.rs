@@ -23,6 +23,7 @@ mod io;
 mod load;
 mod mkfs;
 mod names;
+mod nametable;
 mod pages;
 mod rangeset;
 mod recover;

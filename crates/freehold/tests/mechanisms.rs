@@ -24,7 +24,8 @@ fn every_line_of_the_table_is_true() {
         for (column, cell) in [("home", home), ("test", test)] {
             for name in cell.split('`').skip(1).step_by(2) {
                 if name.contains(['/', '.']) || root.join("crates").join(name).is_dir() {
-                    let path = [root.join("crates").join(name), root.join(name)].into_iter().find(|p| p.exists());
+                    let path =
+                        [root.join("crates").join(name), root.join(name)].into_iter().find(|p| p.exists());
                     match path {
                         Some(path) => file = std::fs::read_to_string(path).unwrap_or_default(),
                         None => wrong.push(format!("{mechanism}: {column} {name} is not there")),
