@@ -99,6 +99,8 @@ pub struct OpenOptions {
     pub read_ahead_max: usize,
     /// Nothing is written, not even the log of an unclean volume is replayed on the medium.
     pub read_only: bool,
+    /// Reads do not move access times; otherwise they follow relatime.
+    pub noatime: bool,
     /// Whole free segments are discarded once their blocks may be reused.
     pub discard: bool,
     /// Source of time.
@@ -113,6 +115,7 @@ impl Default for OpenOptions {
             dirty_age_max: Duration::from_secs(5),
             read_ahead_max: 4 << 20,
             read_only: false,
+            noatime: false,
             discard: false,
             clock: Arc::new(RealClock),
         }

@@ -349,6 +349,7 @@ impl Core {
         let mut target = vec![0; inode.size as usize];
         let (mut done, mut copies) = (0, Vec::new());
         self.read_step(slot, None, 0, &mut target, &mut done, &mut copies)?;
+        self.accessed(slot);
         Ok(target)
     }
 
@@ -474,10 +475,19 @@ impl Core {
         if let Ok(open) = self.handles.get_mut(handle) {
             open.ahead = ahead;
         }
-        if result.is_ok() && !open.flags.contains(OpenFlags::NOATIME) {
-            self.accessed(open.slot);
+        if result.is_ok() && !to.is_empty() {
+            self.accessed_by(handle);
         }
         result
+    }
+
+    /// A read through a handle; see [`Core::accessed`].
+    pub fn accessed_by(&mut self, handle: Handle) {
+        if let Ok(&Open { slot, flags, .. }) = self.handles.get(handle)
+            && !flags.contains(OpenFlags::NOATIME)
+        {
+            self.accessed(slot);
+        }
     }
 
     /// Writes a piece through a handle: at most `chunk` bytes, but an appending write as a whole.
@@ -521,9 +531,15 @@ impl Core {
         }
     }
 
-    /// A read: relatime, as Linux mounts by default. Only when the tail is in memory, which it is after a read.
+    /// A read of a file, a symlink or a directory: relatime, as Linux mounts by default. Only when the tail is in memory, which
+    /// it is after a read of bytes.
     pub fn accessed(&mut self, slot: Slot) {
-        if self.read_only || self.latched.is_some() || self.closing || self.running.gate.is_some() {
+        if self.options.noatime
+            || self.read_only
+            || self.latched.is_some()
+            || self.closing
+            || self.running.gate.is_some()
+        {
             return;
         }
         let now = self.now();

@@ -487,8 +487,8 @@ impl FileSystem for Volume {
         offset: u64,
         sink: &mut (dyn FnMut(DirEntry<'_>) -> bool + Send),
     ) -> Result<()> {
-        let core = self.inner.shared.lock();
-        let open = core.handles.get(handle)?;
+        let mut core = self.inner.shared.lock();
+        let open = *core.handles.get(handle)?;
         if !open.directory {
             return Err(Error::NotDirectory);
         }
@@ -496,6 +496,7 @@ impl FileSystem for Volume {
             return Err(Error::NotFound);
         }
         core.readdir(open.slot, offset, sink);
+        core.accessed_by(handle);
         Ok(())
     }
 
@@ -583,6 +584,8 @@ impl FileSystem for Volume {
                 Err(_) => break,
             }
         }
+        // The source counts as read when the copy is done: within one file this moves its access time.
+        self.inner.shared.lock().accessed_by(from);
         Ok(copied)
     }
 

@@ -16,7 +16,7 @@ pub struct ServeOptions {
 impl ServeOptions {
     /// Parses words separated by commas, later ones winning. Beside those of [`MountOptions::parse`]:
     /// `cache=` (bytes of the page cache), `dirty=` (most bytes not yet written), `dirty_age=` (seconds until changes are
-    /// durable by themselves), `engine_read_ahead=` (bytes), `discard`, `nodiscard`. `ro` holds for volume and mount.
+    /// durable by themselves), `engine_read_ahead=` (bytes), `discard`, `nodiscard`. `ro` and `noatime` hold for volume and mount.
     /// Sizes take the suffixes k, m, g, t.
     ///
     /// With `sloppy` (mount -s) unknown words are left out.
@@ -34,6 +34,7 @@ impl ServeOptions {
         }
         let v = &mut all.volume;
         v.read_only = all.mount.read_only;
+        v.noatime = all.mount.noatime;
         // The engine wants at most half of the cache to be dirty.
         v.dirty_bytes_max = v.dirty_bytes_max.min(v.cache_bytes / 2);
         Ok(all)
