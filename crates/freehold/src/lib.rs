@@ -34,6 +34,7 @@ pub mod bench;
 mod image;
 pub mod mounts;
 pub mod options;
+pub mod patience;
 pub mod service;
 
 pub use block::{Counters, MkfsOptions, MkfsReport, OpenOptions as VolumeOptions, Volume};

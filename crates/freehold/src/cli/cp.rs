@@ -103,13 +103,16 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             })
         );
     } else if !args.quiet {
-        println!(
-            "{} files, {} directories, {} others, {} in {seconds:.2} s",
-            done.files,
-            done.directories,
-            done.others,
-            HumanBytes(done.bytes)
-        );
+        let counts = [
+            (done.files, "file", "files"),
+            (done.directories, "directory", "directories"),
+            (done.others, "symlink or special file", "symlinks and special files"),
+            (done.links, "hard link", "hard links"),
+        ];
+        let some = counts.iter().filter(|c| c.0 > 0);
+        let words: Vec<String> =
+            some.map(|&(n, one, many)| format!("{n} {}", if n == 1 { one } else { many })).collect();
+        println!("{}, {} in {seconds:.2} s", words.join(", "), HumanBytes(done.bytes));
     }
     Ok(())
 }

@@ -1,10 +1,11 @@
-//! The other names of this program: helpers of mount(8), umount(8) and mkfs(8). Their command lines are given by those.
+//! The other names of this program: helpers of mount(8), umount(8), mkfs(8) and fsck(8). Their command lines are given by those.
 //!
 //! - `mount.freehold`, `mount.fuse.freehold`: `SPEC DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`
 //! - `umount.freehold`, `umount.fuse.freehold`: `DIR [-nlfvr] [-N NAMESPACE] [-t TYPE]`
 //! - `mkfs.freehold`: as `freehold mkfs`
+//! - `fsck.freehold`: `[-apynfvVrl] [-C[FD]] [-t TYPE] DEVICE`. With -a, -p or -y it repairs, with -n or nothing it only looks
 
-use super::{mount, umount};
+use super::{Exit, fsck, mount, umount};
 use anyhow::bail;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -23,6 +24,7 @@ pub fn called_by_other_name(words: &mut Vec<OsString>) -> Option<ExitCode> {
         "umount.freehold" | "umount.fuse.freehold" => {
             umount_args(&words[1..]).map(|args| Some(umount::run(args)))
         }
+        "fsck.freehold" => return Some(fsck_run(&words[1..])),
         "mkfs.freehold" => {
             words.splice(..1, ["freehold", "mkfs"].map(OsString::from));
             return None;
@@ -97,6 +99,43 @@ fn umount_args(given: &[OsString]) -> anyhow::Result<umount::Args> {
     let line = parse(given, "nlfvrc")?;
     let [target] = line.words.as_slice() else { bail!("usage: umount.freehold DIR [-nlfvr]") };
     Ok(umount::Args::from_helper(target.clone(), line.flags.contains(['f', 'l'])))
+}
+
+fn fsck_run(given: &[OsString]) -> ExitCode {
+    let name = "fsck.freehold";
+    match fsck_args(given) {
+        Ok(None) => {
+            println!("{name} {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
+        Ok(Some(args)) => match fsck::run(args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => {
+                Exit::tell(name, &e);
+                Exit::code_of(&e).into()
+            }
+        },
+        Err(e) => {
+            eprintln!("{name}: {e:#}");
+            fsck::USAGE.into()
+        }
+    }
+}
+
+/// `None`: the version is asked for (-V without a device).
+fn fsck_args(given: &[OsString]) -> anyhow::Result<Option<fsck::Args>> {
+    // -C, where to tell the progress, has its number in the same word or none.
+    let is_progress = |word: &&OsString| word.as_bytes().starts_with(b"-C");
+    let given: Vec<OsString> = given.iter().filter(|w| !is_progress(w)).cloned().collect();
+    let line = parse(&given, "apynfvVrl")?;
+    match line.words.as_slice() {
+        [] if line.flags.contains('V') => Ok(None),
+        [device] => {
+            let repair = line.flags.contains(['a', 'p', 'y']) && !line.flags.contains('n');
+            Ok(Some(fsck::Args::from_helper(device.clone(), repair)))
+        }
+        _ => bail!("usage: fsck.freehold [-apynfv] [-C[FD]] IMAGE|DEVICE"),
+    }
 }
 
 #[cfg(test)]

@@ -116,6 +116,11 @@ fn check_place(dir: &Path) -> anyhow::Result<()> {
 }
 
 fn serve(args: &Args, options: &ServeOptions) -> anyhow::Result<()> {
+    if args.server {
+        // It was started as /proc/self/exe; ps and pgrep are to find it by its name.
+        // SAFETY: the name is a NUL-terminated string of at most 16 bytes.
+        unsafe { libc::prctl(libc::PR_SET_NAME, c"freehold".as_ptr()) };
+    }
     let signals = Signals::block();
     match (&args.log, args.server) {
         (Some(file), _) => log::to_file(file)?,
