@@ -127,6 +127,14 @@ pub fn through_loop(image: &Path) -> Option<MountInfo> {
     list().ok()?.into_iter().find(|m| loops.iter().any(|l| m.source == l.as_os_str()))
 }
 
+/// Who holds the lock on the image file below a loop device.
+pub fn below_loop(device: &Path) -> Option<Process> {
+    let meta = std::fs::metadata(device).ok().filter(|m| m.mode() & libc::S_IFMT == libc::S_IFBLK)?;
+    let number = format!("{}:{}", libc::major(meta.rdev()), libc::minor(meta.rdev()));
+    let below = std::fs::read(format!("/sys/dev/block/{number}/loop/backing_file")).ok()?;
+    lock_holder(Path::new(OsStr::from_bytes(below.trim_ascii_end())))
+}
+
 /// The loop devices that stand on a file.
 fn loop_devices(file: &Path) -> Vec<PathBuf> {
     let Ok(devices) = std::fs::read_dir("/sys/block") else { return Vec::new() };

@@ -22,9 +22,10 @@ const STAYING: Duration = Duration::from_millis(500);
 /// Does `attempt`, which opens `image`, again while the image is in use by somebody who is leaving: for at most five seconds.
 ///
 /// # Errors
-/// Those of `attempt`. `Media` (`EBUSY`) also when the image is mounted through a loop device: locks do not tell that.
+/// Those of `attempt`. `Media` (`EBUSY`) also when the image is mounted through a loop device, or the image below the loop device
+/// `image` is in use: locks do not tell that.
 pub fn retry<T>(image: &Path, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-    if mounts::through_loop(image).is_some() {
+    if mounts::through_loop(image).is_some() || mounts::below_loop(image).is_some() {
         return Err(busy(image));
     }
     let start = Instant::now();

@@ -68,9 +68,23 @@ fn canonical(image: &Path) -> anyhow::Result<PathBuf> {
     image.canonicalize().with_context(|| format!("{}", image.display()))
 }
 
+/// The image that a path of this machine means, when it looks like IMAGE:/PATH and no directory is called so.
+fn missing_image(path: &Path) -> Option<String> {
+    let text = path.to_str()?;
+    let image = text.split_once(":/").map(|(image, _)| image).or(text.strip_suffix(':'))?;
+    (!image.is_empty() && !Path::new(&format!("{image}:")).exists()).then(|| image.to_string())
+}
+
 pub fn run(args: Args) -> anyhow::Result<()> {
     let sources: Vec<Place> = args.sources.iter().map(|s| Place::parse(s)).collect();
     let target = Place::parse(&args.target);
+    for place in sources.iter().chain([&target]) {
+        if let Place::Host(path) = place
+            && let Some(image) = missing_image(path)
+        {
+            bail!("there is no image file or device {image}. Make it first: freehold mkfs {image} --size 8G");
+        }
+    }
     let mut trees = Trees { host: Host, images: BTreeMap::new() };
     // The target first: it is opened for writing, also when it is a source too.
     for place in std::iter::once(&target).chain(&sources) {
@@ -92,7 +106,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     closed?;
     let seconds = start.elapsed().as_secs_f64();
     for (name, files) in &done.lost {
-        eprintln!("freehold: attribute {name} could not be kept ({files} files)");
+        eprintln!(
+            "freehold: attribute {name} could not be kept ({files} {})",
+            if *files == 1 { "file" } else { "files" }
+        );
     }
     if args.json {
         println!(

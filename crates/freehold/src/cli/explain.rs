@@ -62,8 +62,7 @@ pub fn volume(e: Error, image: &Path) -> anyhow::Error {
         Error::NotAVolume(why) => {
             // Some of the reasons begin with the name, or say the same.
             let why = why.strip_prefix(&format!("{name} ")).unwrap_or(why);
-            let why =
-                if why == "holds no Freehold volume" { String::new() } else { format!(" ({why})") };
+            let why = if why == "holds no Freehold volume" { String::new() } else { format!(" ({why})") };
             anyhow!(
                 "{name} holds no Freehold volume{why}. To make one there, and lose what it holds: freehold mkfs {name}"
             )
@@ -89,7 +88,8 @@ pub fn volume(e: Error, image: &Path) -> anyhow::Error {
 fn busy(image: &Path) -> anyhow::Error {
     let name = image.display();
     let mounts = mounts::of_image(image).unwrap_or_default();
-    let holder = mounts::lock_holder(image).map(|p| format!(" by {p}")).unwrap_or_default();
+    let holder = mounts::lock_holder(image).or_else(|| mounts::below_loop(image));
+    let holder = holder.map(|p| format!(" by {p}")).unwrap_or_default();
     match mounts.iter().rev().find(|m| m.is_freehold()) {
         Some(m) => {
             let at = m.point.display();

@@ -47,6 +47,12 @@ impl Args {
     pub fn from_helper(image: PathBuf, repair: bool) -> Args {
         Args { image, repair, json: false }
     }
+
+    /// For tests of that.
+    #[cfg(test)]
+    pub fn repairs(&self) -> bool {
+        self.repair
+    }
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
@@ -91,6 +97,13 @@ fn is_fatal(report: &Report) -> bool {
 /// Exit code, and what is to be done.
 fn verdict(args: &Args, report: &Report) -> (u8, String) {
     let name = args.image.display();
+    if report.damage().any(|p| p.structure == "superblock" && p.what.contains("shorter")) {
+        let message = format!(
+            "{name} is shorter than the volume in it: the image was cut off, or its copy is not complete. \
+             Get the whole image, then check again"
+        );
+        return (FAILED, message);
+    }
     if !is_volume(report) {
         let message = format!(
             "{name} holds no Freehold volume, or one whose superblock and its copy are both lost. That cannot be \

@@ -88,6 +88,12 @@ fn mount_args(given: &[OsString]) -> anyhow::Result<Option<mount::Args>> {
         bail!("usage: mount.freehold IMAGE|DEVICE DIR [-sfnv] [-o OPTIONS]")
     };
     let mut options = line.options;
+    if options.iter().flat_map(|o| o.split(',')).any(|o| o == "remount") {
+        bail!(
+            "the options of a served volume cannot be changed. Unmount {}, and mount it with the new ones",
+            dir.display()
+        );
+    }
     if line.flags.contains('r') {
         options.push("ro".into());
     }
@@ -149,6 +155,24 @@ mod tests {
         assert_eq!((line.words.len(), line.flags.as_str()), (2, "sv"));
         assert_eq!(line.options, ["rw,noatime", "ro"]);
         assert!(parse(&words("a b -q"), "sfnv").is_err() && parse(&words("a -o"), "s").is_err());
+        let e = mount_args(&words("a b -o remount,ro")).err().unwrap();
+        assert!(e.to_string().contains("Unmount b"), "{e}");
         assert!(mount_args(&words("a b -f")).unwrap().is_none() && mount_args(&words("a")).is_err());
+    }
+
+    #[test]
+    fn command_lines_of_fsck() {
+        let args = |text: &str| {
+            let words: Vec<OsString> = text.split_whitespace().map(OsString::from).collect();
+            fsck_args(&words).map(|args| args.map(|args| args.repairs()))
+        };
+        for repairs in ["-a x", "-p x", "x -y", "-fy -C0 x", "-a -C x", "-V -a x"] {
+            assert_eq!(args(repairs).unwrap(), Some(true), "{repairs}");
+        }
+        for looks in ["x", "-n x", "-f -v x", "-an x"] {
+            assert_eq!(args(looks).unwrap(), Some(false), "{looks}");
+        }
+        assert_eq!(args("-V").unwrap(), None);
+        assert!(args("").is_err() && args("-a x y").is_err() && args("-q x").is_err());
     }
 }

@@ -2,8 +2,8 @@
 
 use super::explain;
 use anyhow::{Context, bail};
-use freehold::options::{format_size, parse_size};
 use format::limits::VOLUME_MIN;
+use freehold::options::{format_size, parse_size};
 use freehold::{Allocated, Allocation, MkfsOptions, mounts};
 use std::path::PathBuf;
 

@@ -74,8 +74,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
     let (mut services, mut failed) = (Vec::new(), Vec::new());
     for (image, point, options) in &all {
-        let started = make_room(image, point)
-            .and_then(|()| Service::start(image, point, options).map_err(|e| explain::start(e, image, point)));
+        let started = make_room(image, point).and_then(|()| {
+            Service::start(image, point, options).map_err(|e| explain::start(e, image, point))
+        });
         match started {
             Ok(service) => {
                 tracing::info!("{} is served at {}", image.display(), point.display());
