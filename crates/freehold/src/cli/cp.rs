@@ -22,13 +22,14 @@ use std::time::Instant;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  freehold cp -r src disk.img:/backup       a tree into an image (as /backup, or into it when it exists)
-  freehold cp disk.img:/etc/motd .          a file out of it
-  freehold cp -r a.img:/ b.img:/old         from image to image
+  freehold cp -r src disk.img:/backup  a tree into an image: as /backup, or into that directory
+  freehold cp disk.img:/etc/motd .     a file out of it
+  freehold cp -r a.img:/ b.img:/old    from image to image
 
-Permissions, owners, times, extended attributes, symlinks, hard links and holes are kept. Owners and set-id bits on this
-machine are kept for root only. Without -r a symlink that is named is followed; with -r symlinks are copied as such.
-When it returns successfully, what was copied into an image is durable.")]
+Permissions, owners, times, extended attributes, symlinks, hard links and holes are kept; what \
+cannot be kept is told. Owners and set-id bits on this machine are kept for root only. Without -r a \
+symlink that is named is followed; with -r symlinks are copied as such. When it returns \
+successfully, what was copied into an image is durable. Into and out of a mounted volume, use cp.")]
 pub struct Args {
     /// What to copy: PATH or IMAGE:/PATH
     #[arg(required = true, value_name = "SOURCE")]

@@ -20,11 +20,15 @@ pub const USAGE: u8 = 16;
 /// Check a volume that nobody serves, and repair it
 #[derive(clap::Args)]
 #[command(after_help = "\
-Everything on the medium is checked, and what is derived from it compared; contents of files are not, they have no checksums.
-A volume whose server was killed needs no repair: the next mount takes its log over.
+Everything on the medium is checked, and what is derived from it compared; contents of files are \
+not. A volume whose server was killed needs no repair: the next mount takes its log over.
 
-Exit codes, as of fsck(8): 0 nothing is damaged, 1 damage was repaired, 4 damage is left, 8 it could not be checked (in use,
-no such file, no volume), 16 wrong usage.
+Exit codes, as of fsck(8):
+  0   nothing is damaged
+  1   damage was repaired
+  4   damage is left
+  8   it could not be checked: in use, no such file, no volume
+  16  wrong usage
 
 Examples:
   freehold fsck disk.img              look, and write nothing
@@ -150,7 +154,10 @@ fn tell(args: &Args, report: &Report) {
     let c = &report.counts;
     let end = match (report.is_clean(), report.damage().next().is_some(), report.stopped_cleanly) {
         (false, ..) => "",
-        (true, true, _) => ": repaired (what lost its directory is in /lost+found)",
+        (true, true, _) if report.problems.iter().any(|p| p.structure == "name" && p.repaired) => {
+            ": repaired (what lost its directory is in /lost+found)"
+        }
+        (true, true, _) => ": repaired",
         (true, false, true) => ": clean",
         (true, false, false) => ": clean (it was not closed; the next mount takes over its log)",
     };

@@ -20,10 +20,10 @@ const READY: &str = "ready";
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  freehold mount disk.img /mnt                          in the background; returns when /mnt is ready
+  freehold mount disk.img /mnt               in the background; returns when /mnt is ready
   freehold mount disk.img /mnt -o noatime,cache=1g
   freehold mount /dev/nvme1n1 /data -o ro
-  freehold mount --foreground disk.img /mnt             until ctrl-C or SIGTERM
+  freehold mount --foreground disk.img /mnt  until ctrl-C or SIGTERM
   freehold umount /mnt
 
 In /etc/fstab (after make install):

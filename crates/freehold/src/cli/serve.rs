@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 #[command(after_help = "\
 The file is TOML, with a section for each volume:
   [[volume]]
-  image = \"/srv/disk.img\"          # or a block device; relative paths begin at the file's directory
+  image = \"/srv/disk.img\"        # or a block device; relative to the directory of the file
   mountpoint = \"/data\"
-  options = \"noatime,cache=1g\"     # optional, as after mount -o
+  options = \"noatime,cache=1g\"   # optional, as after mount -o
 
-SIGTERM and SIGINT unmount and close all volumes; programs that still have files open after 3 seconds lose them.
-The mount that a killed server left is cleared away. SIGHUP is ignored: to change the file's effect, restart. A volume that is unmounted from outside is closed, the
-others go on; the process ends with the last one. It tells systemd when it is ready (Type=notify), see
-contrib/freehold.service.
+SIGTERM and SIGINT unmount and close all volumes; programs that still have files open after 3 \
+seconds lose them. A mount that a killed server left is cleared away \
+at the start. SIGHUP is ignored: after a change of the file, restart. A volume that is unmounted \
+from outside is closed, the others go on; the process ends with the last one. It tells systemd when it is ready (Type=notify), see contrib/freehold.service.
 
 Exit codes: 0 all volumes were closed cleanly; 1 one could not be started or not be closed.")]
 pub struct Args {

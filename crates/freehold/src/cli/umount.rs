@@ -20,8 +20,8 @@ Examples:
   freehold umount disk.img          wherever it is mounted
   freehold umount --force /mnt      though programs use it: their calls fail from then on
 
-When it returns, the image can be used again at once. A mount whose server was killed is cleared away; the next mount of the
-volume finds everything that was synced.")]
+When it returns, the image can be used again at once. A mount whose server was killed is cleared \
+away; the next mount of the volume finds everything that was synced.")]
 pub struct Args {
     /// Mount point, image file or block device
     #[arg(value_name = "DIR|IMAGE")]
