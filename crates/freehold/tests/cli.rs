@@ -143,6 +143,19 @@ fn images_below_loop_devices_are_left_alone() {
     volume.close_blocking().unwrap();
     drop(volume);
     let alone = p.line(&format!("ls {device}"));
+    // One that takes no writes.
+    run("losetup", &["-d", &device]).expect("the device is free");
+    let read_only = run("losetup", &["-r", "-f", "--show", "a.img"]).unwrap();
+    let write = ["mkfs --force", "fsck --repair", "mount -F"].map(|line| {
+        p.line(&format!("{line} {read_only} {}", if line.starts_with("mount") { "mnt" } else { "" }))
+    });
+    let read = p.line(&format!("ls {read_only}"));
+    run("losetup", &["-d", &read_only]).expect("the device is free");
+    for said in write {
+        assert!(said.code != Some(0) && said.err.contains("read-only"), "{said:?}");
+    }
+    read.ok();
+    let device = run("losetup", &["-f", "--show", "a.img"]).unwrap();
     let mounted = common::can_mount().then(|| {
         let mounted = p.line(&format!("mount {device} mnt"));
         let said = ["ls a.img", "mkfs a.img --force", "fsck a.img"].map(|line| p.line(line));

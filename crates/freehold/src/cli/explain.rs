@@ -40,7 +40,7 @@ pub fn volume(e: Error, image: &Path) -> anyhow::Error {
                 anyhow!("{name}: the file system below does not take files of that size")
             }
             (libc::EROFS, _) => {
-                anyhow!("{name} is on a read-only file system. Open the volume read-only (mount -o ro)")
+                anyhow!("{name} is read-only, or on a read-only file system. It can be mounted with: -o ro")
             }
             (libc::ENOSPC, _) => {
                 anyhow!(
