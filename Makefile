@@ -9,7 +9,7 @@ SBINDIR ?= /sbin
 UNITDIR ?= /etc/systemd/system
 DESTDIR ?=
 CARGO ?= cargo
-HELPERS := mount.freehold mount.fuse.freehold umount.freehold umount.fuse.freehold mkfs.freehold
+HELPERS := mount.freehold mount.fuse.freehold umount.freehold umount.fuse.freehold mkfs.freehold fsck.freehold
 
 .PHONY: all build demo test bench install uninstall clean
 

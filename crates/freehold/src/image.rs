@@ -75,6 +75,14 @@ pub(crate) fn is_reserved(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.blocks() * 512 >= m.len())
 }
 
+/// Whether it is a block device that takes no writes.
+pub(crate) fn is_read_only_device(path: &Path) -> bool {
+    let Ok(meta) = std::fs::metadata(path) else { return false };
+    let number = format!("{}:{}", libc::major(meta.rdev()), libc::minor(meta.rdev()));
+    meta.file_type().is_block_device()
+        && std::fs::read(format!("/sys/dev/block/{number}/ro")).is_ok_and(|ro| ro.starts_with(b"1"))
+}
+
 /// Signatures of those who may own a device: name, offset, bytes.
 const SIGNATURES: &[(&str, u64, &[u8])] = &[
     ("an ext2, ext3 or ext4 file system", 0x438, b"\x53\xef"),

@@ -34,6 +34,7 @@ pub mod bench;
 mod image;
 pub mod mounts;
 pub mod options;
+pub mod patience;
 pub mod service;
 
 pub use block::{Counters, MkfsOptions, MkfsReport, OpenOptions as VolumeOptions, Volume};
@@ -50,8 +51,13 @@ use std::sync::Arc;
 /// Opens the medium at `path`, an image file or a block device, by io_uring with direct I/O where there is such.
 ///
 /// # Errors
-/// `Media`: it does not exist, must not be opened, somebody else uses it (`EBUSY`).
+/// `Media`: it does not exist, must not be opened, somebody else uses it (`EBUSY`), is read-only (`EROFS`).
 pub fn medium(path: impl AsRef<Path>, read_only: bool) -> Result<Arc<dyn Media>> {
+    if !read_only && image::is_read_only_device(path.as_ref()) {
+        // The kernel would let it be opened, and fail every write.
+        let device = path.as_ref().display().to_string();
+        return Err(media::MediaError::Setup { device, doing: "opening", errno: libc::EROFS }.into());
+    }
     let options = media::uring::Options { read_only, ..Default::default() };
     Ok(Arc::new(UringMedia::open(path, options)?))
 }

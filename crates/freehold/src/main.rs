@@ -1,7 +1,7 @@
 //! The command `freehold`. Each subcommand is a module of `cli` (or a module of its own, when it is large) with `Args` and `run`.
 //!
-//! Called by another name (`mount.freehold`, `umount.fuse.freehold`, `mkfs.freehold`) it is the helper which mount(8), umount(8)
-//! and mkfs(8) look for: see `cli::helper`.
+//! Called by another name (`mount.freehold`, `umount.fuse.freehold`, `mkfs.freehold`, `fsck.freehold`) it is the helper which
+//! mount(8), umount(8), mkfs(8) and fsck(8) look for: see `cli::helper`.
 
 mod cli;
 
@@ -17,9 +17,10 @@ Examples:
   freehold mount disk.img /mnt            serve it at /mnt, in the background
   freehold umount /mnt                    stop that, and wait until the volume is closed
   freehold cp -r src disk.img:/src        copy into an image that is not mounted
+  freehold fsck disk.img                  check a volume that is not mounted
   freehold serve --config volumes.toml    serve many volumes in one process
 
-Exit codes: 0 done, 1 failed, 2 wrong usage.
+Exit codes: 0 done, 1 failed, 2 wrong usage (fsck has those of fsck(8), see freehold fsck --help).
 Set FREEHOLD_LOG=debug (or info, warn, error) to see more or less of what happens inside.")]
 struct Freehold {
     #[command(subcommand)]
@@ -50,7 +51,17 @@ fn main() -> ExitCode {
     if let Some(done) = cli::helper::called_by_other_name(&mut words) {
         return done;
     }
-    let done = match Freehold::parse_from(words).command {
+    let is_fsck = words.get(1).is_some_and(|w| w == "fsck");
+    let command = match Freehold::try_parse_from(words) {
+        Ok(freehold) => freehold.command,
+        Err(e) => {
+            let _ = e.print();
+            // fsck(8) has a code of its own for wrong usage.
+            let code = if is_fsck && e.use_stderr() { cli::fsck::USAGE } else { e.exit_code() as u8 };
+            return code.into();
+        }
+    };
+    let done = match command {
         Command::Mkfs(args) => cli::mkfs::run(args),
         Command::Mount(args) => cli::mount::run(args),
         Command::Umount(args) => cli::umount::run(args),
@@ -66,8 +77,9 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("freehold: {e:#}");
-            ExitCode::FAILURE
+            let code = cli::Exit::code_of(&e);
+            cli::Exit::tell("freehold", &e);
+            code.into()
         }
     }
 }

@@ -92,13 +92,14 @@ pub fn at(path: &Path) -> io::Result<Option<MountInfo>> {
     }
 }
 
-/// Mounts of an image or device: those of Freehold that name it as their source, and for a block device those of any
-/// file system on it.
+/// Mounts of an image or device: those of Freehold that name it as their source, for a block device those of any
+/// file system on it, for a file those on its loop devices.
 pub fn of_image(image: &Path) -> io::Result<Vec<MountInfo>> {
     let meta = std::fs::metadata(image)?;
     let path = std::fs::canonicalize(image)?;
     let is_block = meta.mode() & libc::S_IFMT == libc::S_IFBLK;
     let number = format!("{}:{}", libc::major(meta.rdev()), libc::minor(meta.rdev()));
+    let loops = if is_block { Vec::new() } else { loop_devices(&path) };
     let same_device = |source: &OsStr| {
         is_block
             && source.as_bytes().starts_with(b"/")
@@ -108,9 +109,41 @@ pub fn of_image(image: &Path) -> io::Result<Vec<MountInfo>> {
     Ok(list()?
         .into_iter()
         .filter(|m| {
-            m.source == path.as_os_str() || (is_block && m.device == number) || same_device(&m.source)
+            m.source == path.as_os_str()
+                || (is_block && m.device == number)
+                || same_device(&m.source)
+                || loops.iter().any(|l| m.source == l.as_os_str())
         })
         .collect())
+}
+
+/// The mount of a loop device on this image file, when there is one.
+pub fn through_loop(image: &Path) -> Option<MountInfo> {
+    let path = std::fs::canonicalize(image).ok().filter(|p| p.is_file())?;
+    let loops = loop_devices(&path);
+    if loops.is_empty() {
+        return None;
+    }
+    list().ok()?.into_iter().find(|m| loops.iter().any(|l| m.source == l.as_os_str()))
+}
+
+/// Who holds the lock on the image file below a loop device.
+pub fn below_loop(device: &Path) -> Option<Process> {
+    let meta = std::fs::metadata(device).ok().filter(|m| m.mode() & libc::S_IFMT == libc::S_IFBLK)?;
+    let number = format!("{}:{}", libc::major(meta.rdev()), libc::minor(meta.rdev()));
+    let below = std::fs::read(format!("/sys/dev/block/{number}/loop/backing_file")).ok()?;
+    lock_holder(Path::new(OsStr::from_bytes(below.trim_ascii_end())))
+}
+
+/// The loop devices that stand on a file.
+fn loop_devices(file: &Path) -> Vec<PathBuf> {
+    let Ok(devices) = std::fs::read_dir("/sys/block") else { return Vec::new() };
+    let names = devices.flatten().map(|d| d.file_name()).filter(|n| n.as_bytes().starts_with(b"loop"));
+    let on_it = |name: &OsString| {
+        let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
+        std::fs::read(backing).is_ok_and(|b| b.trim_ascii_end() == file.as_os_str().as_bytes())
+    };
+    names.filter(on_it).map(|name| Path::new("/dev").join(name)).collect()
 }
 
 /// A process.
@@ -136,6 +169,16 @@ impl Process {
         }
         Process { pid, command }
     }
+
+    /// Whether it was killed, and only the kernel is still busy with it.
+    pub fn is_ending(&self) -> bool {
+        let Ok(stat) = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)) else { return true };
+        // "4711 (name) S ...", where the name may hold anything.
+        let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+        // Its memory goes before its files do.
+        matches!(state, Some('Z' | 'X') | None)
+            || std::fs::read(format!("/proc/{}/cmdline", self.pid)).is_ok_and(|c| c.is_empty())
+    }
 }
 
 impl std::fmt::Display for Process {
@@ -152,7 +195,8 @@ pub fn lock_holder(image: &Path) -> Option<Process> {
     let table = std::fs::read_to_string("/proc/locks").ok()?;
     let line = table.lines().find(|l| l.contains("FLOCK") && l.split(' ').any(|w| w == file))?;
     // "1: FLOCK  ADVISORY  WRITE 4711 fe:00:12345 0 EOF"
-    let pid = line.split_whitespace().nth(4)?.parse().ok()?;
+    // 0 or -1: it has ended, or is in another container.
+    let pid = line.split_whitespace().nth(4)?.parse().ok().filter(|pid| *pid > 0)?;
     Some(Process::new(pid))
 }
 

@@ -41,7 +41,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Opens the volume in `image` and mounts it at `point`.
+    /// Opens the volume in `image`, waiting a little for its last user to end, and mounts it at `point`.
     ///
     /// # Errors
     /// See [`StartError`]; nothing is open or mounted then.
@@ -50,7 +50,8 @@ impl Service {
         point: &Path,
         options: &ServeOptions,
     ) -> std::result::Result<Service, StartError> {
-        let volume = crate::open(image, options.volume.clone()).map_err(StartError::Open)?;
+        let open = || crate::open(image, options.volume.clone());
+        let volume = crate::patience::retry(image, open).map_err(StartError::Open)?;
         let mut mount_options = options.mount.clone();
         if mount_options.fsname.is_empty() {
             let path = std::fs::canonicalize(image).unwrap_or_else(|_| image.to_path_buf());

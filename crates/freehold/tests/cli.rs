@@ -32,7 +32,12 @@ fn mkfs_refuses_what_would_do_harm() {
     let p = Place::new();
     p.line("mkfs a.img").fails(&["does not exist", "--size"]);
     p.line("mkfs no/such/a.img --size 64m").fails(&["no such directory"]);
-    p.line("mkfs a.img --size 1m").fails(&["32 MiB"]);
+    for size in ["0", "1m", "31m"] {
+        p.line(&format!("mkfs a.img --size {size}")).fails(&["32 MiB"]);
+    }
+    p.line("mkfs a.img --size 900000t --sparse").fails(&["a.img", "size"]);
+    p.line("mkfs /dev/no-such-device --size 64m").fails(&["no device"]);
+    p.line("mkfs /dev/no-such-device").fails(&["no device"]);
     assert!(!p.path("a.img").exists(), "nothing is left of an image that was not made");
     p.line("mkfs a.img --size 64m --log-size 60m").fails(&["log"]);
     p.line("mkfs . --size 64m").fails(&["neither an image file nor a block device"]);
@@ -42,6 +47,7 @@ fn mkfs_refuses_what_would_do_harm() {
     assert_eq!(std::fs::read(p.path("thesis.pdf")).unwrap(), b"%PDF");
     p.volume("b.img");
     p.line("mkfs b.img").fails(&["Freehold volume already", "--force"]);
+    p.line("mkfs b.img --size 64m --force").fails(&["96 MiB already", "not made smaller"]);
     assert_eq!(p.line("mkfs b.img --size wibble").code, Some(2));
     assert_eq!(p.line("mkfs").code, Some(2));
     if let Ok(made) = std::process::Command::new("mke2fs").arg("-q").arg(p.path("e.img")).arg("64m").status()
@@ -63,7 +69,10 @@ fn errors_say_what_to_do() {
     p.line("ls text").fails(&["no Freehold volume", "freehold mkfs"]);
     p.volume("a.img");
     p.line("ls a.img:/missing").fails(&["a.img:/missing", "does not exist"]);
-    p.line("cat a.img:/").fails(&["not a regular file"]);
+    p.line("cat a.img:/").fails(&["not a regular file but a directory"]);
+    std::fs::write(p.path("small"), "x").unwrap();
+    p.line("cp small none.img:/").fails(&["no image file or device none.img", "freehold mkfs"]);
+    p.line("cp none.img:/x .").fails(&["no image file or device none.img"]);
     p.line("cp a.img:/missing .").fails(&["does not exist"]);
     p.mkdir("d");
     p.line("cp d a.img:/").fails(&["-r"]);
@@ -96,6 +105,71 @@ fn one_process_at_a_time_writes() {
     p.line("ls a.img").ok();
     p.line("cp a.img a.img:/x").fails(&["in use"]);
     drop(readers);
+}
+
+#[test]
+fn a_user_who_is_leaving_is_waited_for() {
+    let p = Place::new();
+    let image = p.volume("a.img");
+    let volume = freehold::open(&image, Default::default()).unwrap();
+    let leaving = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        volume.close_blocking().unwrap();
+    });
+    p.line("ls a.img").ok();
+    leaving.join().unwrap();
+    let volume = freehold::open(&image, Default::default()).unwrap();
+    let start = std::time::Instant::now();
+    p.line("ls a.img").fails(&["in use"]);
+    assert!(start.elapsed().as_secs() < 3, "who stays is told of soon");
+    volume.close_blocking().unwrap();
+}
+
+#[test]
+fn images_below_loop_devices_are_left_alone() {
+    let p = Place::new();
+    let image = p.volume("a.img");
+    let run = |program: &str, args: &[&str]| {
+        let out = std::process::Command::new(program).args(args).current_dir(p.path("")).output().ok()?;
+        out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_string())
+    };
+    let Some(device) = common::is_root().then(|| run("losetup", &["-f", "--show", "a.img"])).flatten() else {
+        println!("skipped: needs root and loop devices");
+        return;
+    };
+    p.mkdir("mnt");
+    let volume = freehold::open(&image, Default::default()).unwrap();
+    let by_device = p.line(&format!("ls {device}"));
+    volume.close_blocking().unwrap();
+    drop(volume);
+    let alone = p.line(&format!("ls {device}"));
+    // One that takes no writes.
+    run("losetup", &["-d", &device]).expect("the device is free");
+    let read_only = run("losetup", &["-r", "-f", "--show", "a.img"]).unwrap();
+    let write = ["mkfs --force", "fsck --repair", "mount -F"].map(|line| {
+        p.line(&format!("{line} {read_only} {}", if line.starts_with("mount") { "mnt" } else { "" }))
+    });
+    let read = p.line(&format!("ls {read_only}"));
+    run("losetup", &["-d", &read_only]).expect("the device is free");
+    for said in write {
+        assert!(said.code != Some(0) && said.err.contains("read-only"), "{said:?}");
+    }
+    read.ok();
+    let device = run("losetup", &["-f", "--show", "a.img"]).unwrap();
+    let mounted = common::can_mount().then(|| {
+        let mounted = p.line(&format!("mount {device} mnt"));
+        let said = ["ls a.img", "mkfs a.img --force", "fsck a.img"].map(|line| p.line(line));
+        (mounted, said, p.line("umount a.img"))
+    });
+    run("losetup", &["-d", &device]).expect("the device is free");
+    by_device.fails(&["in use by process"]);
+    alone.ok();
+    let Some((mounted, said, umounted)) = mounted else { return };
+    mounted.ok();
+    for said in said {
+        assert!(said.code != Some(0) && said.err.contains("mounted at"), "{said:?}");
+    }
+    umounted.ok();
 }
 
 #[test]

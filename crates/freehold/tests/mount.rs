@@ -93,6 +93,12 @@ fn a_dead_server_is_noticed_and_cleared_away() {
     assert_eq!(std::fs::metadata(mnt.join("synced")).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
     p.line("mount a.img mnt").fails(&["died", "freehold umount"]);
     p.line("df mnt").fails(&["died", "freehold umount"]);
+    p.volume("b.img");
+    let alive = p.mkdir("alive");
+    p.line("mount b.img alive").ok();
+    let all = p.line("df");
+    assert!(all.out.contains(&*alive.to_string_lossy()) && all.err.contains("died"), "{all:?}");
+    p.line("umount alive").ok();
     // A file is still open in the dead mount.
     let said = p.line("umount mnt");
     assert!(said.err.contains("had died"), "{said:?}");
@@ -102,6 +108,31 @@ fn a_dead_server_is_noticed_and_cleared_away() {
     p.line("mount a.img mnt").ok();
     assert_eq!(std::fs::read(mnt.join("synced")).unwrap(), b"must be there");
     p.line("umount mnt").ok();
+}
+
+#[test]
+fn a_killed_server_is_in_nobodys_way() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    let image = p.volume("a.img");
+    let mnt = p.mkdir("mnt");
+    for line in ["ls a.img", "fsck a.img", "mkfs a.img --force", "mount a.img mnt", "dump a.img log"] {
+        p.line("mount a.img mnt").ok();
+        let pid = server(&image);
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
+        assert_eq!(name.trim(), "freehold", "found by ps and pgrep");
+        write_synced(&mnt.join("x"), &[7; 1 << 20]);
+        signal(pid, libc::SIGKILL);
+        p.line("umount mnt").ok();
+        // At once: the lock may be held still by what the kernel has to end.
+        p.line(line).ok();
+        if p.is_mounted("mnt") {
+            assert_eq!(std::fs::read(mnt.join("x")).unwrap().len(), 1 << 20);
+            p.line("umount mnt").ok();
+        }
+    }
 }
 
 #[test]
@@ -137,8 +168,9 @@ fn umount_of_the_system_closes_too() {
     std::fs::write(mnt.join("x"), "content").unwrap();
     let umount: &[&str] = if common::is_root() { &["umount", "-i"] } else { &["fusermount3", "-u"] };
     assert!(Command::new(umount[0]).args(&umount[1..]).arg(&mnt).status().unwrap().success());
-    eventually("the volume is closed", || freehold::mounts::lock_holder(&image).is_none());
+    // The server may still be closing it: that is waited for.
     assert_eq!(p.line("cat a.img:/x").ok(), "content");
+    assert!(freehold::mounts::lock_holder(&image).is_none());
 }
 
 /// `freehold serve`, started, with its messages up to the point where `volumes` are served.
@@ -194,7 +226,9 @@ fn serve_says_what_is_wrong() {
     }
     let p = Place::new();
     p.volume("a.img");
+    p.volume("b.img");
     p.mkdir("a");
+    p.mkdir("b");
     let good = "[[volume]]\nimage = \"a.img\"\nmountpoint = \"a\"\n";
     for (config, part) in [
         ("", "volume"),
@@ -202,20 +236,53 @@ fn serve_says_what_is_wrong() {
         ("[[volume]]\nimage = 1", "image"),
         ("[[volume]]\nimage = \"a.img\"\nmountpoint = \"a\"\ncolour = \"red\"", "colour"),
         ("[[volume]]\nimage = \"a.img\"\nmountpoint = \"a\"\noptions = \"wibble\"", "wibble"),
-        (&format!("{good}[[volume]]\nimage = \"none.img\"\nmountpoint = \"a\""), "none.img does not exist"),
+        (&format!("{good}[[volume]]\nimage = \"none.img\"\nmountpoint = \"b\""), "none.img does not exist"),
+        (&format!("{good}[[volume]]\nimage = \"b.img\"\nmountpoint = \"a\""), "already"),
     ] {
         std::fs::write(p.path("v.toml"), config).unwrap();
         p.line("serve -c v.toml").fails(&[part]);
         assert!(!p.is_mounted("a"), "what was started is stopped again");
     }
     let mut child = {
-        let config = format!("{good}[[volume]]\nimage = \"none.img\"\nmountpoint = \"a\"");
+        let config = format!("{good}[[volume]]\nimage = \"none.img\"\nmountpoint = \"b\"");
         std::fs::write(p.path("v.toml"), config).unwrap();
         p.command().args(["serve", "-c", "v.toml", "--keep-going"]).stderr(Stdio::null()).spawn().unwrap()
     };
     eventually("the good one is served", || p.is_mounted("a"));
     signal(child.id(), libc::SIGTERM);
     assert_eq!(child.wait().unwrap().code(), Some(1));
+}
+
+#[test]
+fn a_killed_service_starts_again() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    let mut config = String::new();
+    for name in ["a", "b"] {
+        p.volume(&format!("{name}.img"));
+        p.mkdir(name);
+        config += &format!("[[volume]]\nimage = \"{name}.img\"\nmountpoint = \"{name}\"\n");
+    }
+    let mut child = serve(&p, &config, 2);
+    for name in ["a", "b"] {
+        write_synced(&p.path(name).join("who"), name.as_bytes());
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut child = serve(&p, &config, 2);
+    assert_eq!(std::fs::read(p.path("b/who")).unwrap(), b"b");
+    signal(child.id(), libc::SIGTERM);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    for name in ["a", "b"] {
+        assert!(!p.is_mounted(name));
+        // Stopped with an index, which the next mount begins with.
+        let text = p.line(&format!("fsck --json {name}.img")).ok();
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(report["stopped_cleanly"], true);
+        assert!(report["counts"]["index_inodes"].as_u64().unwrap() >= 2, "{report}");
+    }
 }
 
 #[test]

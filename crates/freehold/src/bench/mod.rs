@@ -31,6 +31,13 @@ use std::path::PathBuf;
 
 /// Measure Freehold beside ext4, XFS and raw I/O on this machine's disk.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  freehold bench                               everything; as root; about 70 GB in --dir
+  freehold bench --quick --peers none          small, and without ext4 and XFS: needs no root
+  freehold bench --only create,stat --json f   two rows, and all samples of them in a file
+
+docs/BENCHMARKS.md says what each row does and what its figures mean.")]
 pub struct BenchArgs {
     /// Directory for image files, on the disk to be measured; a file system with direct I/O
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]

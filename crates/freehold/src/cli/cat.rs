@@ -16,6 +16,15 @@ pub struct Args {
     files: Vec<OsString>,
 }
 
+fn kind(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Regular => "regular file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "symlink",
+        _ => "device, FIFO or socket",
+    }
+}
+
 pub fn run(args: Args) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let mut buffer = vec![0; 1 << 20];
@@ -25,7 +34,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         match inside.look(&path, true)? {
             None => bail!("{} does not exist", inside.show(&path)),
             Some(n) if n.attr.kind == FileType::Regular => {}
-            Some(n) => bail!("{} is not a regular file but a {:?}", inside.show(&path), n.attr.kind),
+            Some(n) => bail!("{} is not a regular file but a {}", inside.show(&path), kind(n.attr.kind)),
         }
         let mut file = inside.open(&path, true)?;
         let mut at = 0;

@@ -22,13 +22,14 @@ use std::time::Instant;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  freehold cp -r src disk.img:/backup       a tree into an image (as /backup, or into it when it exists)
-  freehold cp disk.img:/etc/motd .          a file out of it
-  freehold cp -r a.img:/ b.img:/old         from image to image
+  freehold cp -r src disk.img:/backup  a tree into an image: as /backup, or into that directory
+  freehold cp disk.img:/etc/motd .     a file out of it
+  freehold cp -r a.img:/ b.img:/old    from image to image
 
-Permissions, owners, times, extended attributes, symlinks, hard links and holes are kept. Owners and set-id bits on this
-machine are kept for root only. Without -r a symlink that is named is followed; with -r symlinks are copied as such.
-When it returns successfully, what was copied into an image is durable.")]
+Permissions, owners, times, extended attributes, symlinks, hard links and holes are kept; what \
+cannot be kept is told. Owners and set-id bits on this machine are kept for root only. Without -r a \
+symlink that is named is followed; with -r symlinks are copied as such. When it returns \
+successfully, what was copied into an image is durable. Into and out of a mounted volume, use cp.")]
 pub struct Args {
     /// What to copy: PATH or IMAGE:/PATH
     #[arg(required = true, value_name = "SOURCE")]
@@ -68,9 +69,23 @@ fn canonical(image: &Path) -> anyhow::Result<PathBuf> {
     image.canonicalize().with_context(|| format!("{}", image.display()))
 }
 
+/// The image that a path of this machine means, when it looks like IMAGE:/PATH and no directory is called so.
+fn missing_image(path: &Path) -> Option<String> {
+    let text = path.to_str()?;
+    let image = text.split_once(":/").map(|(image, _)| image).or(text.strip_suffix(':'))?;
+    (!image.is_empty() && !Path::new(&format!("{image}:")).exists()).then(|| image.to_string())
+}
+
 pub fn run(args: Args) -> anyhow::Result<()> {
     let sources: Vec<Place> = args.sources.iter().map(|s| Place::parse(s)).collect();
     let target = Place::parse(&args.target);
+    for place in sources.iter().chain([&target]) {
+        if let Place::Host(path) = place
+            && let Some(image) = missing_image(path)
+        {
+            bail!("there is no image file or device {image}. Make it first: freehold mkfs {image} --size 8G");
+        }
+    }
     let mut trees = Trees { host: Host, images: BTreeMap::new() };
     // The target first: it is opened for writing, also when it is a source too.
     for place in std::iter::once(&target).chain(&sources) {
@@ -92,7 +107,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     closed?;
     let seconds = start.elapsed().as_secs_f64();
     for (name, files) in &done.lost {
-        eprintln!("freehold: attribute {name} could not be kept ({files} files)");
+        eprintln!(
+            "freehold: attribute {name} could not be kept ({files} {})",
+            if *files == 1 { "file" } else { "files" }
+        );
     }
     if args.json {
         println!(
@@ -103,13 +121,16 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             })
         );
     } else if !args.quiet {
-        println!(
-            "{} files, {} directories, {} others, {} in {seconds:.2} s",
-            done.files,
-            done.directories,
-            done.others,
-            HumanBytes(done.bytes)
-        );
+        let counts = [
+            (done.files, "file", "files"),
+            (done.directories, "directory", "directories"),
+            (done.others, "symlink or special file", "symlinks and special files"),
+            (done.links, "hard link", "hard links"),
+        ];
+        let some = counts.iter().filter(|c| c.0 > 0);
+        let words: Vec<String> =
+            some.map(|&(n, one, many)| format!("{n} {}", if n == 1 { one } else { many })).collect();
+        println!("{}, {} in {seconds:.2} s", words.join(", "), HumanBytes(done.bytes));
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `freehold df`.
 
-use super::{explain, show};
+use super::{Exit, explain, show};
 use freehold::options::format_size;
 use freehold::{StatFs, mounts};
 use serde_json::json;
@@ -30,19 +30,35 @@ struct Line {
 
 pub fn run(args: Args) -> anyhow::Result<()> {
     let mut targets = args.targets;
-    if targets.is_empty() {
+    let is_all = targets.is_empty();
+    if is_all {
         let all = mounts::list().map_err(|e| anyhow::anyhow!("cannot read the table of mounts: {e}"))?;
         targets = all.into_iter().filter(|m| m.is_freehold()).map(|m| m.point).collect();
     }
-    let lines = targets.iter().map(look).collect::<anyhow::Result<Vec<_>>>()?;
-    if args.json {
+    let (mut lines, mut failed) = (Vec::new(), false);
+    for line in targets.iter().map(look) {
+        match line {
+            Ok(line) => lines.push(line),
+            // A dead mount does not hide the others.
+            Err(e) if is_all => {
+                eprintln!("freehold: {e:#}");
+                failed = true;
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    tell(&lines, args.json);
+    if failed { Err(Exit { code: 1, message: String::new() }.into()) } else { Ok(()) }
+}
+
+fn tell(lines: &[Line], json: bool) {
+    if json {
         println!("{:#}", lines.iter().map(Line::json).collect::<serde_json::Value>());
-        return Ok(());
+        return;
     }
     let head = ["Volume", "Size", "Used", "Avail", "Use%", "Inodes", "Mounted on"].map(String::from);
     let rows: Vec<Vec<String>> = std::iter::once(head.to_vec()).chain(lines.iter().map(Line::row)).collect();
     print!("{}", show::table(&rows, &[6]));
-    Ok(())
 }
 
 fn look(target: &PathBuf) -> anyhow::Result<Line> {

@@ -20,6 +20,7 @@ pub fn volume(e: Error, image: &Path) -> anyhow::Error {
             (libc::ENOENT, _) if image.parent().is_some_and(|p| !p.as_os_str().is_empty() && !p.exists()) => {
                 anyhow!("{name}: there is no such directory")
             }
+            (libc::ENOENT, _) if image.starts_with("/dev") => anyhow!("there is no device {name}"),
             (libc::ENOENT, _) => {
                 anyhow!("{name} does not exist. Make a volume there with: freehold mkfs {name} --size 8G")
             }
@@ -35,8 +36,11 @@ pub fn volume(e: Error, image: &Path) -> anyhow::Error {
             (libc::EACCES | libc::EPERM, _) => {
                 anyhow!("{name}: no permission. Run as its owner or as root")
             }
+            (libc::EFBIG, _) => {
+                anyhow!("{name}: the file system below does not take files of that size")
+            }
             (libc::EROFS, _) => {
-                anyhow!("{name} is on a read-only file system. Open the volume read-only (mount -o ro)")
+                anyhow!("{name} is read-only, or on a read-only file system. It can be mounted with: -o ro")
             }
             (libc::ENOSPC, _) => {
                 anyhow!(
@@ -51,15 +55,27 @@ pub fn volume(e: Error, image: &Path) -> anyhow::Error {
             }
             _ => anyhow!("{e}"),
         },
+        Error::NotAVolume(why) if why.contains("shorter than the volume") => anyhow!(
+            "{name} is shorter than the volume in it: the image was cut off, or its copy is not complete. \
+             Get the whole image, then look at it with: freehold fsck {name}"
+        ),
         Error::NotAVolume(why) => {
-            anyhow!("{name} holds no Freehold volume ({why}). Make one with: freehold mkfs {name}")
+            // Some of the reasons begin with the name, or say the same.
+            let why = why.strip_prefix(&format!("{name} ")).unwrap_or(why);
+            let why = if why == "holds no Freehold volume" { String::new() } else { format!(" ({why})") };
+            anyhow!(
+                "{name} holds no Freehold volume{why}. To make one there, and lose what it holds: freehold mkfs {name}"
+            )
         }
         Error::Busy(why) if why.contains("open it once for writing") => anyhow!(
             "{name} was not closed cleanly, and what its log holds must be written home before it can be opened \
              read-only. Mount it once without ro, or copy it and do that to the copy"
         ),
         Error::Corrupt(why) => {
-            anyhow!("{name} is damaged: {why}. Do not write to it; make a copy of the image first")
+            anyhow!(
+                "{name} is damaged: {why}. See all of it with: freehold fsck {name}   Then make a copy, and put \
+                 in order what can be with: freehold fsck --repair {name}"
+            )
         }
         Error::Latched(why) => anyhow!(
             "{name} takes no more changes after an I/O error: {why}. Look at the device (dmesg), then close and \
@@ -72,7 +88,8 @@ pub fn volume(e: Error, image: &Path) -> anyhow::Error {
 fn busy(image: &Path) -> anyhow::Error {
     let name = image.display();
     let mounts = mounts::of_image(image).unwrap_or_default();
-    let holder = mounts::lock_holder(image).map(|p| format!(" by {p}")).unwrap_or_default();
+    let holder = mounts::lock_holder(image).or_else(|| mounts::below_loop(image));
+    let holder = holder.map(|p| format!(" by {p}")).unwrap_or_default();
     match mounts.iter().rev().find(|m| m.is_freehold()) {
         Some(m) => {
             let at = m.point.display();
@@ -150,10 +167,17 @@ pub fn list(processes: &[Process]) -> String {
     lines.concat()
 }
 
+/// Opens the medium of a volume, with errors that say what to do.
+pub fn medium(image: &Path, read_only: bool) -> anyhow::Result<std::sync::Arc<dyn media::Media>> {
+    let attempt = || freehold::medium(image, read_only);
+    freehold::patience::retry(image, attempt).map_err(|e| volume(e, image))
+}
+
 /// Opens a volume, with errors that say what to do.
 pub fn open(image: &Path, read_only: bool) -> anyhow::Result<freehold::Volume> {
     let options = freehold::VolumeOptions { read_only, ..Default::default() };
-    let opened = freehold::open(image, options).map_err(|e| volume(e, image))?;
+    let attempt = || freehold::open(image, options.clone());
+    let opened = freehold::patience::retry(image, attempt).map_err(|e| volume(e, image))?;
     fs::block_on(opened.statfs()).map_err(|e| volume(e, image))?;
     Ok(opened)
 }

@@ -1,10 +1,11 @@
-//! The other names of this program: helpers of mount(8), umount(8) and mkfs(8). Their command lines are given by those.
+//! The other names of this program: helpers of mount(8), umount(8), mkfs(8) and fsck(8). Their command lines are given by those.
 //!
 //! - `mount.freehold`, `mount.fuse.freehold`: `SPEC DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`
 //! - `umount.freehold`, `umount.fuse.freehold`: `DIR [-nlfvr] [-N NAMESPACE] [-t TYPE]`
 //! - `mkfs.freehold`: as `freehold mkfs`
+//! - `fsck.freehold`: `[-apynfvVrl] [-C[FD]] [-t TYPE] DEVICE`. With -a, -p or -y it repairs, with -n or nothing it only looks
 
-use super::{mount, umount};
+use super::{Exit, fsck, mount, umount};
 use anyhow::bail;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -23,6 +24,7 @@ pub fn called_by_other_name(words: &mut Vec<OsString>) -> Option<ExitCode> {
         "umount.freehold" | "umount.fuse.freehold" => {
             umount_args(&words[1..]).map(|args| Some(umount::run(args)))
         }
+        "fsck.freehold" => return Some(fsck_run(&words[1..])),
         "mkfs.freehold" => {
             words.splice(..1, ["freehold", "mkfs"].map(OsString::from));
             return None;
@@ -86,6 +88,12 @@ fn mount_args(given: &[OsString]) -> anyhow::Result<Option<mount::Args>> {
         bail!("usage: mount.freehold IMAGE|DEVICE DIR [-sfnv] [-o OPTIONS]")
     };
     let mut options = line.options;
+    if options.iter().flat_map(|o| o.split(',')).any(|o| o == "remount") {
+        bail!(
+            "the options of a served volume cannot be changed. Unmount {}, and mount it with the new ones",
+            dir.display()
+        );
+    }
     if line.flags.contains('r') {
         options.push("ro".into());
     }
@@ -99,6 +107,43 @@ fn umount_args(given: &[OsString]) -> anyhow::Result<umount::Args> {
     Ok(umount::Args::from_helper(target.clone(), line.flags.contains(['f', 'l'])))
 }
 
+fn fsck_run(given: &[OsString]) -> ExitCode {
+    let name = "fsck.freehold";
+    match fsck_args(given) {
+        Ok(None) => {
+            println!("{name} {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
+        Ok(Some(args)) => match fsck::run(args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => {
+                Exit::tell(name, &e);
+                Exit::code_of(&e).into()
+            }
+        },
+        Err(e) => {
+            eprintln!("{name}: {e:#}");
+            fsck::USAGE.into()
+        }
+    }
+}
+
+/// `None`: the version is asked for (-V without a device).
+fn fsck_args(given: &[OsString]) -> anyhow::Result<Option<fsck::Args>> {
+    // -C, where to tell the progress, has its number in the same word or none.
+    let is_progress = |word: &&OsString| word.as_bytes().starts_with(b"-C");
+    let given: Vec<OsString> = given.iter().filter(|w| !is_progress(w)).cloned().collect();
+    let line = parse(&given, "apynfvVrl")?;
+    match line.words.as_slice() {
+        [] if line.flags.contains('V') => Ok(None),
+        [device] => {
+            let repair = line.flags.contains(['a', 'p', 'y']) && !line.flags.contains('n');
+            Ok(Some(fsck::Args::from_helper(device.clone(), repair)))
+        }
+        _ => bail!("usage: fsck.freehold [-apynfv] [-C[FD]] IMAGE|DEVICE"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +155,24 @@ mod tests {
         assert_eq!((line.words.len(), line.flags.as_str()), (2, "sv"));
         assert_eq!(line.options, ["rw,noatime", "ro"]);
         assert!(parse(&words("a b -q"), "sfnv").is_err() && parse(&words("a -o"), "s").is_err());
+        let e = mount_args(&words("a b -o remount,ro")).err().unwrap();
+        assert!(e.to_string().contains("Unmount b"), "{e}");
         assert!(mount_args(&words("a b -f")).unwrap().is_none() && mount_args(&words("a")).is_err());
+    }
+
+    #[test]
+    fn command_lines_of_fsck() {
+        let args = |text: &str| {
+            let words: Vec<OsString> = text.split_whitespace().map(OsString::from).collect();
+            fsck_args(&words).map(|args| args.map(|args| args.repairs()))
+        };
+        for repairs in ["-a x", "-p x", "x -y", "-fy -C0 x", "-a -C x", "-V -a x"] {
+            assert_eq!(args(repairs).unwrap(), Some(true), "{repairs}");
+        }
+        for looks in ["x", "-n x", "-f -v x", "-an x"] {
+            assert_eq!(args(looks).unwrap(), Some(false), "{looks}");
+        }
+        assert_eq!(args("-V").unwrap(), None);
+        assert!(args("").is_err() && args("-a x y").is_err() && args("-q x").is_err());
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,9 @@ fn filter(default: &str) -> EnvFilter {
 
 /// Messages go to standard error, those of `level` and worse.
 pub fn to_terminal(level: &str) {
-    let _ = tracing_subscriber::fmt().with_env_filter(filter(level)).with_writer(io::stderr).try_init();
+    // Colours are for people, not for journals and files.
+    let log = tracing_subscriber::fmt().with_env_filter(filter(level)).with_ansi(io::stderr().is_terminal());
+    let _ = log.with_writer(io::stderr).try_init();
 }
 
 /// Messages go to the end of a file.

@@ -2,6 +2,7 @@
 
 use super::explain;
 use anyhow::{Context, bail};
+use format::limits::VOLUME_MIN;
 use freehold::options::{format_size, parse_size};
 use freehold::{Allocated, Allocation, MkfsOptions, mounts};
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ pub struct Args {
     /// Image file or block device
     #[arg(value_name = "IMAGE|DEVICE")]
     image: PathBuf,
-    /// Size of the image: makes it or extends it (at least 32m; not for devices)
+    /// Size of the image: makes it or extends it (at least 32m; not for devices, which are taken whole)
     #[arg(long, short, value_parser = parse_size)]
     size: Option<u64>,
     /// Name of the volume, at most 64 bytes
@@ -65,11 +66,26 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
     match args.size {
         Some(_) if is_device => bail!("{name} is a block device: a volume takes all of it. Leave out --size"),
+        Some(_) if !exists && std::path::absolute(image).is_ok_and(|p| p.starts_with("/dev")) => {
+            bail!("there is no device {name}")
+        }
+        None if !exists && image.starts_with("/dev") => bail!("there is no device {name}"),
         None if !exists => bail!("{name} does not exist. To make an image file, say how large: --size 8G"),
         Some(size) => {
-            // While somebody uses it, its size must stay.
-            if exists && let Some(holder) = mounts::lock_holder(image) {
-                bail!("{name} is in use by {holder}");
+            if size < VOLUME_MIN {
+                bail!("{name}: a volume needs at least {}", format_size(VOLUME_MIN));
+            }
+            if exists {
+                let old = image.metadata().map_err(|e| explain::host(e, "looking at", image))?.len();
+                if size < old {
+                    bail!(
+                        "{name} has {} already, and images are not made smaller. Leave out --size, or remove \
+                         the file first",
+                        format_size(old)
+                    );
+                }
+                // While somebody uses it, its size must stay.
+                freehold::patience::until_free(image).map_err(|e| explain::volume(e, image))?;
             }
             let how = if args.sparse { Allocation::Sparse } else { Allocation::Full };
             let made = freehold::create_image(image, size, how).map_err(|e| explain::volume(e, image))?;
@@ -89,7 +105,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         force: args.force,
         owner,
     };
-    let made = freehold::mkfs(image, &options);
+    let made = freehold::patience::retry(image, || freehold::mkfs(image, &options));
     if made.is_err() && !exists {
         let _ = std::fs::remove_file(image);
     }

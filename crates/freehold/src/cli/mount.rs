@@ -20,10 +20,10 @@ const READY: &str = "ready";
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  freehold mount disk.img /mnt                          in the background; returns when /mnt is ready
+  freehold mount disk.img /mnt               in the background; returns when /mnt is ready
   freehold mount disk.img /mnt -o noatime,cache=1g
   freehold mount /dev/nvme1n1 /data -o ro
-  freehold mount --foreground disk.img /mnt             until ctrl-C or SIGTERM
+  freehold mount --foreground disk.img /mnt  until ctrl-C or SIGTERM
   freehold umount /mnt
 
 In /etc/fstab (after make install):
@@ -116,6 +116,11 @@ fn check_place(dir: &Path) -> anyhow::Result<()> {
 }
 
 fn serve(args: &Args, options: &ServeOptions) -> anyhow::Result<()> {
+    if args.server {
+        // It was started as /proc/self/exe; ps and pgrep are to find it by its name.
+        // SAFETY: the name is a NUL-terminated string of at most 16 bytes.
+        unsafe { libc::prctl(libc::PR_SET_NAME, c"freehold".as_ptr()) };
+    }
     let signals = Signals::block();
     match (&args.log, args.server) {
         (Some(file), _) => log::to_file(file)?,

@@ -1,8 +1,9 @@
 //! `freehold serve`: many volumes in one process, as a configuration file says.
 
 use super::daemon::{self, Signals};
-use super::{explain, log};
+use super::{explain, log, umount};
 use anyhow::{Context, anyhow, bail};
+use freehold::mounts::{self, MountInfo};
 use freehold::options::ServeOptions;
 use freehold::service::Service;
 use serde::Deserialize;
@@ -13,14 +14,14 @@ use std::path::{Path, PathBuf};
 #[command(after_help = "\
 The file is TOML, with a section for each volume:
   [[volume]]
-  image = \"/srv/disk.img\"          # or a block device; relative paths begin at the file's directory
+  image = \"/srv/disk.img\"        # or a block device; relative to the directory of the file
   mountpoint = \"/data\"
-  options = \"noatime,cache=1g\"     # optional, as after mount -o
+  options = \"noatime,cache=1g\"   # optional, as after mount -o
 
-SIGTERM and SIGINT unmount and close all volumes; programs that still have files open after 3 seconds lose them.
-SIGHUP is ignored: to change the file's effect, restart. A volume that is unmounted from outside is closed, the
-others go on; the process ends with the last one. It tells systemd when it is ready (Type=notify), see
-contrib/freehold.service.
+SIGTERM and SIGINT unmount and close all volumes; programs that still have files open after 3 \
+seconds lose them. A mount that a killed server left is cleared away \
+at the start. SIGHUP is ignored: after a change of the file, restart. A volume that is unmounted \
+from outside is closed, the others go on; the process ends with the last one. It tells systemd when it is ready (Type=notify), see contrib/freehold.service.
 
 Exit codes: 0 all volumes were closed cleanly; 1 one could not be started or not be closed.")]
 pub struct Args {
@@ -73,13 +74,15 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
     let (mut services, mut failed) = (Vec::new(), Vec::new());
     for (image, point, options) in &all {
-        match Service::start(image, point, options) {
+        let started = make_room(image, point).and_then(|()| {
+            Service::start(image, point, options).map_err(|e| explain::start(e, image, point))
+        });
+        match started {
             Ok(service) => {
                 tracing::info!("{} is served at {}", image.display(), point.display());
                 services.push(service);
             }
             Err(e) => {
-                let e = explain::start(e, image, point);
                 tracing::error!("{e:#}");
                 failed.push(e);
                 if !args.keep_going {
@@ -99,8 +102,24 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         daemon::notify("READY=1");
         daemon::serve(services, signals)?;
     }
-    match failed.into_iter().next() {
-        Some(e) => Err(e),
-        None => Ok(()),
+    match failed.len() {
+        0 => Ok(()),
+        1 if args.log.is_some() => Err(failed.remove(0)),
+        // The log has said why, on the same terminal or in the same journal.
+        n => bail!("{n} of {} volumes could not be served", all.len()),
     }
+}
+
+/// Refuses a place where another volume is served. What a killed server of this same volume left is cleared away: the service
+/// is started again by systemd, with nobody there to do it.
+fn make_room(image: &Path, point: &Path) -> anyhow::Result<()> {
+    let Some(m) = mounts::at(point).unwrap_or(None).filter(MountInfo::is_freehold) else { return Ok(()) };
+    let (at, source) = (point.display(), m.source.display());
+    let is_ours = image.canonicalize().is_ok_and(|i| m.source == i.as_os_str());
+    if is_ours && umount::is_dead(&m) {
+        umount::unmount(&m.point, true).with_context(|| format!("clearing away the dead mount at {at}"))?;
+        tracing::warn!("{at}: its server had died; the mount is cleared away");
+        return Ok(());
+    }
+    bail!("{source} is mounted at {at} already. Stop it with: freehold umount {at}")
 }

@@ -20,8 +20,8 @@ Examples:
   freehold umount disk.img          wherever it is mounted
   freehold umount --force /mnt      though programs use it: their calls fail from then on
 
-When it returns, the image can be used again at once. A mount whose server was killed is cleared away; the next mount of the
-volume finds everything that was synced.")]
+When it returns, the image can be used again at once. A mount whose server was killed is cleared \
+away; the next mount of the volume finds everything that was synced.")]
 pub struct Args {
     /// Mount point, image file or block device
     #[arg(value_name = "DIR|IMAGE")]
@@ -84,7 +84,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
 /// Whether nobody serves a mount. A server that holds the image but does not answer may be about to end: it gets a second.
 /// Only without a server is the mount itself asked, because one that hangs would not answer.
-fn is_dead(mount: &MountInfo) -> bool {
+pub(super) fn is_dead(mount: &MountInfo) -> bool {
     let until = Instant::now() + Duration::from_secs(1);
     while mounts::lock_holder(Path::new(&mount.source)).is_some() {
         if Instant::now() >= until {
@@ -115,7 +115,7 @@ fn find(target: &Path) -> anyhow::Result<MountInfo> {
 }
 
 /// umount(2), or `fusermount3 -u` for those who may not call it.
-fn unmount(point: &Path, force: bool) -> io::Result<()> {
+pub(super) fn unmount(point: &Path, force: bool) -> io::Result<()> {
     if force && let Ok(dir) = std::fs::File::open(point) {
         // As much as possible reaches the server before files lose it.
         let _ = rustix::fs::syncfs(&dir);
