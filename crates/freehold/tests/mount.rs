@@ -329,6 +329,20 @@ fn helpers_of_mount_and_umount() {
         run("mount.freehold", &["a.img", "mnt", "-s", "-v", "-o", "rw,wibble,nofail,x-systemd.automount"]);
     assert_eq!(code, Some(0), "{err}");
     std::fs::write(mnt.join("x"), "x").unwrap();
+    // SAFETY: geteuid has no preconditions.
+    if unsafe { libc::geteuid() } == 0 {
+        // As mount(8) calls it: the words of /proc/mounts, then those that were asked for.
+        let words =
+            |access| format!("rw,nosuid,nodev,relatime,user_id=0,group_id=0,allow_other,remount,{access}");
+        let (code, err) = run("mount.freehold", &["a.img", "mnt", "-o", &words("ro")]);
+        assert_eq!(code, Some(0), "{err}");
+        let e = std::fs::write(mnt.join("y"), "y").unwrap_err();
+        assert_eq!(e.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        assert_eq!(run("mount.freehold", &["a.img", "mnt", "-o", &words("rw")]).0, Some(0));
+        std::fs::write(mnt.join("y"), "y").unwrap();
+        let (code, err) = run("mount.freehold", &["a.img", "/", "-o", "remount,ro"]);
+        assert!(code == Some(32) && err.contains("no volume is mounted on /"), "{err}");
+    }
     let (code, err) = run("umount.fuse.freehold", &["mnt"]);
     assert_eq!(code, Some(0), "{err}");
     assert_eq!(p.line("cat a.img:/x").ok(), "x");

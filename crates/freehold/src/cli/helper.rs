@@ -88,12 +88,6 @@ fn mount_args(given: &[OsString]) -> anyhow::Result<Option<mount::Args>> {
         bail!("usage: mount.freehold IMAGE|DEVICE DIR [-sfnv] [-o OPTIONS]")
     };
     let mut options = line.options;
-    if options.iter().flat_map(|o| o.split(',')).any(|o| o == "remount") {
-        bail!(
-            "the options of a served volume cannot be changed. Unmount {}, and mount it with the new ones",
-            dir.display()
-        );
-    }
     if line.flags.contains('r') {
         options.push("ro".into());
     }
@@ -155,8 +149,6 @@ mod tests {
         assert_eq!((line.words.len(), line.flags.as_str()), (2, "sv"));
         assert_eq!(line.options, ["rw,noatime", "ro"]);
         assert!(parse(&words("a b -q"), "sfnv").is_err() && parse(&words("a -o"), "s").is_err());
-        let e = mount_args(&words("a b -o remount,ro")).err().unwrap();
-        assert!(e.to_string().contains("Unmount b"), "{e}");
         assert!(mount_args(&words("a b -f")).unwrap().is_none() && mount_args(&words("a")).is_err());
     }
 
