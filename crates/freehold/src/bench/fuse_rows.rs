@@ -171,15 +171,20 @@ fn passthrough_binary(bench: &Bench) -> Result<PathBuf> {
     Ok(binary)
 }
 
-/// The passthrough keeps a descriptor for each inode that the kernel knows.
-fn allow_descriptors(n: u64) -> Result<()> {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    if limit.current.is_some_and(|l| l < n) {
-        let wanted = rustix::process::Rlimit { current: Some(n), maximum: limit.maximum.map(|m| m.max(n)) };
-        rustix::process::setrlimit(rustix::process::Resource::Nofile, wanted)
-            .with_context(|| format!("{n} descriptors for the passthrough"))?;
+/// The passthrough keeps a descriptor for each inode that the kernel knows: asks for `n` of them, and says how many it may
+/// have.
+fn descriptors(n: u64) -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(n);
+    // Only some may raise the hard limit; all may go up to it.
+    for wanted in [n, n.min(most)] {
+        let raised = Rlimit { current: Some(wanted), maximum: limit.maximum.map(|m| m.max(wanted)) };
+        if limit.current.is_none_or(|l| l >= wanted) || setrlimit(Resource::Nofile, raised).is_ok() {
+            return wanted;
+        }
     }
-    Ok(())
+    limit.current.unwrap_or(n)
 }
 
 fn one(bench: &mut Bench, kind: Kind, binary: Option<&Path>, workload: &Fuse) -> Result<()> {
@@ -230,15 +235,15 @@ pub fn measure(bench: &mut Bench) -> Result<()> {
         bench.results.skip(format!("FUSE rows: {e:#}"));
         return Ok(());
     }
-    let scale = bench.scale.clone();
+    let mut scale = bench.scale.clone();
     let mut kinds = vec![Kind::Fuse];
     let mut binary = None;
     if bench.peers.contains(&Kind::Ext4) {
-        match passthrough_binary(bench).and_then(|b| {
-            allow_descriptors(scale.fuse_files as u64 + 1024)?;
-            Ok(b)
-        }) {
+        match passthrough_binary(bench) {
             Ok(found) => {
+                const OTHERS: u64 = 1024;
+                let may = descriptors(scale.fuse_files as u64 + OTHERS).saturating_sub(OTHERS).max(1);
+                scale.fuse_files = scale.fuse_files.min(may as u32);
                 binary = Some(found);
                 kinds.push(Kind::Passthrough);
             }
