@@ -22,11 +22,14 @@ use format::segtable::{ENTRIES_PER_BLOCK, encode as encode_table, homes};
 use format::{BlockNo, Epoch, SegNo};
 use media::{BufRef, Op, Request};
 use std::collections::HashMap;
+use std::time::Duration;
 
 /// Blocks in one write of inodes.
 const BATCH: usize = 128;
 /// Writes of a checkpoint on their way at a time.
 const IN_FLIGHT_MAX: usize = 16;
+/// Images kept for a checkpoint that takes its time.
+const STASHED_MAX: usize = 10_000;
 const PER_CHUNK: u32 = SEGMENT_BLOCKS as u32;
 
 /// What is on its way to the medium, or waited for.
@@ -49,6 +52,12 @@ pub(crate) struct Checkpointing {
     mark_only: bool,
     /// Transfers of the current step that have not completed.
     pub in_flight: usize,
+    /// When the newest transfer was sent.
+    sent: Duration,
+    /// No home write before, unless there is a hurry.
+    rest_until: Duration,
+    /// The next home write waits for that moment.
+    resting: bool,
     /// Inodes to be written, sorted, and how many are done.
     slots: Vec<Slot>,
     next_slot: usize,
@@ -143,6 +152,9 @@ impl Core {
             step: Step::AwaitDurable,
             mark_only: false,
             in_flight: 0,
+            sent: Duration::ZERO,
+            rest_until: Duration::ZERO,
+            resting: false,
             slots,
             next_slot: 0,
             fresh,
@@ -173,6 +185,9 @@ impl Core {
             step: Step::AwaitDurable,
             mark_only: true,
             in_flight: 0,
+            sent: Duration::ZERO,
+            rest_until: Duration::ZERO,
+            resting: false,
             slots: Vec::new(),
             next_slot: 0,
             fresh: Vec::new(),
@@ -295,9 +310,7 @@ impl Core {
     }
 
     fn checkpoint_io(&mut self, request: Request, kind: IoKind) {
-        if let Some(c) = &mut self.checkpointing {
-            c.in_flight += 1;
-        }
+        self.checkpoint_sent();
         self.submit(request, Io { kind, epoch: None });
     }
 
@@ -330,14 +343,68 @@ impl Core {
         written
     }
 
+    /// A checkpoint is wanted, and somebody waits for it.
+    pub fn hurry_checkpoint(&mut self) {
+        self.checkpoint_wanted = true;
+        self.checkpoint_hurry = true;
+        self.wake_worker = true;
+    }
+
+    /// How many times as long as a home write took the next one waits. While there is log space left and nobody waits, home
+    /// writes come one at a time with pauses between them: they are many, and would slow down whatever else goes on.
+    fn rest(&self) -> u32 {
+        let stashed = self.checkpointing.as_ref().map_or(0, |c| c.stashed.len());
+        if self.checkpoint_hurry || stashed > STASHED_MAX {
+            return 0;
+        }
+        match self.log.free() * 8 / self.log.capacity() {
+            0 => 0,
+            1 => 1,
+            _ => 3,
+        }
+    }
+
+    /// Whether the next home write waits for the one before, or until [`Core::rest_ends`].
+    fn rests(&mut self) -> bool {
+        let (rest, now) = (self.rest(), self.monotonic());
+        let Some(c) = &mut self.checkpointing else { return false };
+        c.resting = rest > 0 && c.in_flight == 0 && now < c.rest_until;
+        rest > 0 && (c.in_flight > 0 || c.resting)
+    }
+
+    /// When the next home write is due, if it waits for nothing but time.
+    pub fn rest_ends(&self) -> Option<Duration> {
+        let c = self.checkpointing.as_ref()?;
+        c.resting.then_some(c.rest_until)
+    }
+
+    /// A transfer of the checkpoint is on its way.
+    fn checkpoint_sent(&mut self) {
+        let now = self.monotonic();
+        if let Some(c) = &mut self.checkpointing {
+            c.in_flight += 1;
+            c.sent = now;
+        }
+    }
+
+    /// A transfer of the checkpoint has completed.
+    pub fn checkpoint_written(&mut self) {
+        let (rest, now) = (self.rest(), self.monotonic());
+        if let Some(c) = &mut self.checkpointing {
+            c.in_flight -= 1;
+            c.rest_until = now + now.saturating_sub(c.sent) * rest;
+        }
+    }
+
     /// Submits home writes, a bounded number at a time; true when all were submitted. Inode blocks are left in `batch`, for
     /// the worker to fill without the lock.
     fn write_homes(&mut self) -> bool {
         loop {
             let Some(c) = &mut self.checkpointing else { return true };
-            if c.in_flight >= IN_FLIGHT_MAX || c.batch.is_some() {
+            if c.in_flight >= IN_FLIGHT_MAX || c.batch.is_some() || self.rests() {
                 return false;
             }
+            let Some(c) = &self.checkpointing else { return true };
             let more = if let Some(&block) = c.pages_todo.last() {
                 self.write_page_home(block)
             } else if let Some(&index) = c.fresh.last() {
@@ -406,8 +473,8 @@ impl Core {
             ends.push(images.len());
         }
         let arena = self.scratch.arena.clone();
+        self.checkpoint_sent();
         if let Some(c) = &mut self.checkpointing {
-            c.in_flight += 1;
             c.batch = Some(Batch { at, buffer, arena, images, ends });
         }
         true
@@ -506,6 +573,7 @@ impl Core {
             self.log.tail = end;
         }
         self.recorded_until(c.epoch);
+        self.checkpoint_hurry = false;
         self.checkpoints_done += 1;
         self.counters.checkpoints += 1;
         // Blocks that were held because of an image in the log: the log no longer has it.

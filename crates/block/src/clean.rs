@@ -72,8 +72,7 @@ impl Core {
         if self.checkpoints_done >= target {
             return Ok(());
         }
-        self.checkpoint_wanted = true;
-        self.wake_worker = true;
+        self.hurry_checkpoint();
         Err(Stop::Wait(Wait::Progress))
     }
 

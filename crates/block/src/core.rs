@@ -217,6 +217,8 @@ pub(crate) struct Core {
     pub checkpoint: Checkpoint,
     pub checkpointing: Option<Box<Checkpointing>>,
     pub checkpoint_wanted: bool,
+    /// Somebody waits for the running checkpoint, or for the next one.
+    pub checkpoint_hurry: bool,
     pub checkpoints_done: u64,
     /// Inodes changed since the last checkpoint began.
     pub since_checkpoint: Vec<Slot>,
@@ -438,8 +440,7 @@ impl Core {
         if self.checkpoints_done >= due {
             return Err(Error::NoSpace.into());
         }
-        self.checkpoint_wanted = true;
-        self.wake_worker = true;
+        self.hurry_checkpoint();
         Err(Stop::Wait(Wait::Progress))
     }
 }

@@ -242,7 +242,7 @@ impl Core {
         self.counters.epochs += 1;
         self.counters.logged_pages += pages.len() as u64;
         if self.logged.len() > self.cache.len() / 4 {
-            self.checkpoint_wanted = true;
+            self.hurry_checkpoint();
         }
         let time = self.now().sec.max(0) as u64;
         self.epochs.push_back(EpochState {
@@ -264,7 +264,9 @@ impl Core {
             let buffer = if self.log.free() > blocks as u64 { self.scratch.take(blocks) } else { None };
             let Some(buffer) = buffer else {
                 self.epochs[i].pending = Some(pending);
-                self.checkpoint_wanted |= self.log.free() <= blocks as u64;
+                if self.log.free() <= blocks as u64 {
+                    self.hurry_checkpoint();
+                }
                 return;
             };
             let epoch = self.epochs[i].epoch;

@@ -142,9 +142,7 @@ impl Core {
                     self.cache.unpin(frame);
                 }
                 self.write_ended(result);
-                if let Some(c) = &mut self.checkpointing {
-                    c.in_flight -= 1;
-                }
+                self.checkpoint_written();
                 self.wake(Wait::Progress);
                 self.wake_worker = true;
             }

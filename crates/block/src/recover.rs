@@ -148,6 +148,7 @@ fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &Lo
         checkpoint: fixed.checkpoint.clone(),
         checkpointing: None,
         checkpoint_wanted: false,
+        checkpoint_hurry: false,
         checkpoints_done: 0,
         since_checkpoint: Vec::new(),
         table_homes: fixed.homes.clone(),

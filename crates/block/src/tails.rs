@@ -321,8 +321,7 @@ impl Core {
         debug_assert!(place.is_none_or(|p| p.count as usize == blocks));
         let Some(run) = place.or_else(|| self.space.alloc_exact(blocks as u32)) else {
             self.scratch.give_back(buffer);
-            self.checkpoint_wanted = true;
-            self.wake_worker = true;
+            self.hurry_checkpoint();
             // What closed epochs have freed comes back when they are recorded as durable; what this one frees does not help.
             return match self.recorded < self.last_closed() || self.ios.in_flight > 0 {
                 true => Err(Stop::Wait(Wait::Progress)),

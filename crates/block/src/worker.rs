@@ -85,7 +85,8 @@ impl Core {
         if self.latched.is_some() || self.read_only {
             return None;
         }
-        self.running.since.map(|since| since + self.options.dirty_age_max)
+        let age = self.running.since.map(|since| since + self.options.dirty_age_max);
+        age.into_iter().chain(self.rest_ends()).min()
     }
 
     /// Everything that is not an answer to a call.

@@ -171,8 +171,7 @@ impl Core {
         if in_place(self, block.0) {
             return Ok((Target::Blocks { run: Run { block, count: 1 }, new: false }, 1));
         }
-        self.checkpoint_wanted = true;
-        self.wake_worker = true;
+        self.hurry_checkpoint();
         Err(Stop::Wait(Wait::Progress))
     }
 
@@ -207,8 +206,7 @@ impl Core {
             Some(run) => Ok(run),
             // Reserved, but waiting in quarantine: cannot happen as reservations count free blocks only; be safe.
             None => {
-                self.checkpoint_wanted = true;
-                self.wake_worker = true;
+                self.hurry_checkpoint();
                 Err(Stop::Wait(Wait::Progress))
             }
         }
