@@ -423,6 +423,11 @@ impl Core {
         }
     }
 
+    /// Whether the worker has a batch to fill.
+    pub fn batch_waits(&self) -> bool {
+        self.checkpointing.as_ref().is_some_and(|c| c.batch.is_some())
+    }
+
     /// The batch that the worker has to fill.
     pub fn take_batch(&mut self) -> Option<Batch> {
         self.checkpointing.as_mut()?.batch.take()

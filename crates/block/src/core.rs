@@ -10,6 +10,7 @@
 //! running checkpoint still has to write.
 
 use crate::checkpoint::Checkpointing;
+use crate::driver::Driving;
 use crate::epoch::{EpochState, Running};
 use crate::handles::Handles;
 use crate::index::Index;
@@ -231,6 +232,10 @@ pub(crate) struct Core {
     pub woken: Vec<Waker>,
     /// Requests were queued: the medium must be kicked when the lock is released.
     pub kick: bool,
+    /// Who takes completions in.
+    pub driving: Driving,
+    /// See [`crate::volume::Shared::identity`]; 0 until the volume has one.
+    pub identity: usize,
     /// The worker must look at the state when the lock is released.
     pub wake_worker: bool,
     /// When the worker will next look by itself.
@@ -358,6 +363,7 @@ impl Core {
 
     /// Registers a waiter.
     pub fn wait(&mut self, wait: Wait, waker: &Waker) {
+        self.caller_waits();
         match wait {
             Wait::Durable(epoch) => self.durable_waiters.push((epoch, waker.clone())),
             key => self.waiters.entry(key).or_default().push(waker.clone()),

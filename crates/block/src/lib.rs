@@ -10,6 +10,7 @@ mod checkpoint;
 mod clean;
 mod core;
 mod derive;
+mod driver;
 pub mod dump;
 mod epoch;
 mod extents;

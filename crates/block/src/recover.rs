@@ -149,6 +149,8 @@ fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &Lo
         checkpointing: None,
         checkpoint_wanted: false,
         checkpoint_hurry: false,
+        driving: Default::default(),
+        identity: 0,
         checkpoints_done: 0,
         since_checkpoint: Vec::new(),
         table_homes: fixed.homes.clone(),

@@ -2,6 +2,7 @@
 
 use crate::clean;
 use crate::core::{Core, Counters, OpenOptions, Res, Stop};
+use crate::driver::{Bed, Driver};
 use crate::handles::Open;
 use crate::names::New;
 use crate::pages::CopyOut;
@@ -30,13 +31,17 @@ pub(crate) struct Shared {
     pins: Pins,
     starving: Arc<AtomicBool>,
     locks: LockTable,
+    /// Where the worker sleeps while it does not drive.
+    pub bed: Bed,
+    /// Makes a driving caller look whether its call is over.
+    pub interrupt: Interrupt,
 }
 
 /// The lock on the state. When it is released, transfers that were queued are handed to the device, and whoever was
 /// woken is woken: neither happens under the lock.
 pub(crate) struct Locked<'a> {
     core: Option<MutexGuard<'a, Core>>,
-    media: &'a dyn Media,
+    shared: &'a Shared,
 }
 
 impl Deref for Locked<'_> {
@@ -55,31 +60,49 @@ impl Drop for Locked<'_> {
         let Some(mut core) = self.core.take() else { return };
         let kick = std::mem::take(&mut core.kick);
         let wake = std::mem::take(&mut core.wake_worker);
+        let driven = core.driving.by == Driver::Worker;
+        let call = core.needs_driver() || (wake && !driven);
         let woken = std::mem::take(&mut core.woken);
         drop(core);
         if kick {
-            self.media.kick();
+            self.shared.media.kick();
         }
         woken.into_iter().for_each(|w| w.wake());
-        if wake {
-            self.media.wake();
+        if wake && driven {
+            self.shared.media.wake();
+        }
+        if call {
+            self.shared.bed.call();
         }
     }
 }
 
 impl Shared {
-    pub fn new(core: Core) -> Shared {
-        Shared {
-            media: core.media.clone(),
+    pub fn new(core: Core) -> Arc<Shared> {
+        let media = core.media.clone();
+        let shared = Arc::new(Shared {
             arena: core.cache.arena().clone(),
             pins: core.cache.pins().clone(),
             starving: core.starving.clone(),
             core: Mutex::new(core),
             locks: LockTable::new(),
-        }
+            bed: Bed::default(),
+            interrupt: Arc::new({
+                let media = media.clone();
+                move || media.wake()
+            }),
+            media,
+        });
+        shared.core.lock().identity = shared.identity();
+        shared
     }
     pub fn lock(&self) -> Locked<'_> {
-        Locked { core: Some(self.core.lock()), media: &*self.media }
+        Locked { core: Some(self.core.lock()), shared: self }
+    }
+    /// Has the worker look at the state, wherever it is.
+    fn call_worker(&self) {
+        self.media.wake();
+        self.bed.call();
     }
 }
 
@@ -116,7 +139,7 @@ impl Volume {
     /// Opens a volume whose worker the caller drives with [`Worker::step`]: for tests that own time and the only thread.
     pub fn open_manual(media: Arc<dyn Media>, options: OpenOptions) -> Result<(Volume, Worker)> {
         let core = crate::recover::open(media, options)?;
-        let shared = Arc::new(Shared::new(core));
+        let shared = Shared::new(core);
         let worker = Worker { shared: shared.clone(), done: Vec::new() };
         Ok((Volume { inner: Arc::new(Inner { shared, worker: Mutex::new(None) }) }, worker))
     }
@@ -128,7 +151,7 @@ impl Volume {
 
     /// As [`Volume::close`], waiting for the worker thread to end.
     pub fn close_blocking(&self) -> Result<()> {
-        let result = block_on(self.inner.close());
+        let result = self.inner.shared.block_on(self.inner.close());
         self.inner.join();
         result
     }
@@ -283,7 +306,7 @@ impl Inner {
 
     fn join(&self) {
         if let Some(thread) = self.worker.lock().take() {
-            self.shared.media.wake();
+            self.shared.call_worker();
             let _ = thread.join();
         }
     }
@@ -292,13 +315,17 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.worker.get_mut().is_some() {
-            let _ = block_on(self.close());
+            let _ = self.shared.block_on(self.close());
             self.join();
         }
     }
 }
 
 impl FileSystem for Volume {
+    fn block_on<T: Future>(&self, future: T) -> T::Output {
+        self.inner.shared.block_on(future)
+    }
+
     async fn lookup(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Attr> {
         self.inner.shared.lock().lookup(cred, parent, name)
     }

@@ -5,6 +5,7 @@
 //! uses no processor time.
 
 use crate::core::{Core, Stop};
+use crate::driver::Driver;
 use crate::epoch::Reason;
 use crate::volume::Shared;
 use media::{Completion, Wait as MediaWait};
@@ -29,17 +30,26 @@ impl Worker {
             if let Some(batch) = core.take_batch() {
                 drop(core);
                 self.fill(batch);
-                self.shared.media.reap(&mut self.done, MediaWait::No);
-                self.take_in();
                 continue;
             }
+            let idle = core.ios.in_flight == 0;
+            core.driving.by = match core.driving.by {
+                Driver::Nobody | Driver::Worker if idle && core.driving.callers() => Driver::Nobody,
+                Driver::Nobody => Driver::Worker,
+                same => same,
+            };
+            let drives = core.driving.by == Driver::Worker;
             let deadline = core.deadline();
             core.worker_deadline = deadline;
             let now = core.monotonic();
             drop(core);
             let wait = deadline.map(|d| d.saturating_sub(now));
-            self.shared.media.reap(&mut self.done, MediaWait::For(wait));
-            self.take_in();
+            if drives {
+                self.shared.media.reap(&mut self.done, MediaWait::For(wait));
+                self.take_in();
+            } else {
+                self.shared.bed.sleep(wait);
+            }
         }
     }
 
@@ -81,7 +91,7 @@ impl Core {
     }
 
     /// When the worker must look again although nothing happens.
-    fn deadline(&self) -> Option<Duration> {
+    pub fn deadline(&self) -> Option<Duration> {
         if self.latched.is_some() || self.read_only {
             return None;
         }

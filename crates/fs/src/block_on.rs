@@ -1,5 +1,6 @@
 //! Waiting for a future on the calling thread.
 
+use parking_lot::Mutex;
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
@@ -8,10 +9,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
+/// Ends the work of a lent thread soon, so that it looks at [`Idle::woken`]. Called from any thread, also when nobody works.
+pub type Interrupt = Arc<dyn Fn() + Send + Sync>;
+
 /// Wakes one thread. The flag makes wake-ups that come before the thread sleeps count, and those of earlier calls harmless.
 struct Parker {
     thread: Thread,
     woken: AtomicBool,
+    /// Set while the thread works for an engine instead of sleeping.
+    lent: Mutex<Option<Interrupt>>,
 }
 
 impl Wake for Parker {
@@ -19,25 +25,77 @@ impl Wake for Parker {
         self.wake_by_ref();
     }
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.woken.swap(true, Ordering::AcqRel) {
-            self.thread.unpark();
+        // The thread looks at the flag before it sleeps: when it wakes itself, the flag is enough.
+        if self.woken.swap(true, Ordering::AcqRel) || self.thread.id() == std::thread::current().id() {
+            return;
+        }
+        match &*self.lent.lock() {
+            Some(interrupt) => interrupt(),
+            None => self.thread.unpark(),
         }
     }
 }
 
 thread_local! {
     static PARKER: (Arc<Parker>, Waker) = {
-        let parker = Arc::new(Parker { thread: std::thread::current(), woken: AtomicBool::new(false) });
+        let thread = std::thread::current();
+        let parker = Arc::new(Parker { thread, woken: AtomicBool::new(false), lent: Mutex::new(None) });
         let waker = Waker::from(parker.clone());
         (parker, waker)
     };
     /// Whether a `block_on` is running on this thread.
     static BUSY: Cell<bool> = const { Cell::new(false) };
+    /// For whom the innermost one works.
+    static LENT_TO: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The engine that this thread will work for should the future that it polls have to wait; 0 for none.
+pub fn lent_to() -> usize {
+    LENT_TO.get()
+}
+
+/// A thread that has nothing to do until its future is woken, and may work for somebody until then.
+pub struct Idle<'a>(&'a Parker);
+
+impl<'a> Idle<'a> {
+    /// The future was woken: the thread must come back.
+    pub fn woken(&self) -> bool {
+        self.0.woken.load(Ordering::Acquire)
+    }
+
+    /// From now until the value that is returned is dropped, who wakes the thread calls `interrupt`. Look at [`Idle::woken`]
+    /// after this call, and again after everything that `interrupt` ends.
+    pub fn lend(&self, interrupt: Interrupt) -> Lent<'a> {
+        *self.0.lent.lock() = Some(interrupt);
+        Lent(self.0)
+    }
+}
+
+/// See [`Idle::lend`].
+pub struct Lent<'a>(&'a Parker);
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        *self.0.lent.lock() = None;
+    }
 }
 
 /// Runs `future` to its end, sleeping while it waits. Allocates nothing after a thread's first call. Calls may nest (a file is
 /// dropped inside of a future).
 pub fn block_on<F: Future>(future: F) -> F::Output {
+    block_on_lending(future, 0, |_| ())
+}
+
+/// As [`block_on`], but before the thread sleeps it is offered to `work`, which returns when the thread was woken, or at once
+/// when there is nothing to do. `engine` is what [`lent_to`] says meanwhile.
+pub fn block_on_lending<F: Future>(future: F, engine: usize, mut work: impl FnMut(&Idle<'_>)) -> F::Output {
+    struct Restore(usize);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            LENT_TO.set(self.0);
+        }
+    }
+    let _restore = Restore(LENT_TO.replace(engine));
     let mut future = pin!(future);
     PARKER.with(|(parker, waker)| {
         let mut cx = Context::from_waker(waker);
@@ -50,6 +108,9 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
                     parker.woken.store(true, Ordering::Release);
                 }
                 return out;
+            }
+            if !parker.woken.load(Ordering::Acquire) {
+                work(&Idle(parker));
             }
             while !parker.woken.swap(false, Ordering::AcqRel) {
                 std::thread::park();
@@ -80,6 +141,35 @@ mod tests {
             Poll::Pending
         }));
         helper.join().unwrap();
+    }
+
+    #[test]
+    fn a_lent_thread_is_interrupted() {
+        let (tx, rx) = std::sync::mpsc::channel::<Waker>();
+        let helper = std::thread::spawn(move || {
+            let waker = rx.recv().unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            waker.wake();
+        });
+        let (to_worker, interrupted) = std::sync::mpsc::channel();
+        let interrupt: Interrupt = Arc::new(move || to_worker.send(()).unwrap());
+        let (mut polls, mut worked) = (0, 0);
+        let future = std::future::poll_fn(|cx| {
+            polls += 1;
+            let _ = tx.send(cx.waker().clone());
+            if polls > 1 { Poll::Ready(()) } else { Poll::Pending }
+        });
+        block_on_lending(future, 7, |idle| {
+            assert_eq!(lent_to(), 7);
+            let lent = idle.lend(interrupt.clone());
+            while !idle.woken() {
+                interrupted.recv().unwrap();
+                worked += 1;
+            }
+            drop(lent);
+        });
+        helper.join().unwrap();
+        assert_eq!((polls, worked), (2, 1));
     }
 
     #[test]

@@ -21,6 +21,12 @@ use std::future::Future;
 /// A file system. See the module documentation for what holds for all methods.
 #[allow(clippy::too_many_arguments, reason = "the argument lists are those of the system calls")]
 pub trait FileSystem: Send + Sync + 'static {
+    /// Runs a future of this engine's calls to its end on the calling thread. An engine may have the thread work for it while
+    /// it waits, which saves waking others.
+    fn block_on<T: Future>(&self, future: T) -> T::Output {
+        crate::block_on(future)
+    }
+
     /// The inode called `name` in directory `parent`. `NotFound`, `NotDirectory`. "." and ".." are understood.
     fn lookup(&self, cred: &Cred, parent: Ino, name: &[u8]) -> impl Future<Output = Result<Attr>> + Send;
 

@@ -12,7 +12,7 @@ pub mod path;
 pub mod perm;
 pub mod types;
 
-pub use block_on::block_on;
+pub use block_on::{Idle, Interrupt, block_on, block_on_lending, lent_to};
 pub use client::{Blocking, Client, File, OpenOptions};
 pub use contract::FileSystem;
 pub use cred::Cred;

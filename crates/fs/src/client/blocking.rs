@@ -1,8 +1,7 @@
 //! The file API for threads that may sleep: the same calls under the same names, each run to its end with
-//! [`block_on`](crate::block_on()), which costs a few nanoseconds and no allocation. Errors are those of the async calls.
+//! [`FileSystem::block_on`], which costs a few nanoseconds and no allocation. Errors are those of the async calls.
 
 use super::{Client, Entry, File, OpenOptions, ReadDir, SeekTo};
-use crate::block_on;
 use crate::contract::FileSystem;
 use crate::error::Result;
 use crate::types::*;
@@ -20,7 +19,7 @@ macro_rules! twins {
             #[doc = concat!("Blocking twin of [`", $of, "::", stringify!($name), "`].")]
             #[inline]
             pub fn $name(&self, $($arg: $ty),*) -> Result<$ret> {
-                block_on(self.$inner.$name($($arg),*)).map(Into::into)
+                self.$inner.fs().block_on(self.$inner.$name($($arg),*)).map(Into::into)
             }
         )*
     };
@@ -31,7 +30,8 @@ macro_rules! twins {
             #[doc = concat!("Blocking twin of [`", $of, "::", stringify!($name), "`].")]
             #[inline]
             pub fn $name(&mut self, $($arg: $ty),*) -> Result<$ret> {
-                block_on(self.$inner.$name($($arg),*)).map(Into::into)
+                let fs = self.$inner.fs().clone();
+                fs.block_on(self.$inner.$name($($arg),*)).map(Into::into)
             }
         )*
     };
@@ -188,22 +188,26 @@ impl<F: FileSystem> BlockingFile<F> {
 
     /// Blocking twin of [`File::close`].
     pub fn close(self) -> Result<()> {
-        block_on(self.file.close())
+        let fs = self.file.fs().clone();
+        fs.block_on(self.file.close())
     }
 }
 
 impl<F: FileSystem> io::Read for BlockingFile<F> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        Ok(block_on(self.file.read(to))?)
+        let fs = self.file.fs().clone();
+        Ok(fs.block_on(self.file.read(to))?)
     }
     fn read_to_end(&mut self, to: &mut Vec<u8>) -> io::Result<usize> {
-        Ok(block_on(self.file.read_to_end(to))?)
+        let fs = self.file.fs().clone();
+        Ok(fs.block_on(self.file.read_to_end(to))?)
     }
 }
 
 impl<F: FileSystem> io::Write for BlockingFile<F> {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        Ok(block_on(self.file.write(from))?)
+        let fs = self.file.fs().clone();
+        Ok(fs.block_on(self.file.write(from))?)
     }
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
@@ -212,7 +216,8 @@ impl<F: FileSystem> io::Write for BlockingFile<F> {
 
 impl<F: FileSystem> io::Seek for BlockingFile<F> {
     fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
-        Ok(block_on(self.file.seek(to))?)
+        let fs = self.file.fs().clone();
+        Ok(fs.block_on(self.file.seek(to))?)
     }
 }
 
@@ -244,6 +249,6 @@ impl<F: FileSystem> BlockingReadDir<F> {
 impl<F: FileSystem> Iterator for BlockingReadDir<F> {
     type Item = Result<Entry>;
     fn next(&mut self) -> Option<Result<Entry>> {
-        block_on(self.scan.next())
+        crate::block_on(self.scan.next())
     }
 }

@@ -1,7 +1,6 @@
 //! An open file.
 
 use super::Shared;
-use crate::block_on;
 use crate::contract::FileSystem;
 use crate::error::{Error, Result};
 use crate::types::*;
@@ -66,7 +65,7 @@ impl<F: FileSystem> File<F> {
     }
 
     #[inline]
-    fn fs(&self) -> &F {
+    pub(super) fn fs(&self) -> &Arc<F> {
         &self.shared.fs
     }
 
@@ -341,7 +340,8 @@ impl<F: FileSystem> Drop for File<F> {
     fn drop(&mut self) {
         if self.open {
             // Whoever wants to know calls close().
-            let _ = block_on(self.release());
+            let fs = self.fs().clone();
+            let _ = fs.block_on(self.release());
         }
     }
 }
