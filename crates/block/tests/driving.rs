@@ -1,0 +1,100 @@
+//! Callers that drive the volume while they wait, beside others that do not: nobody waits for ever, and nothing is lost.
+
+use block::{MkfsOptions, OpenOptions, Volume};
+use fs::client::OpenOptions as Open;
+use fs::{Client, Cred, block_on};
+use media::uring::{Options, UringMedia};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+fn volume(dir: &std::path::Path) -> Volume {
+    let path = dir.join("image");
+    std::fs::File::create(&path).unwrap().set_len(256 << 20).unwrap();
+    let media = Arc::new(UringMedia::open(&path, Options::default()).unwrap());
+    block::mkfs(media.clone(), &MkfsOptions { log_bytes: Some(8 << 20), ..MkfsOptions::default() }).unwrap();
+    // So small a log that checkpoints come all the time.
+    let options = OpenOptions { cache_bytes: 4 << 20, dirty_bytes_max: 1 << 20, ..OpenOptions::default() };
+    Volume::open(media, options).unwrap()
+}
+
+/// One file, written and synced again and again.
+fn busy(volume: &Volume, name: &str, rounds: u64, lends: bool) {
+    let client = Client::new(Arc::new(volume.clone()), Cred::root());
+    let how = Open::new().read(true).write(true).create_new(true);
+    if lends {
+        let file = client.blocking().open(name, how).unwrap();
+        for i in 0..rounds {
+            file.write_all_at(&i.to_le_bytes().repeat(600), i * 4800).unwrap();
+            file.fsync().unwrap();
+        }
+    } else {
+        let file = block_on(client.open(name, how)).unwrap();
+        for i in 0..rounds {
+            block_on(file.write_all_at(&i.to_le_bytes().repeat(600), i * 4800)).unwrap();
+            block_on(file.fsync()).unwrap();
+        }
+        block_on(file.close()).unwrap();
+    }
+}
+
+fn check(volume: &Volume, name: &str, rounds: u64) {
+    let client = Client::new(Arc::new(volume.clone()), Cred::root());
+    let bytes = client.blocking().read(name).unwrap();
+    assert_eq!(bytes.len() as u64, rounds * 4800);
+    for (i, part) in bytes.chunks(4800).enumerate() {
+        assert_eq!(part, (i as u64).to_le_bytes().repeat(600));
+    }
+}
+
+#[test]
+fn callers_and_worker_take_turns() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = volume(dir.path());
+    const ROUNDS: u64 = 150;
+    // Alone, so that the caller drives; then some at a time of both kinds; then alone again, and at once a stop.
+    busy(&volume, "/first", ROUNDS, true);
+    std::thread::scope(|s| {
+        for i in 0..6 {
+            let volume = &volume;
+            s.spawn(move || busy(volume, &format!("/f{i}"), ROUNDS, i % 2 == 0));
+        }
+    });
+    busy(&volume, "/async", ROUNDS, false);
+    busy(&volume, "/last", ROUNDS, true);
+    for name in ["/first", "/f0", "/f1", "/f2", "/f3", "/f4", "/f5", "/async", "/last"] {
+        check(&volume, name, ROUNDS);
+    }
+    assert!(volume.counters().checkpoints > 0);
+    volume.close_blocking().unwrap();
+}
+
+/// A caller that drives gives way to somebody who only wakes it: here a lock that another thread gives up.
+#[test]
+fn a_driving_caller_is_woken_by_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = volume(dir.path());
+    busy(&volume, "/first", 40, true);
+    let client = Client::new(Arc::new(volume.clone()), Cred::root()).blocking();
+    let how = Open::new().read(true).write(true).create(true);
+    let (a, b) = (client.open("/lock", how).unwrap(), client.open("/lock", how).unwrap());
+    a.lock().unwrap();
+    let locked = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            b.lock().unwrap();
+            locked.store(true, Ordering::SeqCst);
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!locked.load(Ordering::SeqCst));
+        a.unlock().unwrap();
+        let start = Instant::now();
+        while !locked.load(Ordering::SeqCst) {
+            assert!(
+                start.elapsed() < Duration::from_secs(5),
+                "nobody woke the caller that waits for the lock"
+            );
+            std::thread::yield_now();
+        }
+    });
+}
