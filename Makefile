@@ -1,5 +1,5 @@
 # make demo       builds, and shows the main job on real input, with a crash in the middle
-# make test       everything that must hold: format, clippy, all tests, doctests, docs
+# make test       everything that must hold: format, clippy, all tests, doctests, docs, POSIX over FUSE
 # make install    to PREFIX (default /usr/local), with the helpers of mount(8) in SBINDIR
 # make bench      the benchmarks (freehold bench)
 # make clean
