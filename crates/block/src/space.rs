@@ -300,6 +300,32 @@ impl Space {
         None
     }
 
+    /// As [`Space::alloc`] with a goal, for a file that grows: when the goal is taken, the run begins at a free place with room
+    /// for `room` blocks (a power of two, at most a segment), so that files that grow side by side do not end up in single
+    /// blocks that alternate.
+    pub fn alloc_growing(&mut self, want: u32, goal: Option<BlockNo>, room: u32) -> Option<Run> {
+        let usable =
+            |g: BlockNo| g.0 < self.total() && g.in_segment() != 0 && self.free_run_at(g, 1).is_some();
+        let taken = goal.is_some_and(|g| !usable(g));
+        if taken && want < room {
+            let active = self.active.filter(|&s| self.segments[s as usize].role == Role::Partial);
+            let emptiest = self.partial.iter().rev().take(4).map(|p| p.1);
+            let mut candidates =
+                active.into_iter().chain(emptiest).chain(self.free_segments.first().copied());
+            if let Some(at) = candidates.find_map(|s| self.place(s, room)) {
+                return Some(self.take(Run { block: at, count: want }));
+            }
+        }
+        self.alloc(want, goal)
+    }
+
+    /// The first free place for `room` blocks in a segment, at a multiple of `room`.
+    fn place(&self, seg: u32, room: u32) -> Option<BlockNo> {
+        let first = SegNo(seg).first_block().0;
+        let mut places = (0..SEG).step_by(room as usize).map(|at| BlockNo(first + at as u64));
+        places.find(|&at| self.free_run_at(at, room).is_some_and(|run| run.count == room))
+    }
+
     /// Takes exactly `count` neighbouring blocks (at most a segment), or nothing.
     pub fn alloc_exact(&mut self, count: u32) -> Option<Run> {
         debug_assert!(count > 0 && count <= SEG);
@@ -396,7 +422,10 @@ mod tests {
             for (op, n) in ops {
                 let got = match op {
                     0 => space.alloc(n, None),
-                    1 => space.alloc(n, runs.last().map(|r| BlockNo(r.block.0 + r.count as u64))),
+                    1 => {
+                        let goal = runs.last().map(|r| BlockNo(r.block.0 + r.count as u64));
+                        space.alloc_growing(n, goal, 1 << (n % 10))
+                    }
                     2 => space.alloc_segments(n / 256 + 1, None).map(|(s, c)| Run { block: s.first_block(), count: c * 512 }),
                     3 => space.alloc_exact(n.min(512)),
                     _ => {
@@ -423,6 +452,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn files_that_grow_side_by_side_stay_in_few_pieces() {
+        let mut s = Space::new(40);
+        let mut ends: [Option<BlockNo>; 4] = [None; 4];
+        let mut pieces = [0; 4];
+        for blocks in 0..2000u32 {
+            for file in 0..4 {
+                let room = if blocks == 0 { 1 } else { (2 * blocks).next_power_of_two().clamp(8, SEG) };
+                let run = s.alloc_growing(1, ends[file], room).unwrap();
+                pieces[file] += (ends[file] != Some(run.block)) as u32;
+                ends[file] = Some(BlockNo(run.block.0 + 1));
+            }
+        }
+        assert!(pieces.iter().all(|&n| n <= 16), "{pieces:?}");
     }
 
     #[test]

@@ -202,7 +202,12 @@ impl Core {
             }
         }
         let want = want.min(if continues { in_window.max(1) } else { WINDOW }) as u32;
-        match self.space.alloc(want, goal) {
+        // The first blocks of files stand close together; who comes back for more gets room for as much again.
+        let room = match self.slab.get(slot).blocks {
+            0 => 1,
+            blocks => (2 * blocks).next_power_of_two().clamp(8, WINDOW) as u32,
+        };
+        match self.space.alloc_growing(want, goal, room) {
             Some(run) => Ok(run),
             // Reserved, but waiting in quarantine: cannot happen as reservations count free blocks only; be safe.
             None => {
