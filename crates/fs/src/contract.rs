@@ -22,7 +22,8 @@ use std::future::Future;
 #[allow(clippy::too_many_arguments, reason = "the argument lists are those of the system calls")]
 pub trait FileSystem: Send + Sync + 'static {
     /// Runs a future of this engine's calls to its end on the calling thread. An engine may have the thread work for it while
-    /// it waits, which saves waking others.
+    /// it waits, which saves waking others. The future must not itself block the thread with an executor other than
+    /// [`block_on`](crate::block_on()) on calls of the same engine: nobody would take in what they wait for.
     fn block_on<T: Future>(&self, future: T) -> T::Output {
         crate::block_on(future)
     }
