@@ -74,6 +74,12 @@ pub fn mkfs(media: Arc<dyn Media>, options: &MkfsOptions) -> Result<MkfsReport> 
         // Only a hint: what it costs to ignore it is some speed of the device.
         let _ = device.range(Op::Discard, 0, bytes);
     }
+    // Where space is only reserved, or not even that, the first write of a place costs the file system below an allocation; the
+    // first fsyncs would pay for it. Nobody else has the medium yet: later these zeros could fall on somebody's records.
+    let zeros = vec![0; SEGMENT_SIZE];
+    for segment in 1..=log as u32 {
+        device.write(SegNo(segment).first_block().byte(), &zeros)?;
+    }
     let root_segment = SegNo(1 + log as u32);
     write_root(&device, root_segment, created, options.owner)?;
     let table = format::segtable::encode(&uuid, 1, 0, &[Some(root_segment)]);

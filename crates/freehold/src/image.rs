@@ -3,7 +3,7 @@
 //! Tested at the end of this file and in `tests/cli.rs`.
 
 use crate::{Error, Result};
-use format::limits::{BLOCK_SIZE, SEGMENT_SIZE};
+use format::limits::BLOCK_SIZE;
 use format::superblock::{SUPERBLOCKS, Superblock};
 use media::MediaError;
 use rustix::fs::FallocateFlags;
@@ -68,26 +68,6 @@ fn set_size(file: &File, bytes: u64, how: Allocation) -> io::Result<Allocated> {
         file.set_len(bytes)?;
     }
     Ok(if how == Allocation::Full { Allocated::SparseInstead } else { Allocated::AsAsked })
-}
-
-/// Writes zeros where a new volume has its log. Space that was only reserved must be entered into the books of the file system
-/// below when it is first written, which would make the first fsyncs slow.
-pub(crate) fn prepare_log(path: &Path, log_bytes: u64) -> Result<()> {
-    let prepare = || {
-        let file = File::options().write(true).open(path)?;
-        let zeros = vec![0; SEGMENT_SIZE];
-        // The log begins behind the first segment (docs/FORMAT.md).
-        for at in
-            (SEGMENT_SIZE as u64..).step_by(SEGMENT_SIZE).take((log_bytes / SEGMENT_SIZE as u64) as usize)
-        {
-            file.write_all_at(&zeros, at)?;
-        }
-        file.sync_data()?;
-        // What stands in the kernel's cache would be in the way of direct I/O.
-        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
-        Ok(())
-    };
-    prepare().map_err(|e| failed(path, "preparing the log", e))
 }
 
 /// Whether all space of an image file is taken.

@@ -78,7 +78,6 @@ pub fn mkfs(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<MkfsReport>
     if reserved {
         // The engine has discarded all of the medium, which gives the space of a file back.
         create_image(path, report.bytes, Allocation::Full)?;
-        image::prepare_log(path, report.log_bytes)?;
     }
     Ok(report)
 }
