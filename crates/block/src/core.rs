@@ -234,7 +234,7 @@ pub(crate) struct Core {
     pub kick: bool,
     /// Who takes completions in.
     pub driving: Driving,
-    /// See [`crate::volume::Shared::identity`]; 0 until the volume has one.
+    /// See [`crate::shared::Shared::identity`]; 0 until the volume has one.
     pub identity: usize,
     /// The worker must look at the state when the lock is released.
     pub wake_worker: bool,

@@ -8,7 +8,7 @@
 //! [`FileSystem::block_on`]: fs::FileSystem::block_on
 
 use crate::core::Core;
-use crate::volume::Shared;
+use crate::shared::Shared;
 use media::Wait as MediaWait;
 use parking_lot::{Condvar, Mutex};
 use std::future::Future;

@@ -30,6 +30,7 @@ mod rangeset;
 mod recover;
 mod ring;
 mod scratch;
+mod shared;
 mod space;
 mod tails;
 mod volume;

@@ -2,20 +2,19 @@
 
 use crate::clean;
 use crate::core::{Core, Counters, OpenOptions, Res, Stop};
-use crate::driver::{Bed, Driver};
 use crate::handles::Open;
 use crate::names::New;
 use crate::pages::CopyOut;
+use crate::shared::Shared;
 use crate::worker::Worker;
 use format::Ino;
-use fs::cache::{CacheCounters, Pins};
+use fs::cache::CacheCounters;
 use fs::*;
-use media::{Arena, Media};
-use parking_lot::{Mutex, MutexGuard};
+use media::Media;
+use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::thread::JoinHandle;
 
@@ -23,88 +22,6 @@ use std::thread::JoinHandle;
 const WRITE_CHUNK: usize = 256 << 10;
 /// Bytes that copy_range moves at a time.
 const COPY_CHUNK: usize = 256 << 10;
-
-pub(crate) struct Shared {
-    core: Mutex<Core>,
-    pub media: Arc<dyn Media>,
-    arena: Arc<Arena>,
-    pins: Pins,
-    starving: Arc<AtomicBool>,
-    locks: LockTable,
-    /// Where the worker sleeps while it does not drive.
-    pub bed: Bed,
-    /// Makes a driving caller look whether its call is over.
-    pub interrupt: Interrupt,
-}
-
-/// The lock on the state. When it is released, transfers that were queued are handed to the device, and whoever was
-/// woken is woken: neither happens under the lock.
-pub(crate) struct Locked<'a> {
-    core: Option<MutexGuard<'a, Core>>,
-    shared: &'a Shared,
-}
-
-impl Deref for Locked<'_> {
-    type Target = Core;
-    fn deref(&self) -> &Core {
-        self.core.as_ref().expect("held until drop")
-    }
-}
-impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut Core {
-        self.core.as_mut().expect("held until drop")
-    }
-}
-impl Drop for Locked<'_> {
-    fn drop(&mut self) {
-        let Some(mut core) = self.core.take() else { return };
-        let kick = std::mem::take(&mut core.kick);
-        let wake = std::mem::take(&mut core.wake_worker);
-        let driven = core.driving.by == Driver::Worker;
-        let call = core.needs_driver() || (wake && !driven);
-        let woken = std::mem::take(&mut core.woken);
-        drop(core);
-        if kick {
-            self.shared.media.kick();
-        }
-        woken.into_iter().for_each(|w| w.wake());
-        if wake && driven {
-            self.shared.media.wake();
-        }
-        if call {
-            self.shared.bed.call();
-        }
-    }
-}
-
-impl Shared {
-    pub fn new(core: Core) -> Arc<Shared> {
-        let media = core.media.clone();
-        let shared = Arc::new(Shared {
-            arena: core.cache.arena().clone(),
-            pins: core.cache.pins().clone(),
-            starving: core.starving.clone(),
-            core: Mutex::new(core),
-            locks: LockTable::new(),
-            bed: Bed::default(),
-            interrupt: Arc::new({
-                let media = media.clone();
-                move || media.wake()
-            }),
-            media,
-        });
-        shared.core.lock().identity = shared.identity();
-        shared
-    }
-    pub fn lock(&self) -> Locked<'_> {
-        Locked { core: Some(self.core.lock()), shared: self }
-    }
-    /// Has the worker look at the state, wherever it is.
-    fn call_worker(&self) {
-        self.media.wake();
-        self.bed.call();
-    }
-}
 
 /// An open volume. Clones share it. [`Volume::close`] stops it cleanly; dropping the last clone does so too, ignoring
 /// errors.

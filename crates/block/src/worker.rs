@@ -7,7 +7,7 @@
 use crate::core::{Core, Stop};
 use crate::driver::Driver;
 use crate::epoch::Reason;
-use crate::volume::Shared;
+use crate::shared::Shared;
 use media::{Completion, Wait as MediaWait};
 use std::sync::Arc;
 use std::time::Duration;
