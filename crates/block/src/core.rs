@@ -26,7 +26,7 @@ use format::checkpoint::Checkpoint;
 use fs::cache::{FrameNo, PageCache, PageKey};
 use fs::{Error, Time};
 use media::{ArenaId, Geometry, Media};
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::task::Waker;
@@ -112,9 +112,9 @@ impl Default for OpenOptions {
     fn default() -> Self {
         OpenOptions {
             cache_bytes: 256 << 20,
-            dirty_bytes_max: 96 << 20,
+            dirty_bytes_max: 128 << 20,
             dirty_age_max: Duration::from_secs(5),
-            read_ahead_max: 4 << 20,
+            read_ahead_max: 8 << 20,
             read_only: false,
             noatime: false,
             discard: false,
@@ -209,8 +209,8 @@ pub(crate) struct Core {
     pub guards: BTreeMap<u64, (u32, u64)>,
     /// First blocks of the guards of durable epochs, oldest first.
     pub guard_epochs: VecDeque<(u64, Vec<u64>)>,
-    /// Blocks with an overwrite in place on its way.
-    pub overwriting: HashSet<u64, FixedState>,
+    /// File data on its way to the medium, by first block: count, and whether it overwrites in place.
+    pub writing: BTreeMap<u64, (u32, bool)>,
     pub logged: HashMap<u64, Logged, FixedState>,
     /// Freed blocks with an image in the log, with the epoch that freed them.
     pub held: Vec<(Run, u64)>,
@@ -373,7 +373,7 @@ impl Core {
     /// Gives blocks back that a committed or the running epoch may refer to.
     pub fn give_back(&mut self, run: Run) {
         let epoch = self.running.epoch;
-        self.running.uncover(run);
+        self.running.covers.forget(run);
         let end = run.block.0 + run.count as u64;
         let cache = &mut self.cache;
         self.running.pages.retain(|p| {
@@ -422,7 +422,21 @@ impl Core {
         let guarded =
             self.guards.range(..=block).next_back().is_some_and(|(s, (n, _))| block < s + *n as u64);
         !guarded
-            && (!self.running.covers.contains_key(&block) || self.running.in_place.contains(&block))
+            && (!self.running.covers.contains(block) || self.running.in_place.contains(&block))
+            && !self.running.pages.iter().any(|p| p.2 == block)
+            && !self.has_image(block)
+    }
+
+    /// Whether data for this block is on its way to the medium, and if so whether it overwrites in place.
+    pub fn writing(&self, block: u64) -> Option<bool> {
+        let (first, &(n, in_place)) = self.writing.range(..=block).next_back()?;
+        (block < first + n as u64).then_some(in_place)
+    }
+
+    /// Whether the block was new to its file in the running epoch: nobody could see it after a crash, whatever it holds.
+    pub fn is_own(&self, block: u64) -> bool {
+        self.running.covers.contains(block)
+            && !self.running.in_place.contains(&block)
             && !self.running.pages.iter().any(|p| p.2 == block)
             && !self.has_image(block)
     }

@@ -10,16 +10,16 @@
 //! against being overwritten in place, and the blocks that it freed stay in quarantine.
 
 use crate::core::{Core, Logged, Res, Stop, Wait};
+use crate::covers::Covers;
 use crate::inode::Slot;
 use crate::io::{Io, IoKind};
-use crate::space::Run;
 use foldhash::fast::FixedState;
 use format::log::{RecordBuilder, RecordId, cover_crc};
 use format::{BlockNo, Epoch, Ino};
 use fs::Error;
 use fs::cache::FrameNo;
 use media::{Flags, Op, Request};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 /// Dirty pages that one barrier or sync puts into its log record instead of writing them to their blocks first.
@@ -48,7 +48,7 @@ pub(crate) struct Running {
     /// No more changes: the epoch is being closed and waits for memory.
     pub gate: Option<Reason>,
     /// Checksums of the blocks written for this epoch.
-    pub covers: BTreeMap<u64, u32>,
+    pub covers: Covers,
     pub assignments: Vec<(u32, u32)>,
     /// Files with dirty pages.
     pub dirty_files: BTreeSet<Slot>,
@@ -70,7 +70,7 @@ impl Running {
             bytes: 0,
             since: None,
             gate: None,
-            covers: BTreeMap::new(),
+            covers: Covers::default(),
             in_place: HashSet::default(),
             assignments: Vec::new(),
             dirty_files: BTreeSet::new(),
@@ -88,17 +88,6 @@ impl Running {
             && self.pages.is_empty()
             && self.in_flight == 0
             && !self.wrote
-    }
-
-    /// Forgets the checksums of blocks that no longer belong to this epoch.
-    pub fn uncover(&mut self, run: Run) {
-        let end = run.block.0 + run.count as u64;
-        if self.covers.range(run.block.0..end).next().is_some() {
-            let inside: Vec<u64> = self.covers.range(run.block.0..end).map(|(&b, _)| b).collect();
-            inside.iter().for_each(|b| {
-                self.covers.remove(b);
-            });
-        }
     }
 }
 
@@ -165,7 +154,8 @@ impl Core {
                     return Err(e.into());
                 }
                 Err(wait) => {
-                    if self.space.quarantined() > 0 {
+                    // What was freed may be needed, or what was written before be in the way.
+                    if self.space.quarantined() > 0 || !self.guards.is_empty() {
                         self.begin_mark();
                     }
                     return Err(wait);
@@ -217,7 +207,7 @@ impl Core {
             builder.assignment(index, segment);
         }
         let mut guarded = Vec::new();
-        for (first, crcs) in cover_runs(&done.covers) {
+        for (first, crcs) in done.covers.into_runs() {
             builder.cover(BlockNo(first), crcs.len() as u32, cover_crc(&crcs));
             self.guards.insert(first, (crcs.len() as u32, epoch));
             guarded.push(first);
@@ -417,16 +407,4 @@ impl Core {
             self.wake(Wait::Progress);
         }
     }
-}
-
-/// Neighbouring blocks of a map as runs with their checksums.
-fn cover_runs(covers: &BTreeMap<u64, u32>) -> Vec<(u64, Vec<u32>)> {
-    let mut runs: Vec<(u64, Vec<u32>)> = Vec::new();
-    for (&block, &crc) in covers {
-        match runs.last_mut() {
-            Some((first, crcs)) if *first + crcs.len() as u64 == block => crcs.push(crc),
-            _ => runs.push((block, vec![crc])),
-        }
-    }
-    runs
 }

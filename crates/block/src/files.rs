@@ -7,7 +7,7 @@ use crate::inode::{Data, Slot};
 use crate::space::Run;
 use format::limits::{FILE_SIZE_MAX, SEGMENT_BLOCKS, XATTR_TOTAL_MAX, XATTR_VALUE_MAX};
 use format::{BlockNo, Ino};
-use fs::cache::PAGE;
+use fs::cache::{PAGE, Pages};
 use fs::{
     Access, Attr, Cred, Error, Fallocate, FileType, Handle, OpenFlags, Seek, SetAttr, StatFs, XattrFlags,
     perm,
@@ -275,7 +275,7 @@ impl Core {
                 Mapping::Block { count, .. } => page += count as u64,
                 Mapping::Hole { until } => {
                     let want = (until.min(end) - page).min(64 * SEGMENT_BLOCKS as u64);
-                    let spare = self.space.free_now().saturating_sub(self.space.reserved() + self.keep);
+                    let spare = self.space.spare(self.keep);
                     if spare == 0 {
                         self.wait_for_space(ticket)?;
                     }
@@ -465,17 +465,51 @@ impl Core {
         done: &mut usize,
         copies: &mut Vec<crate::pages::CopyOut>,
     ) -> Res<usize> {
+        let len = to.len();
+        check_direct(self.handles.file(handle, OpenFlags::READ)?, offset, len)?;
+        self.read_through(handle, len, first, |core, slot, window| {
+            core.read_step(slot, window, offset, to, done, copies)
+        })
+    }
+
+    /// How much of `len` bytes there is to lend.
+    pub fn lendable(&self, handle: Handle, offset: u64, len: usize) -> Result<usize, Error> {
+        let open = self.handles.file(handle, OpenFlags::READ)?;
+        check_direct(open, offset, len)?;
+        let left = self.slab.get(open.slot).size.saturating_sub(offset);
+        Ok(len.min(left.try_into().unwrap_or(usize::MAX)))
+    }
+
+    /// Lends up to `most` of the `len` bytes that are wanted through a handle. See [`Core::lend_step`].
+    pub fn lend(
+        &mut self,
+        handle: Handle,
+        offset: u64,
+        (len, most): (usize, usize),
+        first: &mut bool,
+        pages: &mut Pages,
+    ) -> Res<()> {
+        self.read_through(handle, len, first, |core, slot, window| {
+            core.lend_step(slot, window, offset, most, pages)
+        })
+    }
+
+    fn read_through<T>(
+        &mut self,
+        handle: Handle,
+        len: usize,
+        first: &mut bool,
+        step: impl FnOnce(&mut Core, Slot, Option<&mut ReadAhead>) -> Res<T>,
+    ) -> Res<T> {
         let open = *self.handles.file(handle, OpenFlags::READ)?;
-        check_direct(&open, offset, to.len())?;
         let mut ahead = open.ahead;
         // A repetition after waiting is not another read: the window moves once for each.
         let sequential = std::mem::take(first) && !open.flags.contains(OpenFlags::DIRECT);
-        let window = sequential.then_some(&mut ahead);
-        let result = self.read_step(open.slot, window, offset, to, done, copies);
+        let result = step(self, open.slot, sequential.then_some(&mut ahead));
         if let Ok(open) = self.handles.get_mut(handle) {
             open.ahead = ahead;
         }
-        if result.is_ok() && !to.is_empty() {
+        if result.is_ok() && len > 0 {
             self.accessed_by(handle);
         }
         result

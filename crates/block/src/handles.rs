@@ -14,15 +14,15 @@ pub(crate) struct ReadAhead {
     window: u64,
     /// Up to where reads were started.
     until: u64,
-    /// A sequential reader that gets here asks for the next window: the middle of the one before.
+    /// A sequential reader that gets here asks for more.
     trigger: u64,
 }
 
 const FIRST_WINDOW: u64 = 128 << 10;
 
 impl ReadAhead {
-    /// A read of `start..end`; returns the range to be read ahead, if any. A new window is asked for when the reader is past
-    /// the middle of the one before, so that the device is busy while the reader works.
+    /// A read of `start..end`; returns the range to be read ahead, if any. A window that grows is asked for when the reader is
+    /// past the middle of the one before, so that the device is busy while the reader works.
     pub fn advance(&mut self, start: u64, end: u64, max: u64) -> Option<(u64, u64)> {
         let sequential = start == self.next;
         let first = start == 0 && self.next == 0;
@@ -40,7 +40,8 @@ impl ReadAhead {
             return None;
         }
         let (from, to) = (self.until.max(end), end + self.window);
-        self.trigger = end + self.window / 2;
+        // At its full size it is refilled in smaller steps, so that about as much is always on its way.
+        self.trigger = end + if self.window < max { self.window / 2 } else { self.window / 4 };
         self.until = to.max(self.until);
         self.window = (self.window * 2).min(max);
         (from < to).then_some((from, to))

@@ -19,8 +19,8 @@ pub(crate) enum IoKind {
     Buffer { buffer: u32 },
     /// A flush; everything up to this epoch had been written when it was submitted.
     Flush { written: u64 },
-    /// File data on its way to the medium. `in_place`: first block and count of an overwrite.
-    WritePages { frames: Frames, in_place: Option<(u64, u32)> },
+    /// File data on its way to the medium, from this block on.
+    WritePages { frames: Frames, block: u64 },
     /// File data on its way from the medium.
     ReadPages { frames: Frames },
     /// A part of an inode's tail on its way from the medium.
@@ -116,16 +116,12 @@ impl Core {
                 }
                 self.wake(Wait::Progress);
             }
-            IoKind::WritePages { frames, in_place } => {
+            IoKind::WritePages { frames, block } => {
                 self.frames_in_flight -= frames.len();
                 for frame in frames {
                     self.cache.unpin(frame);
                 }
-                if let Some((block, count)) = in_place {
-                    (block..block + count as u64).for_each(|b| {
-                        self.overwriting.remove(&b);
-                    });
-                }
+                self.writing.remove(&block);
                 self.write_ended(result);
                 self.wake(Wait::Progress);
             }
@@ -169,10 +165,10 @@ impl Core {
     fn read_ended(&mut self, frames: Frames, result: Result<(), media::MediaError>) {
         for frame in frames {
             let key: PageKey = self.cache.key(frame);
-            let current = self.cache.find(key) == Some(frame);
             match &result {
                 Ok(()) => self.cache.set_valid(frame),
                 Err(e) => {
+                    let current = self.cache.find(key) == Some(frame);
                     if current {
                         self.cache.remove(frame);
                         self.read_errors.insert(key, Error::Media(e.clone()));

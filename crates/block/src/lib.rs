@@ -9,6 +9,7 @@
 mod checkpoint;
 mod clean;
 mod core;
+mod covers;
 mod derive;
 mod driver;
 pub mod dump;
@@ -22,6 +23,7 @@ mod index;
 mod inode;
 mod io;
 mod load;
+mod loans;
 mod mkfs;
 mod names;
 mod nametable;

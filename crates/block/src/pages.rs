@@ -6,7 +6,7 @@ use crate::handles::ReadAhead;
 use crate::inode::{Data, Slot};
 use crate::io::{Frames, Io, IoKind};
 use format::limits::INLINE_MAX;
-use fs::cache::{FrameNo, PAGE, PageKey};
+use fs::cache::{FrameNo, PAGE, PageKey, Pages};
 use media::{BufRef, Op, Request};
 use smallvec::SmallVec;
 
@@ -75,9 +75,8 @@ impl Core {
         if let Some(ahead) = ahead {
             self.read_ahead(slot, ahead, offset, end, size);
         }
-        let (mut pos, end_page) = (offset + *done as u64, (end - 1) / PAGE64 + 1);
-        let missing = self.first_missing(slot, pos / PAGE64, end_page);
-        let ready_to = missing.map_or(end, |page| (page * PAGE64).clamp(pos, end));
+        let mut pos = offset + *done as u64;
+        let (ready_to, missing) = self.ready(slot, pos, end);
         let locked = missing.is_some() || total <= COPY_LOCKED_MAX;
         while pos < ready_to {
             let page = pos / PAGE64;
@@ -96,9 +95,70 @@ impl Core {
         }
         let Some(page) = missing else { return Ok(total) };
         *done = (pos - offset) as usize;
-        // A bounded part of what is missing is asked for at once, so that it is still there when its turn comes.
+        self.fetch(slot, page, end)
+    }
+
+    /// As [`Core::read_step`], but appends the bytes to `pages`, up to `len` of them, without copying. What is there already
+    /// stays pinned while this waits.
+    pub fn lend_step(
+        &mut self,
+        slot: Slot,
+        ahead: Option<&mut ReadAhead>,
+        offset: u64,
+        len: usize,
+        pages: &mut Pages,
+    ) -> Res<()> {
+        self.need_tail(slot)?;
+        let inode = self.slab.get(slot);
+        let size = inode.size;
+        let end = offset.saturating_add(len as u64).min(size);
+        let mut pos = offset + pages.len() as u64;
+        if pos >= end {
+            return Ok(());
+        }
+        match inode.tail.as_ref().map(|t| &t.data) {
+            None => {
+                pages.push_zeros((end - pos) as usize);
+                return Ok(());
+            }
+            Some(Data::Inline(bytes)) => {
+                let have = bytes.get(pos as usize..).unwrap_or(&[]);
+                let n = have.len().min((end - pos) as usize);
+                pages.push_owned(have[..n].to_vec());
+                pages.push_zeros((end - pos) as usize - n);
+                return Ok(());
+            }
+            Some(Data::Extents(_)) => {}
+        }
+        if let Some(ahead) = ahead {
+            self.read_ahead(slot, ahead, offset, end, size);
+        }
+        let (ready_to, missing) = self.ready(slot, pos, end);
+        while pos < ready_to {
+            let (at, n) = (pos % PAGE64, (PAGE64 - pos % PAGE64).min(end - pos) as usize);
+            match self.cache.lookup(key(slot, pos / PAGE64)) {
+                Some(f) => {
+                    self.cache.pin(f);
+                    pages.push_frame(f, at, n);
+                }
+                None => pages.push_zeros(n),
+            }
+            pos += n as u64;
+        }
+        missing.map_or(Ok(()), |page| self.fetch(slot, page, end))
+    }
+
+    /// How far `pos..end` can be read now, and the page that must be read first to go on.
+    fn ready(&self, slot: Slot, pos: u64, end: u64) -> (u64, Option<u64>) {
+        let missing = self.first_missing(slot, pos / PAGE64, end.div_ceil(PAGE64));
+        (missing.map_or(end, |page| (page * PAGE64).clamp(pos, end)), missing)
+    }
+
+    /// Starts to read from a missing page on, and waits for it. A bounded part is asked for at once, so that it is still there
+    /// when its turn comes.
+    fn fetch<T>(&mut self, slot: Slot, page: u64, end: u64) -> Res<T> {
         let window = (self.cache.len() as u64 / 8).clamp(1, 512);
-        self.start_reads(slot, page, end_page.min(page + window))?;
+        self.start_reads(slot, page, end.div_ceil(PAGE64).min(page + window))?;
         Err(Stop::Wait(Wait::Page(key(slot, page))))
     }
 
@@ -229,20 +289,34 @@ impl Core {
         }
     }
 
-    /// Marks a page as dirty, reserving a block for it when it has none.
+    /// Marks a page that is about to change as dirty, reserving a block for it when it has none.
     pub fn dirty_page(&mut self, slot: Slot, page: u64, frame: FrameNo, ticket: &mut Option<u64>) -> Res<()> {
+        self.cache.set_checksum(frame, None);
         if !self.cache.is_dirty(frame) {
-            let mapped = matches!(self.map(slot).lookup(page), Mapping::Block { .. });
-            if !mapped {
-                self.reserve(1, ticket)?;
-            }
-            self.cache.set_dirty(frame, true);
-            let tail = self.tail_mut(slot);
-            tail.dirty.insert(page, page + 1);
-            tail.reserved += !mapped as u64;
-            self.running.dirty_files.insert(slot);
-            self.note_change();
+            self.dirty_run(slot, page, frame, 1, ticket)?;
         }
+        Ok(())
+    }
+
+    /// Marks neighbouring clean pages in neighbouring frames as dirty, all of them or none: a part of them might be refused
+    /// for lack of space.
+    fn dirty_run(
+        &mut self,
+        slot: Slot,
+        page: u64,
+        frame: FrameNo,
+        count: u32,
+        ticket: &mut Option<u64>,
+    ) -> Res<()> {
+        let end = page + count as u64;
+        let mapped: u64 = self.map(slot).within(page, end).iter().map(|e| e.count as u64).sum();
+        self.reserve(count as u64 - mapped, ticket)?;
+        (0..count).for_each(|i| self.cache.set_dirty(FrameNo(frame.0 + i), true));
+        let tail = self.tail_mut(slot);
+        tail.dirty.insert(page, end);
+        tail.reserved += count as u64 - mapped;
+        self.running.dirty_files.insert(slot);
+        self.note_change();
         Ok(())
     }
 
@@ -256,10 +330,7 @@ impl Core {
             return Ok(());
         }
         let k = key(slot, 0);
-        let frame = match self.cache.find(k) {
-            Some(f) => f,
-            None => self.cache.insert(k).ok_or_else(|| self.need_frames())?,
-        };
+        let frame = self.cache.insert(k).ok_or_else(|| self.need_frames())?;
         self.cache.arena().copy_in(frame.offset(), &bytes);
         self.cache.arena().zero(frame.offset() + bytes.len() as u64, PAGE - bytes.len());
         self.cache.set_valid(frame);
@@ -324,6 +395,14 @@ impl Core {
         Ok(())
     }
 
+    /// Computes the checksum of a page that was just written as a whole: it is in the processor's cache now, and will not be
+    /// when it goes to the medium.
+    fn sum_page(&mut self, frame: FrameNo) {
+        // SAFETY: the frame is not pinned, so that neither device nor readers use it, and the lock is held.
+        let crc = unsafe { self.cache.arena().with(frame.offset(), PAGE, format::crc32c) };
+        self.cache.set_checksum(frame, Some(crc));
+    }
+
     fn write_pages(
         &mut self,
         slot: Slot,
@@ -348,6 +427,14 @@ impl Core {
             }
             self.make_extents(slot, ticket)?;
         }
+        // What must be read first is read before anything changes, so that no commit comes in the middle of the call.
+        for edge in [start, end].into_iter().filter(|edge| edge % PAGE64 != 0) {
+            let (page, size) = (edge / PAGE64, self.slab.get(slot).size);
+            let whole = start <= page * PAGE64 && end >= size.min((page + 1) * PAGE64);
+            if !whole {
+                self.page_for_change(slot, page)?;
+            }
+        }
         let mut pos = start;
         while pos < end {
             let page = pos / PAGE64;
@@ -368,21 +455,24 @@ impl Core {
                     {
                         run += 1;
                     }
+                    // Of what a nearly full volume has no room for, as much as fits.
+                    run = run.min(self.space.spare(self.keep).max(1));
                     let (first, got) = self
                         .cache
                         .insert_run(key(slot, page), run as usize)
                         .ok_or_else(|| self.need_frames())?;
-                    for i in 0..got as u64 {
-                        let frame = FrameNo(first.0 + i as u32);
-                        if let Err(stop) = self.dirty_page(slot, page + i, frame, ticket) {
-                            (i..got as u64).for_each(|j| self.cache.remove(FrameNo(first.0 + j as u32)));
-                            return Err(stop);
-                        }
+                    if let Err(stop) = self.dirty_run(slot, page, first, got as u32, ticket) {
+                        (0..got as u32).for_each(|i| self.cache.remove(FrameNo(first.0 + i)));
+                        return Err(stop);
+                    }
+                    for i in 0..got as u32 {
+                        let frame = FrameNo(first.0 + i);
                         let n = PAGE64.min(end - pos) as usize;
                         let piece = &from[(pos - start) as usize..][..n];
                         self.cache.arena().copy_in(frame.offset(), piece);
                         self.cache.arena().zero(frame.offset() + n as u64, PAGE - n);
                         self.cache.set_valid(frame);
+                        self.sum_page(frame);
                         *done += n;
                         pos += n as u64;
                     }
@@ -392,8 +482,9 @@ impl Core {
             };
             self.dirty_page(slot, page, frame, ticket)?;
             self.cache.arena().copy_in(frame.offset() + at, piece);
-            if whole && n < PAGE64 {
+            if whole {
                 self.cache.arena().zero(frame.offset() + n, PAGE - n as usize);
+                self.sum_page(frame);
             }
             *done += n as usize;
             pos += n;

@@ -142,7 +142,7 @@ fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &Lo
         close_wanted: false,
         guards: BTreeMap::new(),
         guard_epochs: VecDeque::new(),
-        overwriting: Default::default(),
+        writing: Default::default(),
         logged: Default::default(),
         held: Vec::new(),
         checkpoint: fixed.checkpoint.clone(),

@@ -2,6 +2,7 @@
 
 use crate::core::Core;
 use crate::driver::{Bed, Driver};
+use crate::loans::Loans;
 use fs::cache::Pins;
 use fs::{Interrupt, LockTable};
 use media::{Arena, Media};
@@ -17,6 +18,8 @@ pub(crate) struct Shared {
     pub pins: Pins,
     /// A writer waits for memory that readers have pinned.
     pub starving: Arc<AtomicBool>,
+    /// Frames that readers hold.
+    pub loans: Arc<Loans>,
     pub locks: LockTable,
     /// Where the worker sleeps while it does not drive.
     pub bed: Bed,
@@ -67,7 +70,8 @@ impl Drop for Locked<'_> {
 impl Shared {
     pub fn new(core: Core) -> Arc<Shared> {
         let media = core.media.clone();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new_cyclic(|shared| Shared {
+            loans: Arc::new(Loans::new(core.cache.arena().len(), core.starving.clone(), shared.clone())),
             arena: core.cache.arena().clone(),
             pins: core.cache.pins().clone(),
             starving: core.starving.clone(),

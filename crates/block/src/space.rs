@@ -112,6 +112,11 @@ impl Space {
         self.reserved
     }
 
+    /// Blocks that can be given out at once besides what is promised and the `keep` blocks.
+    pub fn spare(&self, keep: u64) -> u64 {
+        self.free_blocks.saturating_sub(self.reserved + keep)
+    }
+
     fn map_of(&mut self, seg: u32) -> &mut [u64; 8] {
         let index = self.segments[seg as usize].map;
         &mut self.maps[index as usize]

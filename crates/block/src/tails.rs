@@ -333,9 +333,7 @@ impl Core {
             to[bytes.len()..].fill(0);
             to.chunks_exact(BLOCK_SIZE).map(crc32c).collect()
         });
-        for (i, crc) in crcs.into_iter().enumerate() {
-            self.running.covers.insert(run.block.0 + i as u64, crc);
-        }
+        self.running.covers.insert(run.block.0, &crcs);
         let buf = self.scratch.buf_ref(&buffer, 0, buffer.len());
         let buffer = self.ios.share(buffer, 1);
         let epoch = self.epoch_io_begins();

@@ -3,6 +3,7 @@
 use crate::clean;
 use crate::core::{Core, Counters, OpenOptions, Res, Stop};
 use crate::handles::Open;
+use crate::loans::Loans;
 use crate::names::New;
 use crate::pages::CopyOut;
 use crate::shared::Shared;
@@ -168,6 +169,29 @@ impl Volume {
                 shared.lock().wake(crate::core::Wait::Progress);
             }
             Poll::Ready(Ok(n))
+        })
+    }
+
+    fn lend_now(
+        &self,
+        handle: Handle,
+        offset: u64,
+        len: usize,
+        most: usize,
+        mut pages: Pages,
+    ) -> impl Future<Output = Result<Pages>> + Send + '_ {
+        let shared = &self.inner.shared;
+        let mut first = true;
+        poll_fn(move |cx| {
+            let mut core = shared.lock();
+            match core.lend(handle, offset, (len, most), &mut first, &mut pages) {
+                Ok(()) => Poll::Ready(Ok(std::mem::take(&mut pages))),
+                Err(Stop::Error(e)) => Poll::Ready(Err(e)),
+                Err(Stop::Wait(wait)) => {
+                    core.wait(wait, cx.waker());
+                    Poll::Pending
+                }
+            }
         })
     }
 
@@ -383,6 +407,15 @@ impl FileSystem for Volume {
 
     async fn read(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Result<usize> {
         self.read_now(handle, offset, to).await
+    }
+
+    async fn read_pages(&self, handle: Handle, offset: u64, len: usize) -> Result<Pages> {
+        let shared = &self.inner.shared;
+        let most = shared.lock().lendable(handle, offset, len)?;
+        match Loans::lend(&shared.loans, &shared.arena, &shared.pins, offset, most) {
+            Some(pages) => self.lend_now(handle, offset, len, most, pages).await,
+            None => contract::read_copy(self, handle, offset, len).await,
+        }
     }
 
     async fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<usize> {

@@ -95,7 +95,9 @@ impl Core {
         if self.latched.is_some() || self.read_only {
             return None;
         }
-        let age = self.running.since.map(|since| since + self.options.dirty_age_max);
+        // An epoch that is being closed goes on when what it waits for has come.
+        let since = self.running.since.filter(|_| self.running.gate.is_none());
+        let age = since.map(|since| since + self.options.dirty_age_max);
         age.into_iter().chain(self.rest_ends()).min()
     }
 

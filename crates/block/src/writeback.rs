@@ -3,8 +3,9 @@
 //! - A page without a block gets one now (delayed allocation): whole segments for windows of 2 MiB that are mostly
 //!   dirty, else small blocks next to the file's others (UHSFS, section 2.1).
 //! - A page in an unwritten extent goes to its block; nobody could see that block before.
-//! - An overwrite goes in place when nobody asked for order and the block is not guarded; else its content goes into
-//!   the record of the epoch when there is little of it, else to a new block.
+//! - An overwrite of a block that is new in the running epoch goes to that block again.
+//! - Any other overwrite goes in place when nobody asked for order and the block is not guarded; else its content goes
+//!   into the record of the epoch when there is little of it, else to a new block.
 //!
 //! Everything written to a block is covered by a checksum in the record of its epoch.
 
@@ -136,18 +137,27 @@ impl Core {
         if logged {
             return Ok((Target::Record { block }, 1));
         }
-        let in_place = |core: &Core, b: u64| core.may_overwrite(b) && !core.overwriting.contains(&b);
+        let idle = |may: fn(&Core, u64) -> bool| {
+            let free = |b: u64| may(self, b) && self.writing(b).is_none();
+            let n = (block.0..block.0 + max).take_while(|&b| free(b)).count();
+            Run { block, count: n as u32 }
+        };
+        // Once more to a block that is new in this epoch: the same again.
+        let own = idle(Core::is_own);
+        if own.count > 0 {
+            return Ok((Target::Blocks { run: own, new: true }, own.count as u64));
+        }
+        let in_place = idle(Core::may_overwrite);
         if !ordered {
-            if self.overwriting.contains(&block.0) {
+            if self.writing(block.0) == Some(true) {
                 return Ok((Target::Later, 1));
             }
-            if in_place(self, block.0) {
-                let n = (1..max).take_while(|i| in_place(self, block.0 + i)).count() as u32 + 1;
-                return Ok((Target::Blocks { run: Run { block, count: n }, new: false }, n as u64));
+            if in_place.count > 0 {
+                return Ok((Target::Blocks { run: in_place, new: false }, in_place.count as u64));
             }
         }
         // To new blocks, as many as can be had without touching what is reserved for others.
-        let spare = self.space.free_now().saturating_sub(self.space.reserved() + self.keep);
+        let spare = self.space.spare(self.keep);
         let want = max.min(spare) as u32;
         let goal = self.map(slot).goal(page);
         if want > 0
@@ -168,7 +178,7 @@ impl Core {
         if self.running.bytes + self.running.pages.len() * PAGE < self.log.record_max() / 2 {
             return Ok((Target::Record { block }, 1));
         }
-        if in_place(self, block.0) {
+        if in_place.count > 0 {
             return Ok((Target::Blocks { run: Run { block, count: 1 }, new: false }, 1));
         }
         self.hurry_checkpoint();
@@ -221,7 +231,7 @@ impl Core {
     fn put_in_record(&mut self, slot: Slot, page: u64, block: BlockNo) {
         let Some(frame) = self.cache.find(key(slot, page)) else { return };
         self.edit(slot);
-        self.running.uncover(Run { block, count: 1 });
+        self.running.covers.forget(Run { block, count: 1 });
         self.cache.pin(frame);
         self.cache.set_dirty(frame, false);
         self.tail_mut(slot).dirty.remove(page, page + 1);
@@ -261,26 +271,29 @@ impl Core {
             let block = run.block.0 + at as u64;
             // Overwrites in place are covered too: a record must not count when one of them is missing, or the file would
             // show what was done later without it.
-            for (i, &frame) in frames.iter().enumerate() {
+            let mut sums: SmallVec<[u32; 4]> = SmallVec::with_capacity(frames.len());
+            for &frame in &frames {
                 // SAFETY: the frame is pinned, and pinned frames are not changed.
-                let crc = unsafe { arena.with(frame.offset(), PAGE, crc32c) };
-                self.running.covers.insert(block + i as u64, crc);
+                let compute = || unsafe { arena.with(frame.offset(), PAGE, crc32c) };
+                let crc = self.cache.checksum(frame).unwrap_or_else(compute);
+                debug_assert_eq!(crc, compute(), "the page changed after its checksum was computed");
+                sums.push(crc);
             }
+            self.running.covers.insert(block, &sums);
             self.running.bytes += 16;
             if new {
                 self.counters.data_blocks += n as u64;
             } else {
                 self.running.in_place.extend(block..block + n as u64);
-                self.overwriting.extend(block..block + n as u64);
                 self.counters.overwritten_blocks += n as u64;
             }
             let first = page + at as u64;
             self.tail_mut(slot).dirty.remove(first, first + n as u64);
             self.frames_in_flight += n as usize;
             let epoch = self.epoch_io_begins();
-            let in_place = (!new).then_some((block, n));
+            self.writing.insert(block, (n, !new));
             let request = Request::vectored(Op::Write, BlockNo(block).byte(), bufs, 0);
-            self.submit(request, Io { kind: IoKind::WritePages { frames, in_place }, epoch: Some(epoch) });
+            self.submit(request, Io { kind: IoKind::WritePages { frames, block }, epoch: Some(epoch) });
             at += n;
         }
     }

@@ -1,19 +1,13 @@
 //! The one checksum of the format: CRC-32C (Castagnoli), as in iSCSI, ext4 and NVMe.
 
-use crc_fast::{CrcAlgorithm, Digest, checksum};
-
 /// CRC-32C of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+    ::crc32c::crc32c(bytes)
 }
 
 /// CRC-32C of several pieces as if they stood in a row.
 pub fn crc32c_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u32 {
-    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    for part in parts {
-        digest.update(part);
-    }
-    digest.finalize() as u32
+    parts.into_iter().fold(0, ::crc32c::crc32c_append)
 }
 
 /// CRC-32C of a block whose own checksum field (4 bytes at `field`) counts as zero.

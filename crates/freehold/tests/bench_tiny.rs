@@ -44,7 +44,7 @@ fn all_rows_in_a_tiny_size() {
         assert!(row["median"]["freehold"].as_f64().unwrap() > 0.0, "{name}: {row}");
         assert_eq!(row["samples"]["freehold"].as_array().unwrap().len(), 2);
     }
-    for name in ["seq-write", "seq-read", "rand-read"] {
+    for name in ["seq-write", "seq-read", "seq-read-lent", "rand-read"] {
         assert!(row(name).unwrap()["ratio"]["raw"].as_f64().unwrap() > 0.0, "{name}");
     }
     assert_eq!(report["failures"].as_array().unwrap().len(), 0);

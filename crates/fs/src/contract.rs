@@ -12,6 +12,7 @@
 //!   (mode bits forbid) and `NotPermitted` (only the owner or root may).
 //! - Names are 1 to 255 bytes without '/' and NUL, and not "." or "..": else `NameTooLong`, `Invalid`, `Exists`.
 
+use crate::cache::Pages;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::types::*;
@@ -146,6 +147,16 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Reads at `offset` and returns the number of bytes, less than asked only at the end of the file.
     fn read(&self, handle: Handle, offset: u64, to: &mut [u8]) -> impl Future<Output = Result<usize>> + Send;
 
+    /// As [`FileSystem::read`], but lends the memory in which the bytes are instead of copying them, where the engine can.
+    fn read_pages(
+        &self,
+        handle: Handle,
+        offset: u64,
+        len: usize,
+    ) -> impl Future<Output = Result<Pages>> + Send {
+        read_copy(self, handle, offset, len)
+    }
+
     /// Writes at `offset` (at the end, with APPEND) and returns the number of bytes: all, unless an error came after a part
     /// was written (then the part). `TooLarge`.
     fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> impl Future<Output = Result<usize>> + Send;
@@ -247,4 +258,17 @@ pub trait FileSystem: Send + Sync + 'static {
         kind: Option<LockKind>,
         wait: bool,
     ) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// Pages that are a copy: what [`FileSystem::read_pages`] gives where nothing can be lent. `TooLarge` (memory does not suffice).
+pub async fn read_copy<F>(fs: &F, handle: Handle, offset: u64, len: usize) -> Result<Pages>
+where
+    F: FileSystem + ?Sized,
+{
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).map_err(|_| Error::TooLarge)?;
+    bytes.resize(len, 0);
+    let n = fs.read(handle, offset, &mut bytes).await?;
+    bytes.truncate(n);
+    Ok(Pages::owned(bytes))
 }

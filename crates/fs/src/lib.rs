@@ -13,6 +13,7 @@ pub mod perm;
 pub mod types;
 
 pub use block_on::{Idle, Interrupt, block_on, block_on_lending, lent_to};
+pub use cache::Pages;
 pub use client::{Blocking, Client, File, OpenOptions};
 pub use contract::FileSystem;
 pub use cred::Cred;

@@ -12,12 +12,14 @@ use std::cell::Cell;
 use std::path::Path;
 
 /// The rows of this file.
-pub const ROWS: &[&str] = &["seq-write", "seq-read", "rand-read"];
+pub const ROWS: &[&str] = &["seq-write", "seq-read", "seq-read-lent", "rand-read"];
 const CALL: usize = 1 << 20;
 const PAGE: usize = 4096;
 const DEPTH: usize = 32;
 /// Requests of 1 MiB in flight in the raw sequential rows.
 const RAW_DEPTH: usize = 8;
+/// Written and deleted before the sequential rows, so that no subject pays for memory that nobody has touched before.
+const WARM_UP: u64 = 512 << 20;
 const UNIT: &str = "MB/s";
 
 struct Sequential {
@@ -30,6 +32,12 @@ impl Workload for Sequential {
         let mut data = Random(5).bytes(CALL);
         s.mkdir("d")?;
         let name = Name::new("d", b'f');
+        let file = s.open(&name, How::New)?;
+        for offset in offsets(self.bytes.min(WARM_UP)) {
+            s.write_at(&file, &data, offset)?;
+        }
+        s.close(file)?;
+        s.unlink(&name)?;
         let file = s.open(&name, How::New)?;
         s.sync()?;
         let stamp = Stamp::now(s.device());
@@ -71,6 +79,24 @@ fn offsets(bytes: u64) -> impl Iterator<Item = u64> {
 fn random(bytes: u64, n: u32) -> impl Iterator<Item = u64> {
     let mut random = Random(9);
     (0..n).map(move |_| random.draw() % (bytes / PAGE as u64) * PAGE as u64)
+}
+
+/// Sequential reads through the library that lend the memory of the page cache instead of copying it.
+fn seq_read_lent(ours: &Ours, bytes: u64) -> Result<super::sample::Sample> {
+    ours.drop_caches()?;
+    let file = ours.open(&Name::new("d", b'f'), How::Read)?;
+    let expected = Random(5).bytes(CALL);
+    let stamp = Stamp::now(ours.device());
+    for offset in offsets(bytes) {
+        let pages = file.read_pages_at(CALL, offset)?;
+        ensure!(pages.len() == CALL, "read {} of {CALL} bytes at {offset}", pages.len());
+        ensure!(pages.slices().next().map(|s| s[0]) == Some(expected[0]), "read something else at {offset}");
+        stop::check()?;
+    }
+    let mut sample = stamp.rate(bytes, ours.device());
+    sample.value /= 1e6;
+    ours.close_file(file)?;
+    Ok(sample)
 }
 
 /// Random reads through the library: one thread, async calls, the page cache as it is.
@@ -120,7 +146,8 @@ fn raw_rows(bench: &mut Bench, kind: Kind, path: &Path) -> Result<()> {
     raw.run(false, offsets(bytes))?;
     let mut sample = stamp.rate(bytes, None);
     sample.value /= 1e6;
-    log.add("seq-read", UNIT, sample);
+    log.add("seq-read", UNIT, sample.clone());
+    log.add("seq-read-lent", UNIT, sample);
     let mut raw = Raw::open(path, PAGE, DEPTH)?;
     let stamp = Stamp::now(None);
     raw.run(false, random(bytes, reads))?;
@@ -139,6 +166,7 @@ fn ours_rows(bench: &mut Bench, kind: Kind) -> Result<()> {
         }
     };
     workload.run(&ours, &mut Log { results: &mut bench.results, kind, prefix: "" })?;
+    bench.results.add("seq-read-lent", UNIT, kind, seq_read_lent(&ours, scale.sequential)?);
     let sample = rand_read_ours(&ours, scale.sequential, scale.reads)?;
     bench.results.add("rand-read", "reads/s", kind, sample);
     ours.close()?;
@@ -178,6 +206,8 @@ pub fn measure(bench: &mut Bench) -> Result<()> {
     let read = format!("1 MiB calls, all caches dropped; {raw}");
     bench.describe("seq-write", UNIT, goal, &write);
     bench.describe("seq-read", UNIT, goal, &read);
+    let lent = format!("1 MiB calls that lend pages of the cache instead of copying, caches dropped; {raw}");
+    bench.describe("seq-read-lent", UNIT, goal, &lent);
     let note = format!(
         "4 KiB at depth {DEPTH} from one thread, file of {} times the page cache, caches dropped before",
         bench.scale.sequential / bench.scale.cache.unwrap_or(256 << 20).max(1) as u64

@@ -10,7 +10,9 @@
 //! without taking the owner's lock. Tested here and by the engine's property tests.
 
 mod bitmap;
+mod lent;
 pub use bitmap::FreeMap;
+pub use lent::{Lender, Pages};
 
 use hashbrown::HashTable;
 use media::Arena;
@@ -56,9 +58,18 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     key: PageKey,
+    /// Of the content, when `summed`.
+    checksum: u32,
+    summed: bool,
     state: State,
     valid: bool,
     referenced: bool,
+}
+
+impl Frame {
+    fn new(key: PageKey, state: State) -> Frame {
+        Frame { key, checksum: 0, summed: false, state, valid: false, referenced: false }
+    }
 }
 
 /// The frames' pin counts, shared with readers that drop pins outside of the owner's lock.
@@ -107,8 +118,7 @@ impl PageCache {
     /// A cache of all whole frames in `arena`.
     pub fn new(arena: Arc<Arena>) -> PageCache {
         let n = arena.len() / PAGE;
-        let empty =
-            Frame { key: PageKey { file: 0, page: 0 }, state: State::Free, valid: false, referenced: false };
+        let empty = Frame::new(PageKey { file: 0, page: 0 }, State::Free);
         PageCache {
             frames: vec![empty; n],
             pins: Pins((0..n).map(|_| AtomicU32::new(0)).collect()),
@@ -183,6 +193,17 @@ impl PageCache {
     pub fn is_dirty(&self, frame: FrameNo) -> bool {
         self.frames[frame.0 as usize].state == State::Dirty
     }
+    /// A checksum of the content that its owner computed while the content was at hand.
+    pub fn checksum(&self, frame: FrameNo) -> Option<u32> {
+        let f = &self.frames[frame.0 as usize];
+        f.summed.then_some(f.checksum)
+    }
+    /// Remembers a checksum of the content; `None` when the content is about to change.
+    pub fn set_checksum(&mut self, frame: FrameNo, checksum: Option<u32>) {
+        let f = &mut self.frames[frame.0 as usize];
+        f.summed = checksum.is_some();
+        f.checksum = checksum.unwrap_or(0);
+    }
     /// The page that the frame holds.
     pub fn key(&self, frame: FrameNo) -> PageKey {
         self.frames[frame.0 as usize].key
@@ -223,7 +244,7 @@ impl PageCache {
             let f = first + i as u32;
             let key = PageKey { page: key.page + i as u64, ..key };
             debug_assert!(self.find(key).is_none(), "page is already cached");
-            self.frames[f as usize] = Frame { key, state: State::Clean, valid: false, referenced: false };
+            self.frames[f as usize] = Frame::new(key, State::Clean);
             self.enter(f);
         }
         Some((FrameNo(first), n))

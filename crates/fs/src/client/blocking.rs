@@ -2,6 +2,7 @@
 //! [`FileSystem::block_on`], which costs a few nanoseconds and no allocation. Errors are those of the async calls.
 
 use super::{Client, Entry, File, OpenOptions, ReadDir, SeekTo};
+use crate::cache::Pages;
 use crate::contract::FileSystem;
 use crate::error::Result;
 use crate::types::*;
@@ -163,6 +164,7 @@ impl<F: FileSystem> BlockingFile<F> {
         fn chown(uid: Option<u32>, gid: Option<u32>) -> Attr;
         fn utimens(atime: Option<SetTime>, mtime: Option<SetTime>) -> Attr;
         fn fallocate(what: Fallocate, offset: u64, len: u64) -> ();
+        fn read_pages_at(len: usize, offset: u64) -> Pages;
         fn fsync() -> ();
         fn fdatasync() -> ();
         fn fbarrier() -> ();

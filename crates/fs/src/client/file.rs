@@ -1,6 +1,7 @@
 //! An open file.
 
 use super::Shared;
+use crate::cache::Pages;
 use crate::contract::FileSystem;
 use crate::error::{Error, Result};
 use crate::types::*;
@@ -97,6 +98,17 @@ impl<F: FileSystem> File<F> {
         offset: u64,
     ) -> impl Future<Output = Result<usize>> + Send + use<'a, F> {
         self.fs().read(self.handle, offset, to)
+    }
+
+    /// As [`File::read_at`] for up to `len` bytes, without a copy: the memory of the page cache is lent, and what it holds does
+    /// not change until it is given back. An engine lends a part of its cache at a time and copies what goes beyond.
+    #[inline]
+    pub fn read_pages_at(
+        &self,
+        len: usize,
+        offset: u64,
+    ) -> impl Future<Output = Result<Pages>> + Send + use<'_, F> {
+        self.fs().read_pages(self.handle, offset, len)
     }
 
     /// Writes at an offset (with APPEND: at the end). Returns the number of bytes: all, unless an error came after a part.
