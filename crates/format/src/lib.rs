@@ -17,6 +17,7 @@ pub mod layout;
 pub mod limits;
 pub mod log;
 pub mod segtable;
+pub mod shared;
 pub mod superblock;
 pub mod xattr;
 

@@ -76,6 +76,8 @@ pub enum Error {
     Corrupt(#[from] FormatError),
     #[error("not a Freehold volume: {0}")]
     NotAVolume(String),
+    #[error("{message}")]
+    Remote { errno: i32, message: String },
 }
 
 impl Error {
@@ -118,6 +120,43 @@ impl Error {
             },
             Error::Corrupt(_) => EUCLEAN,
             Error::NotAVolume(_) => EINVAL,
+            Error::Remote { errno, .. } => *errno,
+        }
+    }
+
+    /// The error that another process reported: the variant with this errno where there is only one, else [`Error::Remote`]
+    /// with what that process said.
+    pub fn from_errno(errno: i32, message: String) -> Error {
+        const PLAIN: [Error; 24] = [
+            Error::NotFound,
+            Error::Exists,
+            Error::NotDirectory,
+            Error::IsDirectory,
+            Error::NotEmpty,
+            Error::AccessDenied,
+            Error::NotPermitted,
+            Error::NameTooLong,
+            Error::SymlinkLoop,
+            Error::TooLarge,
+            Error::NoSpace,
+            Error::BadHandle,
+            Error::Stale,
+            Error::TooManyLinks,
+            Error::ReadOnly,
+            Error::NoAttribute,
+            Error::AttributeTooLarge,
+            Error::BufferTooSmall,
+            Error::WouldBlock,
+            Error::Deadlock,
+            Error::NoSuchOffset,
+            Error::Interrupted,
+            Error::CrossDevice,
+            Error::TooManyOpen,
+        ];
+        match PLAIN.into_iter().find(|e| e.errno() == errno) {
+            Some(e) => e,
+            None if errno == libc::ESHUTDOWN => Error::Closed,
+            None => Error::Remote { errno, message },
         }
     }
 }

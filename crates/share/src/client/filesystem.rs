@@ -1,0 +1,334 @@
+//! The contract over a session: each call becomes a message.
+
+use super::call::Answer;
+use super::{Remote, waiting};
+use crate::wire::{self, GARBLED, Op, request};
+use format::shared::{AttrImage, DATA_MAX};
+use fs::*;
+use zerocopy::FromBytes;
+
+impl Answer<'_> {
+    fn attr(&self) -> Result<Attr> {
+        let mut bytes = [0; size_of::<AttrImage>()];
+        if self.copy_to(&mut bytes) != bytes.len() {
+            return Err(GARBLED);
+        }
+        wire::attr(&AttrImage::read_from_bytes(&bytes).map_err(|_| GARBLED)?)
+    }
+}
+
+fn kind_number(kind: Option<LockKind>) -> u32 {
+    match kind {
+        Some(LockKind::Shared) => 0,
+        Some(LockKind::Exclusive) => 1,
+        None => 2,
+    }
+}
+
+/// A name or target, of which not more is sent than is too long anyway: the engine says so when it comes to it.
+fn cut(name: &[u8]) -> &[u8] {
+    &name[..name.len().min(format::limits::PATH_MAX + 1)]
+}
+
+impl FileSystem for Remote {
+    fn block_on<T: Future>(&self, future: T) -> T::Output {
+        waiting::block_on(self, future)
+    }
+
+    async fn lookup(&self, _cred: &Cred, parent: Ino, name: &[u8]) -> Result<Attr> {
+        self.call_with(request(Op::Lookup, parent.0), cut(name), b"").await?.attr()
+    }
+
+    async fn walk(&self, _cred: &Cred, base: Ino, path: &[u8]) -> Result<Attr> {
+        if path.len() > format::limits::PATH_MAX {
+            return Err(Error::NameTooLong);
+        }
+        self.call_with(request(Op::Walk, base.0), path, b"").await?.attr()
+    }
+
+    async fn getattr(&self, ino: Ino, handle: Option<Handle>) -> Result<Attr> {
+        let mut r = request(Op::Getattr, ino.0);
+        if let Some(handle) = handle {
+            (r.flags, r.other) = (1.into(), handle.0.into());
+        }
+        self.call(r).await?.attr()
+    }
+
+    async fn setattr(&self, _cred: &Cred, ino: Ino, set: SetAttr) -> Result<Attr> {
+        self.call_with(request(Op::Setattr, ino.0), b"", &wire::set_attr(&set)).await?.attr()
+    }
+
+    async fn access(&self, _cred: &Cred, ino: Ino, mask: Access) -> Result<()> {
+        let r = format::shared::Request { flags: mask.bits().into(), ..request(Op::Access, ino.0) };
+        self.call(r).await.map(drop)
+    }
+
+    async fn readlink(&self, _cred: &Cred, ino: Ino) -> Result<Vec<u8>> {
+        Ok(self.call(request(Op::Readlink, ino.0)).await?.bytes())
+    }
+
+    async fn mknod(&self, _cred: &Cred, parent: Ino, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
+        let mut r = request(Op::Mknod, parent.0);
+        (r.mode, r.extra) = (mode.into(), rdev.into());
+        self.call_with(r, cut(name), b"").await?.attr()
+    }
+
+    async fn mkdir(&self, _cred: &Cred, parent: Ino, name: &[u8], perm: u16) -> Result<Attr> {
+        let mut r = request(Op::Mkdir, parent.0);
+        r.mode = (perm as u32).into();
+        self.call_with(r, cut(name), b"").await?.attr()
+    }
+
+    async fn symlink(&self, _cred: &Cred, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
+        self.call_with(request(Op::Symlink, parent.0), cut(name), cut(target)).await?.attr()
+    }
+
+    async fn link(&self, _cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
+        let mut r = request(Op::Link, ino.0);
+        r.other = parent.0.into();
+        self.call_with(r, cut(name), b"").await?.attr()
+    }
+
+    async fn unlink(&self, _cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
+        self.call_with(request(Op::Unlink, parent.0), cut(name), b"").await.map(drop)
+    }
+
+    async fn rmdir(&self, _cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
+        self.call_with(request(Op::Rmdir, parent.0), cut(name), b"").await.map(drop)
+    }
+
+    async fn rename(
+        &self,
+        _cred: &Cred,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let mut r = request(Op::Rename, parent.0);
+        (r.other, r.flags) = (new_parent.0.into(), flags.bits().into());
+        self.call_with(r, cut(name), cut(new_name)).await.map(drop)
+    }
+
+    async fn open(&self, _cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle> {
+        let mut r = request(Op::Open, ino.0);
+        r.flags = flags.bits().into();
+        Ok(Handle(self.call(r).await?.value))
+    }
+
+    async fn create(
+        &self,
+        _cred: &Cred,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)> {
+        let mut r = request(Op::Create, parent.0);
+        (r.mode, r.flags) = ((perm as u32).into(), flags.bits().into());
+        let answer = self.call_with(r, cut(name), b"").await?;
+        Ok((answer.attr()?, Handle(answer.value)))
+    }
+
+    async fn tmpfile(
+        &self,
+        _cred: &Cred,
+        parent: Ino,
+        perm: u16,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)> {
+        let mut r = request(Op::Tmpfile, parent.0);
+        (r.mode, r.flags) = ((perm as u32).into(), flags.bits().into());
+        let answer = self.call(r).await?;
+        Ok((answer.attr()?, Handle(answer.value)))
+    }
+
+    async fn read(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Result<usize> {
+        let mut done = 0;
+        loop {
+            let want = (to.len() - done).min(DATA_MAX);
+            let mut r = request(Op::Read, handle.0);
+            (r.offset, r.len) = (offset.saturating_add(done as u64).into(), (want as u64).into());
+            let answer = match self.call(r).await {
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => return Ok(done),
+                Ok(answer) => answer,
+            };
+            let n = answer.copy_to(&mut to[done..][..want]);
+            done += n;
+            if n < want || done == to.len() {
+                return Ok(done);
+            }
+        }
+    }
+
+    async fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<usize> {
+        let mut done = 0;
+        loop {
+            let part = &from[done..][..(from.len() - done).min(DATA_MAX)];
+            let mut r = request(Op::Write, handle.0);
+            r.offset = offset.saturating_add(done as u64).into();
+            match self.call_with(r, b"", part).await {
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => return Ok(done),
+                Ok(answer) => {
+                    let n = (answer.value as usize).min(part.len());
+                    done += n;
+                    if n < part.len() || done == from.len() {
+                        return Ok(done);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn flush(&self, handle: Handle, owner: LockOwner) -> Result<()> {
+        let mut r = request(Op::Flush, handle.0);
+        r.extra = owner.0.into();
+        self.call(r).await.map(drop)
+    }
+
+    async fn release(&self, handle: Handle) -> Result<()> {
+        self.call(request(Op::Release, handle.0)).await.map(drop)
+    }
+
+    async fn fsync(&self, handle: Handle, datasync: bool) -> Result<()> {
+        let mut r = request(Op::Fsync, handle.0);
+        r.flags = (datasync as u32).into();
+        self.call(r).await.map(drop)
+    }
+
+    async fn barrier(&self, handle: Handle, datasync: bool) -> Result<()> {
+        let mut r = request(Op::Barrier, handle.0);
+        r.flags = (datasync as u32).into();
+        self.call(r).await.map(drop)
+    }
+
+    async fn sync(&self) -> Result<()> {
+        self.call(request(Op::Sync, 0)).await.map(drop)
+    }
+
+    async fn opendir(&self, _cred: &Cred, ino: Ino) -> Result<Handle> {
+        Ok(Handle(self.call(request(Op::Opendir, ino.0)).await?.value))
+    }
+
+    async fn readdir(
+        &self,
+        handle: Handle,
+        mut offset: u64,
+        sink: &mut (dyn FnMut(DirEntry<'_>) -> bool + Send),
+    ) -> Result<()> {
+        loop {
+            let mut r = request(Op::Readdir, handle.0);
+            r.offset = offset.into();
+            let bytes = self.call(r).await?.bytes();
+            match wire::entries(&bytes, sink)? {
+                Some(next) => offset = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    async fn statfs(&self) -> Result<StatFs> {
+        wire::read_statfs(&self.call(request(Op::Statfs, 0)).await?.bytes())
+    }
+
+    async fn getxattr(&self, _cred: &Cred, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(self.call_with(request(Op::Getxattr, ino.0), cut(name), b"").await?.bytes())
+    }
+
+    async fn listxattr(&self, _cred: &Cred, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        Ok(wire::read_names(&self.call(request(Op::Listxattr, ino.0)).await?.bytes()))
+    }
+
+    async fn setxattr(
+        &self,
+        _cred: &Cred,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        if value.len() > DATA_MAX {
+            // Too long for every engine; whatever else is wrong is not looked at.
+            return Err(Error::AttributeTooLarge);
+        }
+        let mut r = request(Op::Setxattr, ino.0);
+        r.flags = flags.bits().into();
+        self.call_with(r, cut(name), value).await.map(drop)
+    }
+
+    async fn removexattr(&self, _cred: &Cred, ino: Ino, name: &[u8]) -> Result<()> {
+        self.call_with(request(Op::Removexattr, ino.0), cut(name), b"").await.map(drop)
+    }
+
+    async fn fallocate(&self, handle: Handle, what: Fallocate, offset: u64, len: u64) -> Result<()> {
+        let mut r = request(Op::Fallocate, handle.0);
+        let mode: u32 = match what {
+            Fallocate::Allocate { keep_size } => keep_size as u32,
+            Fallocate::PunchHole => 2,
+            Fallocate::ZeroRange { keep_size } => 3 + keep_size as u32,
+        };
+        (r.mode, r.offset, r.len) = (mode.into(), offset.into(), len.into());
+        self.call(r).await.map(drop)
+    }
+
+    async fn seek(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64> {
+        let mut r = request(Op::Seek, handle.0);
+        (r.offset, r.mode) = (offset.into(), ((what == Seek::Hole) as u32).into());
+        Ok(self.call(r).await?.value)
+    }
+
+    async fn copy_range(
+        &self,
+        from: Handle,
+        from_offset: u64,
+        to: Handle,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let mut r = request(Op::CopyRange, from.0);
+        (r.other, r.offset) = (to.0.into(), from_offset.into());
+        (r.extra, r.len) = (to_offset.into(), len.into());
+        Ok(self.call(r).await?.value)
+    }
+
+    async fn getlk(&self, handle: Handle, owner: LockOwner, lock: RecordLock) -> Result<Option<RecordLock>> {
+        let mut r = request(Op::Getlk, handle.0);
+        (r.extra, r.offset, r.len) = (owner.0.into(), lock.start.into(), lock.end.into());
+        (r.mode, r.more) = (kind_number(Some(lock.kind)).into(), (lock.pid as u64).into());
+        let answer = self.call(r).await?;
+        if answer.len() == 0 {
+            return Ok(None);
+        }
+        let bytes: [u8; 32] = answer.bytes().try_into().map_err(|_| GARBLED)?;
+        let n = |i: usize| u64::from_le_bytes(std::array::from_fn(|b| bytes[8 * i + b]));
+        let kind = if n(2) == 1 { LockKind::Exclusive } else { LockKind::Shared };
+        Ok(Some(RecordLock { start: n(0), end: n(1), kind, pid: n(3) as u32 }))
+    }
+
+    async fn setlk(
+        &self,
+        handle: Handle,
+        owner: LockOwner,
+        lock: std::result::Result<RecordLock, (u64, u64)>,
+        wait: bool,
+    ) -> Result<()> {
+        let mut r = request(Op::Setlk, handle.0);
+        let (start, end, kind, pid) = match lock {
+            Ok(lock) => (lock.start, lock.end, Some(lock.kind), lock.pid),
+            Err((start, end)) => (start, end, None, 0),
+        };
+        (r.extra, r.offset, r.len) = (owner.0.into(), start.into(), end.into());
+        (r.mode, r.more) = (kind_number(kind).into(), (pid as u64).into());
+        r.flags = (wait as u32).into();
+        self.call(r).await.map(drop)
+    }
+
+    async fn flock(&self, handle: Handle, kind: Option<LockKind>, wait: bool) -> Result<()> {
+        let mut r = request(Op::Flock, handle.0);
+        (r.mode, r.flags) = (kind_number(kind).into(), (wait as u32).into());
+        self.call(r).await.map(drop)
+    }
+}

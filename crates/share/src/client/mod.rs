@@ -1,0 +1,172 @@
+//! The client's side: a file system ([`Remote`]) whose calls a manager runs.
+//!
+//! Each call takes a free slot of the session for as long as it lasts. A thread that runs calls with [`Remote::block_on`] looks at
+//! its slot and then sleeps on it; for other executors a helper thread, started when it is first needed, wakes the futures.
+//!
+//! When the manager is gone every call fails with [`Error::Closed`].
+
+mod call;
+mod filesystem;
+mod waiting;
+
+use crate::region::Region;
+use crate::spin::Patience;
+use crate::{memory, socket};
+use format::shared::{Hello, MAGIC, SESSION_BYTES, SLOTS, VERSION, Welcome};
+use fs::Error;
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Waker;
+use waiting::Helper;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// A file system in another process. Clones share the session.
+///
+/// The manager takes the credentials of calls from the kernel, as they were when the session began: those that are passed
+/// to the calls count for nothing.
+#[derive(Clone, Debug)]
+pub struct Remote {
+    session: Arc<Session>,
+}
+
+#[derive(Debug)]
+struct Session {
+    region: Region,
+    socket: OwnedFd,
+    /// Wakes the manager when it sleeps.
+    event: OwnedFd,
+    number: u64,
+    patience: Patience,
+    slots: Mutex<Slots>,
+    /// The manager is gone.
+    dead: AtomicBool,
+    helper: Helper,
+}
+
+/// Which slots are in use.
+#[derive(Debug, Default)]
+struct Slots {
+    taken: u64,
+    /// Of them those whose call was given up: free again when the manager has answered.
+    abandoned: u64,
+    waiting: Vec<Waker>,
+}
+
+impl Remote {
+    /// Begins a session with the manager that listens at `path`.
+    pub fn connect(path: impl AsRef<Path>) -> io::Result<Remote> {
+        Remote::connect_with(path, Patience::default())
+    }
+
+    /// As [`Remote::connect`], with a patience of its own.
+    pub fn connect_with(path: impl AsRef<Path>, patience: Patience) -> io::Result<Remote> {
+        let socket = socket::connect(path.as_ref())?;
+        let hello = Hello { magic: MAGIC.into(), version: VERSION.into(), ..Hello::new_zeroed() };
+        socket::send(&socket, hello.as_bytes(), &[])?;
+        let mut bytes = [0; size_of::<Welcome>()];
+        let (n, fds) = socket::receive(&socket, &mut bytes)?;
+        let refused = |why| io::Error::new(io::ErrorKind::InvalidData, why);
+        let welcome =
+            Welcome::read_from_bytes(&bytes[..n]).map_err(|_| refused("no manager answers there"))?;
+        match welcome.errno.get() {
+            0 => {}
+            errno => return Err(io::Error::from_raw_os_error(errno)),
+        }
+        if welcome.magic.get() != MAGIC || welcome.version.get() != VERSION {
+            return Err(refused("the manager speaks another language"));
+        }
+        let [memory, event] =
+            <[OwnedFd; 2]>::try_from(fds).map_err(|_| refused("the manager gave no memory"))?;
+        memory::check_sealed(&memory, SESSION_BYTES)?;
+        let session = Session {
+            region: Region::map(&memory)?,
+            socket,
+            event,
+            number: welcome.session.get(),
+            patience,
+            slots: Mutex::default(),
+            dead: AtomicBool::new(false),
+            helper: Helper::default(),
+        };
+        Ok(Remote { session: Arc::new(session) })
+    }
+
+    /// The manager's number of this session.
+    pub fn session(&self) -> u64 {
+        self.session.number
+    }
+
+    /// A message to the manager and back that does nothing else.
+    pub async fn ping(&self) -> fs::Result<()> {
+        self.call(crate::wire::request(crate::wire::Op::Ping, 0)).await.map(drop)
+    }
+}
+
+impl Session {
+    /// A free slot; without one, `waker` is woken when that may have changed.
+    fn take_slot(&self, waker: &Waker) -> Option<usize> {
+        let mut slots = self.slots.lock();
+        if slots.taken == u64::MAX >> (64 - SLOTS) && slots.abandoned != 0 {
+            for slot in 0..SLOTS {
+                let bit = 1 << slot;
+                let answered =
+                    || self.region.state(slot).load(Ordering::Acquire) == format::shared::state::DONE;
+                if slots.abandoned & bit != 0 && answered() {
+                    slots.abandoned &= !bit;
+                    slots.taken &= !bit;
+                }
+            }
+        }
+        let slot = (!slots.taken).trailing_zeros() as usize;
+        if slot >= SLOTS {
+            slots.waiting.push(waker.clone());
+            return None;
+        }
+        slots.taken |= 1 << slot;
+        Some(slot)
+    }
+
+    fn give_slot(&self, slot: usize) {
+        let mut slots = self.slots.lock();
+        slots.taken &= !(1 << slot);
+        let waiting = std::mem::take(&mut slots.waiting);
+        drop(slots);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// The call in this slot is no longer wanted.
+    fn abandon_slot(&self, slot: usize) {
+        self.slots.lock().abandoned |= 1 << slot;
+        self.region.cancel().fetch_or(1 << slot, Ordering::SeqCst);
+        self.ring();
+    }
+
+    /// Wakes the manager if it sleeps.
+    fn ring(&self) {
+        if self.region.asleep().load(Ordering::SeqCst) != 0 {
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    /// Asks the kernel whether the manager is still there. The socket says nothing else: a manager does not speak first.
+    fn check_alive(&self) -> bool {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
+        let polled = rustix::event::poll(&mut fds, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }));
+        if polled.is_ok() && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
+            self.dead.store(true, Ordering::Release);
+        }
+        !self.is_dead()
+    }
+}
+
+/// What calls fail with when the manager is gone.
+const GONE: Error = Error::Closed;

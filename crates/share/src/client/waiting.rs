@@ -1,0 +1,175 @@
+//! Waiting for answers: on the calling thread, or with a helper thread for executors that know nothing of slots.
+
+use super::{Remote, Session};
+use format::shared::{SLOTS, state};
+use parking_lot::Mutex;
+use rustix::thread::futex;
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+/// How long a sleeper waits before it looks whether the manager is still there.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A thread that runs a future. The word is a futex: 0 until somebody wakes the future.
+struct Parker {
+    woken: AtomicU32,
+}
+
+impl Wake for Parker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.woken.swap(1, Ordering::AcqRel) == 0 {
+            let _ = futex::wake(&self.woken, futex::Flags::PRIVATE, 1);
+        }
+    }
+}
+
+thread_local! {
+    static PARKER: (Arc<Parker>, Waker) = {
+        let parker = Arc::new(Parker { woken: AtomicU32::new(0) });
+        (parker.clone(), Waker::from(parker))
+    };
+    /// Slots that the future polled now waits for; `None` when this thread is not in `block_on`.
+    static AWAITED: RefCell<Option<Vec<(usize, usize)>>> = const { RefCell::new(None) };
+}
+
+/// Notes that the future on this thread waits for a slot. False when somebody else must wake it.
+pub(super) fn awaits(session: &Session, slot: usize) -> bool {
+    AWAITED.with_borrow_mut(|awaited| match awaited {
+        Some(list) => {
+            list.push((std::ptr::from_ref(session).addr(), slot));
+            true
+        }
+        None => false,
+    })
+}
+
+/// Runs a future of calls of this session to its end.
+pub(super) fn block_on<T: Future>(remote: &Remote, future: T) -> T::Output {
+    /// Calls may nest: what the outer one waited for is put back.
+    struct Restore(Option<Vec<(usize, usize)>>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            let before = self.0.take();
+            AWAITED.with_borrow_mut(|awaited| *awaited = before);
+        }
+    }
+    let session = &*remote.session;
+    let own = std::ptr::from_ref(session).addr();
+    let mut future = pin!(future);
+    PARKER.with(|(parker, waker)| {
+        let outer = AWAITED.with_borrow_mut(|awaited| awaited.replace(Vec::new()));
+        let nested = outer.is_some();
+        let _restore = Restore(outer);
+        let mut cx = Context::from_waker(waker);
+        loop {
+            AWAITED.with_borrow_mut(|awaited| awaited.get_or_insert_default().clear());
+            if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
+                if nested {
+                    // This call may have used up a wake-up that was meant for the one around it.
+                    parker.woken.store(1, Ordering::Release);
+                }
+                return out;
+            }
+            let slots: Vec<usize> = AWAITED.with_borrow(|awaited| {
+                let list = awaited.as_deref().unwrap_or_default();
+                list.iter().filter(|(s, _)| *s == own).map(|(_, slot)| *slot).collect()
+            });
+            let foreign = AWAITED.with_borrow(|a| a.as_ref().is_some_and(|a| a.len() > slots.len()));
+            sleep(session, &slots, &parker.woken, foreign);
+            parker.woken.store(0, Ordering::Release);
+        }
+    })
+}
+
+/// Waits until one of the slots is answered, the future is woken, or it is time to look at other things.
+fn sleep(session: &Session, slots: &[usize], woken: &AtomicU32, foreign: bool) {
+    let done = |slot: &usize| session.region.state(*slot).load(Ordering::Acquire) == state::DONE;
+    let ready = || slots.iter().any(done) || woken.load(Ordering::Acquire) != 0;
+    if !slots.is_empty() && session.patience.wait(ready) {
+        return;
+    }
+    // Slots of other sessions are looked at again and again: a program with several managers in one future is rare.
+    let time = if foreign || slots.len() > 1 { Duration::from_micros(200) } else { LOOK };
+    let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: time.as_nanos() as i64 };
+    let slept = match slots {
+        [slot] => {
+            let word = session.region.state(*slot);
+            let posted =
+                word.compare_exchange(state::POSTED, state::SLEEPING, Ordering::AcqRel, Ordering::Acquire);
+            if matches!(posted, Err(s) if s != state::SLEEPING) || woken.load(Ordering::Acquire) != 0 {
+                return;
+            }
+            futex::wait(word, futex::Flags::empty(), state::SLEEPING, Some(&time))
+        }
+        _ => futex::wait(woken, futex::Flags::PRIVATE, 0, Some(&time)),
+    };
+    if slept == Err(rustix::io::Errno::TIMEDOUT) {
+        session.check_alive();
+    }
+}
+
+/// Wakes futures of other executors.
+#[derive(Debug)]
+pub(super) struct Helper {
+    wakers: Mutex<[Option<Waker>; SLOTS]>,
+    started: AtomicBool,
+}
+
+impl Default for Helper {
+    fn default() -> Self {
+        Helper { wakers: Mutex::new([const { None }; SLOTS]), started: AtomicBool::new(false) }
+    }
+}
+
+/// How often the helper looks at its slots.
+const TICK: Duration = Duration::from_micros(100);
+
+/// Has the helper wake the future when the slot is answered.
+pub(super) fn register(session: &Arc<Session>, slot: usize, waker: &Waker) {
+    session.helper.wakers.lock()[slot] = Some(waker.clone());
+    if !session.helper.started.swap(true, Ordering::AcqRel) {
+        let weak = Arc::downgrade(session);
+        let spawned = std::thread::Builder::new().name("freehold-wake".into()).spawn(move || help(&weak));
+        if spawned.is_err() {
+            // Without a thread somebody must look: the future itself, again and again.
+            session.helper.started.store(false, Ordering::Release);
+            waker.wake_by_ref();
+        }
+    }
+}
+
+fn help(session: &Weak<Session>) {
+    let mut idle = 0u32;
+    while let Some(session) = session.upgrade() {
+        let alive = !idle.is_multiple_of(1000) || session.check_alive();
+        let mut wakers = session.helper.wakers.lock();
+        let mut any = false;
+        let mut woken = Vec::new();
+        for (slot, waker) in wakers.iter_mut().enumerate() {
+            if waker.is_some() {
+                any = true;
+                if !alive || session.region.state(slot).load(Ordering::Acquire) == state::DONE {
+                    woken.extend(waker.take());
+                }
+            }
+        }
+        if !any && idle > 10_000 {
+            // A second without work: whoever needs it next starts another.
+            session.helper.started.store(false, Ordering::Release);
+            return;
+        }
+        drop(wakers);
+        idle = if any { 1 } else { idle + 1 };
+        woken.into_iter().for_each(Waker::wake);
+        drop(session);
+        std::thread::sleep(TICK);
+    }
+}

@@ -1,0 +1,122 @@
+//! Memory that two processes map. The other side may change any byte at any time, so nothing here gives out references to
+//! plain memory: bytes are copied, words are atomic.
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// A shared mapping.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping has no thread affinity, and all access goes through copies and atomics.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// Memory of `len` bytes that nobody can shrink or grow any more: whoever maps it never gets SIGBUS.
+pub(crate) fn sealed(name: &CStr, len: usize) -> io::Result<OwnedFd> {
+    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&fd, len as u64)?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(fd)
+}
+
+/// Fails unless `fd` has at least `len` bytes, now and for ever.
+pub(crate) fn check_sealed(fd: impl AsFd, len: usize) -> io::Result<()> {
+    let seals = rustix::fs::fcntl_get_seals(&fd)?;
+    if !seals.contains(SealFlags::SHRINK) || rustix::fs::fstat(&fd)?.st_size < len as i64 {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "memory of the other side is not sealed"));
+    }
+    Ok(())
+}
+
+impl Mapping {
+    /// Maps the first `len` bytes of `fd` for reading and writing. The descriptor may be closed afterwards.
+    pub fn new(fd: impl AsFd, len: usize) -> io::Result<Mapping> {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0)? };
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Mapping { base, len })
+    }
+
+    fn at(&self, offset: usize, len: usize) -> *mut u8 {
+        assert!(offset <= self.len && len <= self.len - offset, "range outside of the mapping");
+        // SAFETY: the range was just checked to lie within the mapping.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+
+    /// The word at `offset`, a multiple of 4.
+    pub fn word(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4));
+        // SAFETY: in the mapping and aligned, which begins at a page; all sides use this word atomically or copy it.
+        unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
+    }
+
+    /// The long word at `offset`, a multiple of 8.
+    pub fn long(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8));
+        // SAFETY: as in `word`.
+        unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
+    }
+
+    /// Copies `from` to `offset`.
+    pub fn copy_in(&self, offset: usize, from: &[u8]) {
+        let to = self.at(offset, from.len());
+        // SAFETY: the range was checked; `from` is another object, as no reference to the mapping's bytes exists.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
+    }
+
+    /// Copies bytes at `offset` to `to`.
+    pub fn copy_out(&self, offset: usize, to: &mut [u8]) {
+        let from = self.at(offset, to.len());
+        // SAFETY: as in `copy_in`. When the other side writes meanwhile the copy is a mixture, which is checked afterwards
+        // like anything else that comes from there.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and no reference into it outlives it.
+        unsafe {
+            let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.len);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn two_mappings_of_one_memory() {
+        let fd = sealed(c"test", 8192).unwrap();
+        check_sealed(&fd, 8192).unwrap();
+        assert!(check_sealed(&fd, 8193).is_err());
+        assert!(rustix::fs::ftruncate(&fd, 0).is_err(), "sealed");
+        let (a, b) = (Mapping::new(&fd, 8192).unwrap(), Mapping::new(&fd, 8192).unwrap());
+        a.copy_in(100, b"hello");
+        let mut back = [0; 5];
+        b.copy_out(100, &mut back);
+        assert_eq!(&back, b"hello");
+        a.word(4096).store(7, Ordering::Release);
+        assert_eq!(b.long(4096).load(Ordering::Acquire), 7);
+    }
+
+    #[test]
+    #[should_panic(expected = "outside")]
+    fn beyond_the_end() {
+        let fd = sealed(c"test", 4096).unwrap();
+        Mapping::new(fd, 4096).unwrap().copy_in(4090, &[0; 7]);
+    }
+}

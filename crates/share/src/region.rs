@@ -1,0 +1,94 @@
+//! A session's memory as both sides see it: slots, their words, their messages. Layout: `format::shared`.
+
+use crate::memory::Mapping;
+use format::shared::*;
+use rustix::thread::futex;
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Index of a slot, below [`SLOTS`].
+pub(crate) type SlotNo = usize;
+
+#[derive(Debug)]
+pub(crate) struct Region(Mapping);
+
+impl Region {
+    pub fn map(fd: impl AsFd) -> io::Result<Region> {
+        Mapping::new(fd, SESSION_BYTES).map(Region)
+    }
+
+    /// Manager: fills in the header of new memory.
+    pub fn initialise(&self) {
+        self.0.copy_in(offset_of!(SessionHeader, magic), &MAGIC.to_le_bytes());
+        self.0.copy_in(offset_of!(SessionHeader, version), &VERSION.to_le_bytes());
+        self.0.copy_in(offset_of!(SessionHeader, slots), &(SLOTS as u32).to_le_bytes());
+    }
+
+    pub fn doorbell(&self) -> &AtomicU64 {
+        self.0.long(offset_of!(SessionHeader, doorbell))
+    }
+    pub fn cancel(&self) -> &AtomicU64 {
+        self.0.long(offset_of!(SessionHeader, cancel))
+    }
+    pub fn asleep(&self) -> &AtomicU32 {
+        self.0.word(offset_of!(SessionHeader, asleep))
+    }
+    pub fn pulse(&self) -> &AtomicU32 {
+        self.0.word(offset_of!(SessionHeader, pulse))
+    }
+
+    fn slot_at(slot: SlotNo) -> usize {
+        assert!(slot < SLOTS);
+        size_of::<SessionHeader>() + slot * size_of::<SlotHeader>()
+    }
+    fn payload_at(slot: SlotNo) -> usize {
+        assert!(slot < SLOTS);
+        PAYLOAD_AT + slot * PAYLOAD_MAX
+    }
+
+    /// The word of a slot: see `format::shared::state`.
+    pub fn state(&self, slot: SlotNo) -> &AtomicU32 {
+        self.0.word(Self::slot_at(slot) + offset_of!(SlotHeader, state))
+    }
+
+    /// Puts a request or an answer into a slot.
+    pub fn put(&self, slot: SlotNo, message: &impl MessageBytes) {
+        self.0.copy_in(Self::slot_at(slot) + offset_of!(SlotHeader, message), message.as_bytes());
+    }
+    /// A copy of the request or answer in a slot.
+    pub fn get<M: MessageBytes>(&self, slot: SlotNo) -> M {
+        let mut bytes = [0; size_of::<Request>()];
+        self.0.copy_out(Self::slot_at(slot) + offset_of!(SlotHeader, message), &mut bytes);
+        M::read_from_bytes(&bytes).expect("both messages have this size")
+    }
+    /// Copies bytes to the payload of a slot, from `at` on.
+    pub fn put_payload(&self, slot: SlotNo, at: usize, from: &[u8]) {
+        assert!(at + from.len() <= PAYLOAD_MAX);
+        self.0.copy_in(Self::payload_at(slot) + at, from);
+    }
+    /// Copies the payload of a slot, from `at` on.
+    pub fn get_payload(&self, slot: SlotNo, at: usize, to: &mut [u8]) {
+        assert!(at + to.len() <= PAYLOAD_MAX);
+        self.0.copy_out(Self::payload_at(slot) + at, to);
+    }
+
+    /// Manager: says that the answer is there. Wakes the client if it sleeps.
+    pub fn answered(&self, slot: SlotNo) {
+        let word = self.state(slot);
+        if word.swap(state::DONE, Ordering::AcqRel) == state::SLEEPING {
+            let _ = futex::wake(word, futex::Flags::empty(), u32::MAX >> 1);
+        }
+    }
+}
+
+/// [`Request`] and [`Reply`]: what a slot carries.
+pub(crate) trait MessageBytes:
+    FromBytes + IntoBytes + zerocopy::Immutable + zerocopy::KnownLayout
+{
+}
+impl MessageBytes for Request {}
+impl MessageBytes for Reply {}
+const _: () = assert!(size_of::<Request>() == 64 && size_of::<Reply>() == 64);

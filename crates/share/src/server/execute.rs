@@ -1,0 +1,224 @@
+//! Running one call: the request is taken apart and checked, the file system is asked, the answer is written.
+
+use super::session::Client;
+use crate::region::SlotNo;
+use crate::wire::{self, GARBLED, Op};
+use format::shared::{DATA_MAX, PAYLOAD_MAX, Reply, Request};
+use fs::{
+    Access, Attr, Error, Fallocate, FileSystem, Handle, Ino, LockKind, OpenFlags, RecordLock, RenameFlags,
+    Result, Seek, XattrFlags,
+};
+use smallvec::SmallVec;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// The payload of an answer while it is written, straight into shared memory.
+struct Out<'a> {
+    client: &'a Client,
+    slot: SlotNo,
+    len: usize,
+}
+
+impl Out<'_> {
+    fn push(&mut self, bytes: &[u8]) -> Result<()> {
+        if bytes.len() > PAYLOAD_MAX - self.len {
+            return Err(Error::BufferTooSmall);
+        }
+        self.client.region.put_payload(self.slot, self.len, bytes);
+        self.len += bytes.len();
+        Ok(())
+    }
+
+    fn attr(&mut self, attr: &Attr) -> Result<()> {
+        self.push(wire::attr_image(attr).as_bytes())
+    }
+}
+
+/// Runs the call in a slot and answers it.
+pub(crate) async fn execute<F: FileSystem>(fs: &F, client: &Client, slot: SlotNo) {
+    let request: Request = client.region.get(slot);
+    let mut out = Out { client, slot, len: 0 };
+    let reply = match run(fs, &request, &mut out).await {
+        Ok(value) => Reply { value: value.into(), len: (out.len as u32).into(), ..Reply::new_zeroed() },
+        Err(e) => {
+            let (reply, text) = wire::failure(&e);
+            client.region.put_payload(slot, 0, &text);
+            reply
+        }
+    };
+    client.region.put(slot, &reply);
+    client.region.answered(slot);
+}
+
+/// The payload of a request, copied: the client may change its memory at any time.
+struct Payload {
+    bytes: SmallVec<[u8; 256]>,
+    first: usize,
+}
+
+impl Payload {
+    fn take(client: &Client, slot: SlotNo, request: &Request) -> Result<Payload> {
+        let (first, second) = (request.first.get() as usize, request.second.get() as usize);
+        if second > DATA_MAX || first + second > PAYLOAD_MAX {
+            return Err(GARBLED);
+        }
+        let mut bytes = SmallVec::new();
+        bytes.resize(first + second, 0);
+        client.region.get_payload(slot, 0, &mut bytes);
+        Ok(Payload { bytes, first })
+    }
+    fn first(&self) -> &[u8] {
+        &self.bytes[..self.first]
+    }
+    fn second(&self) -> &[u8] {
+        &self.bytes[self.first..]
+    }
+}
+
+fn flags<B: bitflags::Flags<Bits = u32>>(request: &Request) -> Result<B> {
+    B::from_bits(request.flags.get()).ok_or(Error::Invalid("unknown flags"))
+}
+
+fn perm(request: &Request) -> u16 {
+    (request.mode.get() & 0o7777) as u16
+}
+
+fn kind(request: &Request) -> Result<Option<LockKind>> {
+    match request.mode.get() {
+        0 => Ok(Some(LockKind::Shared)),
+        1 => Ok(Some(LockKind::Exclusive)),
+        2 => Ok(None),
+        _ => Err(GARBLED),
+    }
+}
+
+async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u64> {
+    let op = Op::from_u16(r.op.get()).ok_or(Error::NotSupported("unknown call"))?;
+    let client = out.client;
+    let cred = &client.cred;
+    let (ino, object) = (Ino(r.object.get()), r.object.get());
+    let (offset, len) = (r.offset.get(), r.len.get());
+    let p = Payload::take(client, out.slot, r)?;
+    let opened = |handle: Handle| {
+        client.opened(handle);
+        handle.0
+    };
+    match op {
+        Op::Ping => {}
+        Op::Lookup => out.attr(&fs.lookup(cred, ino, p.first()).await?)?,
+        Op::Walk => out.attr(&fs.walk(cred, ino, p.first()).await?)?,
+        Op::Getattr => {
+            let handle = match r.flags.get() {
+                0 => None,
+                1 => Some(client.handle(r.other.get())?),
+                _ => return Err(GARBLED),
+            };
+            out.attr(&fs.getattr(ino, handle).await?)?
+        }
+        Op::Setattr => {
+            let set = wire::read_set_attr(p.second())?;
+            if let Some(handle) = set.handle {
+                client.handle(handle.0)?;
+            }
+            out.attr(&fs.setattr(cred, ino, set).await?)?
+        }
+        Op::Access => fs.access(cred, ino, flags::<Access>(r)?).await?,
+        Op::Readlink => out.push(&fs.readlink(cred, ino).await?)?,
+        Op::Mknod => {
+            out.attr(&fs.mknod(cred, ino, p.first(), r.mode.get(), r.extra.get()).await?)?;
+        }
+        Op::Mkdir => out.attr(&fs.mkdir(cred, ino, p.first(), perm(r)).await?)?,
+        Op::Symlink => out.attr(&fs.symlink(cred, ino, p.first(), p.second()).await?)?,
+        Op::Link => out.attr(&fs.link(cred, ino, Ino(r.other.get()), p.first()).await?)?,
+        Op::Unlink => fs.unlink(cred, ino, p.first()).await?,
+        Op::Rmdir => fs.rmdir(cred, ino, p.first()).await?,
+        Op::Rename => {
+            let to = Ino(r.other.get());
+            fs.rename(cred, ino, p.first(), to, p.second(), flags::<RenameFlags>(r)?).await?;
+        }
+        Op::Open => {
+            client.may_open()?;
+            return Ok(opened(fs.open(cred, ino, flags::<OpenFlags>(r)?).await?));
+        }
+        Op::Create | Op::Tmpfile => {
+            client.may_open()?;
+            let flags = flags::<OpenFlags>(r)?;
+            let (attr, handle) = match op {
+                Op::Create => fs.create(cred, ino, p.first(), perm(r), flags).await?,
+                _ => fs.tmpfile(cred, ino, perm(r), flags).await?,
+            };
+            let handle = opened(handle);
+            out.attr(&attr)?;
+            return Ok(handle);
+        }
+        Op::Read => {
+            let len = len.min(DATA_MAX as u64) as usize;
+            let pages = fs.read_pages(client.handle(object)?, offset, len).await?;
+            for slice in pages.slices() {
+                out.push(slice)?;
+            }
+        }
+        Op::Write => return Ok(fs.write(client.handle(object)?, offset, p.second()).await? as u64),
+        Op::Flush => fs.flush(client.handle(object)?, client.owner(r.extra.get())).await?,
+        Op::Release => fs.release(client.closes(object)?).await?,
+        Op::Fsync => fs.fsync(client.handle(object)?, r.flags.get() & 1 != 0).await?,
+        Op::Barrier => fs.barrier(client.handle(object)?, r.flags.get() & 1 != 0).await?,
+        Op::Sync => fs.sync().await?,
+        Op::Opendir => {
+            client.may_open()?;
+            return Ok(opened(fs.opendir(cred, ino).await?));
+        }
+        Op::Readdir => {
+            let mut entries = Vec::new();
+            let handle = client.handle(object)?;
+            fs.readdir(handle, offset, &mut |e| wire::push_entry(&mut entries, &e, DATA_MAX)).await?;
+            out.push(&entries)?;
+        }
+        Op::Statfs => out.push(&wire::statfs(&fs.statfs().await?))?,
+        Op::Getxattr => out.push(&fs.getxattr(cred, ino, p.first()).await?)?,
+        Op::Listxattr => out.push(&wire::names(&fs.listxattr(cred, ino).await?))?,
+        Op::Setxattr => {
+            fs.setxattr(cred, ino, p.first(), p.second(), flags::<XattrFlags>(r)?).await?;
+        }
+        Op::Removexattr => fs.removexattr(cred, ino, p.first()).await?,
+        Op::Fallocate => {
+            let what = match r.mode.get() {
+                0 => Fallocate::Allocate { keep_size: false },
+                1 => Fallocate::Allocate { keep_size: true },
+                2 => Fallocate::PunchHole,
+                3 => Fallocate::ZeroRange { keep_size: false },
+                4 => Fallocate::ZeroRange { keep_size: true },
+                _ => return Err(GARBLED),
+            };
+            fs.fallocate(client.handle(object)?, what, offset, len).await?;
+        }
+        Op::Seek => {
+            let what = if r.mode.get() == 1 { Seek::Hole } else { Seek::Data };
+            return fs.seek(client.handle(object)?, offset, what).await;
+        }
+        Op::CopyRange => {
+            let (from, to) = (client.handle(object)?, client.handle(r.other.get())?);
+            return fs.copy_range(from, offset, to, r.extra.get(), len).await;
+        }
+        Op::Getlk => {
+            let Some(kind) = kind(r)? else { return Err(GARBLED) };
+            let lock = RecordLock { start: offset, end: len, kind, pid: r.more.get() as u32 };
+            let found = fs.getlk(client.handle(object)?, client.owner(r.extra.get()), lock).await?;
+            if let Some(found) = found {
+                let kind = (found.kind == LockKind::Exclusive) as u64;
+                let all = [found.start, found.end, kind, found.pid as u64];
+                out.push(all.map(u64::to_le_bytes).as_flattened())?;
+            }
+        }
+        Op::Setlk => {
+            let handle = client.handle(object)?;
+            let lock = match kind(r)? {
+                Some(kind) => Ok(RecordLock { start: offset, end: len, kind, pid: r.more.get() as u32 }),
+                None => Err((offset, len)),
+            };
+            let owner = client.locks(r.extra.get())?;
+            fs.setlk(handle, owner, lock, r.flags.get() & 1 != 0).await?;
+        }
+        Op::Flock => fs.flock(client.handle(object)?, kind(r)?, r.flags.get() & 1 != 0).await?,
+    }
+    Ok(0)
+}

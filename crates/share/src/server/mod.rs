@@ -1,0 +1,102 @@
+//! The manager's side: one thread that takes requests of all sessions out of their memory and runs them.
+//!
+//! A request becomes a future of the file system that is polled here; most end at once, the others when whoever they wait for
+//! wakes them. When nothing happens the thread first looks for a while (`spin::Patience`), then tells the clients that it sleeps and does so.
+//!
+//! Nothing a client does can hold up the thread: it never waits for a client, copies what it reads from shared memory before it looks
+//! at it, and forgets a client whose process or connection ends, with everything that it held.
+
+mod execute;
+mod poller;
+mod session;
+mod tasks;
+
+use crate::spin::Patience;
+use fs::FileSystem;
+use parking_lot::Mutex;
+use poller::Poller;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tasks::Bell;
+
+/// How a server works.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Sessions at a time; further clients are refused (`EMFILE`).
+    pub sessions_max: usize,
+    /// Open handles of one session (`ENFILE`).
+    pub handles_max: usize,
+    /// How long the thread looks for work before it sleeps.
+    pub patience: Patience,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { sessions_max: 4096, handles_max: 1 << 16, patience: Patience::default() }
+    }
+}
+
+/// What a server did and has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Sessions now.
+    pub sessions: u64,
+    /// Calls answered.
+    pub calls: u64,
+    /// Handles open in sessions now.
+    pub handles: u64,
+    /// Times the thread slept.
+    pub sleeps: u64,
+}
+
+/// Serves a file system to other processes until it is stopped or dropped.
+#[derive(Debug)]
+pub struct Server {
+    bell: Arc<Bell>,
+    counters: Arc<Mutex<Counters>>,
+    path: PathBuf,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens at `path` and starts the thread. Fails when another manager serves there (`AddrInUse`).
+    pub fn start<F: FileSystem>(fs: Arc<F>, path: &Path, options: Options) -> io::Result<Server> {
+        let listener = crate::socket::listen(path)?;
+        let bell = Arc::new(Bell::new()?);
+        let counters = Arc::<Mutex<Counters>>::default();
+        let poller = Poller::new(fs, listener, bell.clone(), counters.clone(), options)?;
+        let thread = std::thread::Builder::new().name("freehold-share".into()).spawn(move || poller.run())?;
+        Ok(Server { bell, counters, path: path.into(), thread: Some(thread) })
+    }
+
+    /// What it did and has; a little behind the truth while it is busy.
+    pub fn counters(&self) -> Counters {
+        *self.counters.lock()
+    }
+
+    /// Where clients connect.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Ends all sessions: calls under way are given up, handles and locks released.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.bell.stop();
+            let _ = thread.join();
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,411 @@
+//! The thread of a server: looks for requests, polls what waits, sleeps.
+
+use super::execute::execute;
+use super::session::{CLEAN_UP, Client, Connection, Session};
+use super::tasks::{Bell, TaskId, TaskWaker};
+use super::{Counters, Options};
+use crate::region::Region;
+use crate::{memory, socket};
+use format::shared::{Hello, MAGIC, SESSION_BYTES, SLOTS, VERSION, Welcome};
+use fs::FileSystem;
+use parking_lot::Mutex;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// What an event of epoll is about; the connection's number stands above these bits.
+const LISTENER: u64 = 0;
+const BELL: u64 = 1;
+const SOCKET: u64 = 2;
+const DOORBELL: u64 = 3;
+const PROCESS: u64 = 4;
+const KINDS: u32 = 3;
+
+/// Rounds between two looks at the sockets while there is work all the time.
+const ROUNDS: u64 = 256;
+/// Rounds after which a session that does nothing is no longer looked at.
+const QUIET: u64 = 4096;
+
+pub(super) struct Poller<F> {
+    fs: Arc<F>,
+    listener: OwnedFd,
+    epoll: OwnedFd,
+    bell: Arc<Bell>,
+    published: Arc<Mutex<Counters>>,
+    counters: Counters,
+    options: Options,
+    connections: HashMap<u64, Connection>,
+    /// Sessions whose doorbells are looked at.
+    active: Vec<u64>,
+    next: u64,
+    round: u64,
+    ready: Vec<TaskId>,
+}
+
+impl<F: FileSystem> Poller<F> {
+    pub fn new(
+        fs: Arc<F>,
+        listener: OwnedFd,
+        bell: Arc<Bell>,
+        published: Arc<Mutex<Counters>>,
+        options: Options,
+    ) -> io::Result<Poller<F>> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        epoll::add(&epoll, &bell.event, EventData::new_u64(BELL), EventFlags::IN)?;
+        Ok(Poller {
+            fs,
+            listener,
+            epoll,
+            bell,
+            published,
+            counters: Counters::default(),
+            options,
+            connections: HashMap::new(),
+            active: Vec::new(),
+            next: 1,
+            round: 0,
+            ready: Vec::new(),
+        })
+    }
+
+    pub fn run(mut self) {
+        while !self.bell.stopping() {
+            self.round += 1;
+            let worked = self.poll_ready() | self.take_requests();
+            if self.round.is_multiple_of(ROUNDS) {
+                self.events(Some(0));
+                self.retire();
+                self.publish();
+            }
+            if !worked {
+                self.rest();
+            }
+        }
+        self.end_all();
+    }
+
+    /// Polls the tasks that were woken.
+    fn poll_ready(&mut self) -> bool {
+        let mut ready = std::mem::take(&mut self.ready);
+        self.bell.take(&mut ready);
+        let worked = !ready.is_empty();
+        for (id, slot) in ready.drain(..) {
+            self.poll_task(id, slot);
+        }
+        self.ready = ready;
+        worked
+    }
+
+    fn poll_task(&mut self, id: u64, slot: usize) {
+        let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
+        let Some(session) = session else { return };
+        let Some(task) = &mut session.tasks[slot] else { return };
+        let waker = session.wakers[slot].get_or_insert_with(|| {
+            Waker::from(Arc::new(TaskWaker { task: (id, slot), bell: self.bell.clone() }))
+        });
+        if let Poll::Ready(()) = task.as_mut().poll(&mut Context::from_waker(waker)) {
+            session.tasks[slot] = None;
+            self.counters.calls += 1;
+            if slot == CLEAN_UP {
+                self.connections.remove(&id);
+            }
+        }
+    }
+
+    /// Takes new requests out of the sessions' memory and starts them.
+    fn take_requests(&mut self) -> bool {
+        let mut worked = false;
+        for i in 0..self.active.len() {
+            let id = self.active[i];
+            let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
+            let Some(session) = session.filter(|s| !s.ending) else { continue };
+            let region = &session.client.region;
+            if region.doorbell().load(Ordering::Relaxed) == 0 && region.cancel().load(Ordering::Relaxed) == 0
+            {
+                continue;
+            }
+            session.last = self.round;
+            worked = true;
+            let mut posted = region.doorbell().swap(0, Ordering::SeqCst);
+            let mut cancelled = region.cancel().swap(0, Ordering::SeqCst);
+            let mut started = 0u64;
+            while posted != 0 {
+                let slot = posted.trailing_zeros() as usize;
+                posted &= posted - 1;
+                // A slot whose call is under way takes no other; whoever rings for it anyway is not answered twice.
+                if slot < SLOTS && session.tasks[slot].is_none() {
+                    let (fs, client) = (self.fs.clone(), session.client.clone());
+                    session.tasks[slot] = Some(Box::pin(async move { execute(&*fs, &client, slot).await }));
+                    started |= 1 << slot;
+                }
+            }
+            while started != 0 {
+                let slot = started.trailing_zeros() as usize;
+                started &= started - 1;
+                self.poll_task(id, slot);
+            }
+            while cancelled != 0 {
+                let slot = cancelled.trailing_zeros() as usize;
+                cancelled &= cancelled - 1;
+                self.give_up(id, slot);
+            }
+        }
+        worked
+    }
+
+    /// Drops a call that its client no longer wants. It took effect or did not.
+    fn give_up(&mut self, id: u64, slot: usize) {
+        let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
+        if let Some(session) = session
+            && slot < SLOTS
+            && session.tasks[slot].take().is_some()
+        {
+            session.client.interrupted(slot);
+        }
+    }
+
+    /// Nothing to do: looks for a while, then sleeps until something happens.
+    fn rest(&mut self) {
+        let sessions = self.active.iter().filter_map(|id| self.connections.get(id)?.session.as_ref());
+        let regions: Vec<&Region> = sessions.map(|s| &s.client.region).collect();
+        let rung = || {
+            let any = |r: &&Region| {
+                r.doorbell().load(Ordering::SeqCst) != 0 || r.cancel().load(Ordering::SeqCst) != 0
+            };
+            self.bell.any() || regions.iter().any(any)
+        };
+        let patience = self.options.patience;
+        if !regions.is_empty() && patience.wait(rung) {
+            return;
+        }
+        regions.iter().for_each(|r| r.asleep().store(1, Ordering::SeqCst));
+        self.bell.set_asleep(true);
+        let busy = rung();
+        if !busy {
+            self.publish();
+        }
+        self.counters.sleeps += !busy as u64;
+        self.events(if busy { Some(0) } else { None });
+        self.bell.set_asleep(false);
+        // Who is looked at need not ring; who rang is looked at from now on.
+        for id in &self.active {
+            if let Some(session) = self.connections.get(id).and_then(|c| c.session.as_ref()) {
+                session.client.region.asleep().store(0, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Takes in what epoll has, waiting for it at most so many milliseconds.
+    fn events(&mut self, milliseconds: Option<i64>) {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
+        let timeout = milliseconds
+            .map(|ms| rustix::event::Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 });
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => {
+                tracing::error!("epoll_wait: {e}");
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+        }
+        for event in events {
+            let data = event.data.u64();
+            let (id, kind) = (data >> KINDS, data & ((1 << KINDS) - 1));
+            match kind {
+                LISTENER => self.accept(),
+                BELL => drain(&self.bell.event),
+                SOCKET => self.heard(id),
+                PROCESS => self.end(id),
+                _ => self.rung(id),
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        loop {
+            let socket = match socket::accept(&self.listener) {
+                Ok(Some(socket)) => socket,
+                Ok(None) => return,
+                Err(e) => {
+                    // Out of descriptors: clients wait in the queue of the socket.
+                    tracing::error!("accepting a client: {e}");
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                    return;
+                }
+            };
+            if let Err(e) = self.welcome_socket(socket) {
+                tracing::warn!("a client was refused: {e}");
+            }
+        }
+    }
+
+    fn welcome_socket(&mut self, socket: OwnedFd) -> io::Result<()> {
+        let refuse = |errno: i32| {
+            let no = Welcome { errno: errno.into(), ..welcome(0) };
+            let _ = socket::send(&socket, no.as_bytes(), &[]);
+        };
+        if self.connections.len() >= self.options.sessions_max {
+            refuse(libc::EMFILE);
+            return Err(io::Error::other(format!("{} sessions already", self.connections.len())));
+        }
+        let (pid, cred) = socket::peer(&socket)?;
+        let id = self.next;
+        self.next += 1;
+        let add = |fd: &OwnedFd, kind: u64| {
+            epoll::add(&self.epoll, fd, EventData::new_u64(id << KINDS | kind), EventFlags::IN)
+        };
+        add(&socket, SOCKET)?;
+        // A process of another PID namespace has no number here: then the socket alone tells.
+        let process = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        if let Some(process) = &process {
+            add(process, PROCESS)?;
+        }
+        self.connections.insert(id, Connection { socket, process, pid, cred, session: None });
+        Ok(())
+    }
+
+    /// Something came over a socket: the first message, or the end.
+    fn heard(&mut self, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let mut bytes = [0; size_of::<Hello>() + 1];
+        let got = socket::receive(&connection.socket, &mut bytes);
+        if got.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock) {
+            return;
+        }
+        let hello = match got {
+            Ok((n, _)) if connection.session.is_none() => Hello::read_from_bytes(&bytes[..n]).ok(),
+            _ => None,
+        };
+        let Some(hello) = hello.filter(|h| h.magic.get() == MAGIC) else { return self.end(id) };
+        if hello.version.get() != VERSION {
+            let no = Welcome { errno: libc::EPROTONOSUPPORT.into(), ..welcome(0) };
+            let _ = socket::send(&connection.socket, no.as_bytes(), &[]);
+            return self.end(id);
+        }
+        if let Err(e) = self.begin(id) {
+            tracing::warn!("a session could not begin: {e}");
+            self.end(id);
+        }
+    }
+
+    /// Gives a client its memory.
+    fn begin(&mut self, id: u64) -> io::Result<()> {
+        let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
+        let fd = memory::sealed(c"freehold session", SESSION_BYTES)?;
+        let region = Region::map(&fd)?;
+        region.initialise();
+        region.asleep().store(1, Ordering::SeqCst);
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&self.epoll, &event, EventData::new_u64(id << KINDS | DOORBELL), EventFlags::IN)?;
+        socket::send(&connection.socket, welcome(id).as_bytes(), &[fd.as_fd(), event.as_fd()])?;
+        let client = Client::new(id, region, connection.cred.clone(), self.options.handles_max);
+        connection.session = Some(Session {
+            client: Arc::new(client),
+            tasks: std::array::from_fn(|_| None),
+            wakers: vec![None; SLOTS + 1],
+            active: false,
+            last: self.round,
+            ending: false,
+            event,
+        });
+        tracing::debug!(pid = connection.pid, session = id, "a session begins");
+        Ok(())
+    }
+
+    /// A client that was not looked at has something.
+    fn rung(&mut self, id: u64) {
+        let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
+        let Some(session) = session else { return };
+        drain(&session.event);
+        session.last = self.round;
+        if !std::mem::replace(&mut session.active, true) {
+            session.client.region.asleep().store(0, Ordering::SeqCst);
+            self.active.push(id);
+        }
+    }
+
+    /// Looks no longer at sessions that have done nothing for long.
+    fn retire(&mut self) {
+        let (connections, round) = (&mut self.connections, self.round);
+        self.active.retain(|id| {
+            let Some(session) = connections.get_mut(id).and_then(|c| c.session.as_mut()) else {
+                return false;
+            };
+            if session.last + QUIET > round {
+                session.client.region.pulse().fetch_add(1, Ordering::Relaxed);
+                return true;
+            }
+            let region = &session.client.region;
+            region.asleep().store(1, Ordering::SeqCst);
+            let quiet = region.doorbell().load(Ordering::SeqCst) == 0;
+            if !quiet {
+                region.asleep().store(0, Ordering::SeqCst);
+            }
+            session.active = !quiet;
+            !quiet
+        });
+    }
+
+    /// A client is gone: its calls are given up, and what it held is given back.
+    fn end(&mut self, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let _ = epoll::delete(&self.epoll, &connection.socket);
+        if let Some(process) = &connection.process {
+            let _ = epoll::delete(&self.epoll, process);
+        }
+        let Some(session) = &mut connection.session else {
+            self.connections.remove(&id);
+            return;
+        };
+        if std::mem::replace(&mut session.ending, true) {
+            return;
+        }
+        tracing::debug!(pid = connection.pid, session = id, "a session ends");
+        let _ = epoll::delete(&self.epoll, &session.event);
+        session.tasks.iter_mut().for_each(|task| *task = None);
+        let (fs, client) = (self.fs.clone(), session.client.clone());
+        session.tasks[CLEAN_UP] = Some(Box::pin(async move { client.clean_up(&*fs).await }));
+        self.active.retain(|&a| a != id);
+        self.poll_task(id, CLEAN_UP);
+    }
+
+    fn end_all(&mut self) {
+        let all: Vec<u64> = self.connections.keys().copied().collect();
+        all.into_iter().for_each(|id| self.end(id));
+        let begun = std::time::Instant::now();
+        while !self.connections.is_empty() && begun.elapsed().as_secs() < 10 {
+            if !self.poll_ready() {
+                std::thread::sleep(std::time::Duration::from_micros(200));
+            }
+        }
+        self.publish();
+    }
+
+    fn publish(&mut self) {
+        let sessions = self.connections.values().filter_map(|c| c.session.as_ref());
+        self.counters.sessions = 0;
+        self.counters.handles = 0;
+        for session in sessions {
+            self.counters.sessions += 1;
+            self.counters.handles += session.client.handles() as u64;
+        }
+        *self.published.lock() = self.counters;
+    }
+}
+
+fn welcome(session: u64) -> Welcome {
+    Welcome { magic: MAGIC.into(), version: VERSION.into(), session: session.into(), ..Welcome::new_zeroed() }
+}
+
+/// Empties an eventfd.
+fn drain(event: &OwnedFd) {
+    let mut count = [0; 8];
+    let _ = rustix::io::read(event, &mut count);
+}

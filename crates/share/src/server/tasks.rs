@@ -1,0 +1,85 @@
+//! Futures that wait, and how they are woken.
+
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Wake;
+
+/// Wakes the thread of a server from any other thread.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    /// Tasks to be polled again.
+    ready: Mutex<Vec<TaskId>>,
+    any: AtomicBool,
+    asleep: AtomicBool,
+    stopping: AtomicBool,
+    pub event: OwnedFd,
+}
+
+/// Session and slot; what has neither any more is nobody's.
+pub(crate) type TaskId = (u64, usize);
+
+impl Bell {
+    pub fn new() -> io::Result<Bell> {
+        Ok(Bell {
+            ready: Mutex::default(),
+            any: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    fn ring(&self) {
+        if self.asleep.load(Ordering::SeqCst) {
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Ends the thread.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.ring();
+    }
+    pub fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    fn push(&self, task: TaskId) {
+        self.ready.lock().push(task);
+        self.any.store(true, Ordering::SeqCst);
+        self.ring();
+    }
+    /// Whether there is something to be polled, or to stop.
+    pub fn any(&self) -> bool {
+        self.any.load(Ordering::SeqCst) || self.stopping()
+    }
+    /// Takes what is to be polled.
+    pub fn take(&self, to: &mut Vec<TaskId>) {
+        if self.any.swap(false, Ordering::SeqCst) {
+            to.append(&mut self.ready.lock());
+        }
+    }
+    /// Says whether the thread sleeps, or is about to. As both sides write first and then read, one of them sees the other.
+    pub fn set_asleep(&self, asleep: bool) {
+        self.asleep.store(asleep, Ordering::SeqCst);
+    }
+}
+
+/// Has one task polled again.
+pub(crate) struct TaskWaker {
+    pub task: TaskId,
+    pub bell: Arc<Bell>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.bell.push(self.task);
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.bell.push(self.task);
+    }
+}

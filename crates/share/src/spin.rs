@@ -1,0 +1,47 @@
+//! Waiting for the other side: looking again and again is fast and burns a processor, sleeping is the reverse.
+//!
+//! One policy for both sides. It looks for a short time without letting go of the processor, which is enough when the other side is
+//! running; then it offers the processor to others between looks, which is what the other side needs when there are
+//! more busy processes than processors; then it says that it should sleep.
+
+use std::time::{Duration, Instant};
+
+/// How long a side looks before it sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Looks without giving the processor away.
+    pub looks: u32,
+    /// Time with looks between which the processor is offered to others.
+    pub yields: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        // One processor cannot run the other side while this one looks.
+        let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
+        Patience { looks: if alone { 0 } else { 2000 }, yields: Duration::from_micros(50) }
+    }
+}
+
+impl Patience {
+    /// Looks until `ready` says yes; false when it is time to sleep.
+    pub fn wait(&self, mut ready: impl FnMut() -> bool) -> bool {
+        for _ in 0..self.looks {
+            if ready() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        let mut start = None;
+        loop {
+            if ready() {
+                return true;
+            }
+            let since = *start.get_or_insert_with(Instant::now);
+            if since.elapsed() >= self.yields {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! How calls and their results are written into requests and answers. What is read here may come from the other side of a trust
+//! boundary: everything is checked.
+
+use format::shared::{AttrImage, EntryHeader, Reply, Request};
+use fs::{Attr, DirEntry, Error, FileType, Ino, Result, SetAttr, SetTime, StatFs, Time};
+use std::mem::offset_of;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+macro_rules! ops {
+    ($( $(#[doc = $doc:literal])* $name:ident = $value:literal, )*) => {
+        /// Operations: the calls of `fs::FileSystem`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u16)]
+        pub enum Op { $( $(#[doc = $doc])* $name = $value, )* }
+        impl Op {
+            /// All of them.
+            #[cfg(test)]
+            pub const ALL: &[Op] = &[$( Op::$name ),*];
+            /// The operation with this number.
+            pub fn from_u16(n: u16) -> Option<Op> {
+                match n { $( $value => Some(Op::$name), )* _ => None }
+            }
+        }
+    };
+}
+
+ops! {
+    /// Nothing, at once.
+    Ping = 1,
+    /// object: directory; first: name.
+    Lookup = 2,
+    /// object: directory; first: path.
+    Walk = 3,
+    /// object: inode; other: handle, with flag 1.
+    Getattr = 4,
+    /// object: inode; second: `SetAttr` as [`set_attr`] writes it.
+    Setattr = 5,
+    /// object: inode; flags: mask.
+    Access = 6,
+    /// object: inode.
+    Readlink = 7,
+    /// object: directory; first: name; mode; extra: device.
+    Mknod = 8,
+    /// object: directory; first: name; mode.
+    Mkdir = 9,
+    /// object: directory; first: name; second: target.
+    Symlink = 10,
+    /// object: inode; other: directory; first: name.
+    Link = 11,
+    /// object: directory; first: name.
+    Unlink = 12,
+    /// object: directory; first: name.
+    Rmdir = 13,
+    /// object: directory; first: name; other: new directory; second: new name; flags.
+    Rename = 14,
+    /// object: inode; flags. Value: handle.
+    Open = 15,
+    /// object: directory; first: name; mode; flags. Value: handle.
+    Create = 16,
+    /// object: directory; mode; flags. Value: handle.
+    Tmpfile = 17,
+    /// object: handle; offset; len.
+    Read = 18,
+    /// object: handle; offset; second: data. Value: bytes.
+    Write = 19,
+    /// object: handle; extra: owner.
+    Flush = 20,
+    /// object: handle.
+    Release = 21,
+    /// object: handle; flags 1: data only.
+    Fsync = 22,
+    /// object: handle; flags 1: data only.
+    Barrier = 23,
+    Sync = 24,
+    /// object: directory. Value: handle.
+    Opendir = 25,
+    /// object: handle; offset.
+    Readdir = 26,
+    Statfs = 27,
+    /// object: inode; first: name.
+    Getxattr = 28,
+    /// object: inode.
+    Listxattr = 29,
+    /// object: inode; first: name; second: value; flags.
+    Setxattr = 30,
+    /// object: inode; first: name.
+    Removexattr = 31,
+    /// object: handle; mode: what; offset; len.
+    Fallocate = 32,
+    /// object: handle; offset; mode 1: hole. Value: offset.
+    Seek = 33,
+    /// object, other: handles; offset, extra: offsets; len. Value: bytes.
+    CopyRange = 34,
+    /// object: handle; extra: owner; offset, len: first and last byte; mode: kind; more: process.
+    Getlk = 35,
+    /// As `Getlk`; mode 2: release; flags 1: wait.
+    Setlk = 36,
+    /// object: handle; mode: kind, 2: release; flags 1: wait.
+    Flock = 37,
+}
+
+/// A request without operands.
+pub fn request(op: Op, object: u64) -> Request {
+    Request { op: (op as u16).into(), object: object.into(), ..Request::new_zeroed() }
+}
+
+/// Attributes for the wire.
+pub fn attr_image(a: &Attr) -> AttrImage {
+    AttrImage {
+        ino: a.ino.0.into(),
+        size: a.size.into(),
+        blocks: a.blocks.into(),
+        rdev: a.rdev.into(),
+        uid: a.uid.into(),
+        gid: a.gid.into(),
+        mode: a.mode().into(),
+        nlink: a.nlink.into(),
+        generation: a.generation.into(),
+        atime_nsec: a.atime.nsec.into(),
+        mtime_nsec: a.mtime.nsec.into(),
+        ctime_nsec: a.ctime.nsec.into(),
+        atime: a.atime.sec.into(),
+        mtime: a.mtime.sec.into(),
+        ctime: a.ctime.sec.into(),
+        btime: a.btime.sec.into(),
+        btime_nsec: a.btime.nsec.into(),
+        reserved: [0; 20],
+    }
+}
+
+/// Attributes from the wire.
+pub fn attr(image: &AttrImage) -> Result<Attr> {
+    let mode = image.mode.get();
+    let time = |sec: i64, nsec: u32| Time { sec, nsec: nsec.min(999_999_999) };
+    Ok(Attr {
+        ino: Ino(image.ino.get()),
+        generation: image.generation.get(),
+        kind: FileType::from_mode(mode).ok_or(GARBLED)?,
+        perm: (mode & 0o7777) as u16,
+        nlink: image.nlink.get(),
+        uid: image.uid.get(),
+        gid: image.gid.get(),
+        rdev: image.rdev.get(),
+        size: image.size.get(),
+        blocks: image.blocks.get(),
+        atime: time(image.atime.get(), image.atime_nsec.get()),
+        mtime: time(image.mtime.get(), image.mtime_nsec.get()),
+        ctime: time(image.ctime.get(), image.ctime_nsec.get()),
+        btime: time(image.btime.get(), image.btime_nsec.get()),
+    })
+}
+
+/// What cannot be understood.
+pub const GARBLED: Error = Error::Invalid("message of a session");
+
+/// Bytes of a [`SetAttr`] on the wire: six values of 16 bytes, each a kind and two numbers.
+pub const SET_ATTR: usize = 7 * 24;
+
+/// Writes a change of attributes.
+pub fn set_attr(set: &SetAttr) -> [u8; SET_ATTR] {
+    let time = |t: Option<SetTime>| match t {
+        None => [0, 0, 0],
+        Some(SetTime::Now) => [1, 0, 0],
+        Some(SetTime::At(t)) => [2, t.sec as u64, t.nsec as u64],
+    };
+    let number = |n: Option<u64>| n.map_or([0, 0, 0], |n| [1, n, 0]);
+    let all = [
+        number(set.perm.map(u64::from)),
+        number(set.uid.map(u64::from)),
+        number(set.gid.map(u64::from)),
+        number(set.size),
+        time(set.atime),
+        time(set.mtime),
+        number(set.handle.map(|h| h.0)),
+    ];
+    let mut out = [0; SET_ATTR];
+    for (place, n) in out.chunks_exact_mut(8).zip(all.as_flattened()) {
+        place.copy_from_slice(&n.to_le_bytes());
+    }
+    out
+}
+
+/// Reads what [`set_attr`] wrote.
+pub fn read_set_attr(bytes: &[u8]) -> Result<SetAttr> {
+    if bytes.len() != SET_ATTR {
+        return Err(GARBLED);
+    }
+    let mut all = [0u64; SET_ATTR / 8];
+    for (n, place) in all.iter_mut().zip(bytes.chunks_exact(8)) {
+        *n = u64::from_le_bytes(place.try_into().map_err(|_| GARBLED)?);
+    }
+    let number = |i: usize| match all[3 * i] {
+        0 => Ok(None),
+        1 => Ok(Some(all[3 * i + 1])),
+        _ => Err(GARBLED),
+    };
+    let small = |i: usize| number(i)?.map(|n| u32::try_from(n).map_err(|_| GARBLED)).transpose();
+    let time = |i: usize| match all[3 * i..3 * i + 3] {
+        [0, ..] => Ok(None),
+        [1, ..] => Ok(Some(SetTime::Now)),
+        [2, sec, nsec] if nsec < 1_000_000_000 => {
+            Ok(Some(SetTime::At(Time { sec: sec as i64, nsec: nsec as u32 })))
+        }
+        _ => Err(GARBLED),
+    };
+    Ok(SetAttr {
+        perm: number(0)?.map(|n| u16::try_from(n).map_err(|_| GARBLED)).transpose()?,
+        uid: small(1)?,
+        gid: small(2)?,
+        size: number(3)?,
+        atime: time(4)?,
+        mtime: time(5)?,
+        handle: number(6)?.map(fs::Handle),
+    })
+}
+
+/// Appends a directory entry, unless it does not fit.
+pub fn push_entry(out: &mut Vec<u8>, entry: &DirEntry<'_>, max: usize) -> bool {
+    let len = size_of::<EntryHeader>() + entry.name.len().next_multiple_of(8);
+    if out.len() + len > max {
+        return false;
+    }
+    let end = out.len() + len;
+    let head = EntryHeader {
+        next_offset: entry.next_offset.into(),
+        name_len: (entry.name.len() as u16).into(),
+        reserved: [0; 6],
+        attr: attr_image(&entry.attr).as_bytes().try_into().expect("the sizes are the same"),
+    };
+    out.extend_from_slice(head.as_bytes());
+    out.extend_from_slice(entry.name);
+    out.resize(end, 0);
+    true
+}
+
+/// Gives the entries of a payload to `sink` until it returns false; returns whether it took all, and where to go on.
+pub fn entries(mut bytes: &[u8], sink: &mut (dyn FnMut(DirEntry<'_>) -> bool + Send)) -> Result<Option<u64>> {
+    let mut last = None;
+    while !bytes.is_empty() {
+        let (head, rest) = EntryHeader::read_from_prefix(bytes).map_err(|_| GARBLED)?;
+        let len = head.name_len.get() as usize;
+        let name = rest.get(..len).ok_or(GARBLED)?;
+        let image = AttrImage::read_from_bytes(&head.attr).map_err(|_| GARBLED)?;
+        let next_offset = head.next_offset.get();
+        if !sink(DirEntry { name, next_offset, attr: attr(&image)? }) {
+            return Ok(None);
+        }
+        last = Some(next_offset);
+        bytes = rest.get(len.next_multiple_of(8)..).ok_or(GARBLED)?;
+    }
+    Ok(last)
+}
+
+/// Writes space and inodes.
+pub fn statfs(s: &StatFs) -> [u8; 56] {
+    let all = [
+        s.block_size as u64,
+        s.blocks,
+        s.blocks_free,
+        s.blocks_available,
+        s.inodes,
+        s.inodes_free,
+        s.name_max as u64,
+    ];
+    let mut out = [0; 56];
+    out.chunks_exact_mut(8).zip(all).for_each(|(place, n)| place.copy_from_slice(&n.to_le_bytes()));
+    out
+}
+
+/// Reads what [`statfs`] wrote.
+pub fn read_statfs(bytes: &[u8]) -> Result<StatFs> {
+    let bytes: &[u8; 56] = bytes.try_into().map_err(|_| GARBLED)?;
+    let n = |i: usize| u64::from_le_bytes(bytes[8 * i..8 * i + 8].try_into().expect("8 bytes"));
+    Ok(StatFs {
+        block_size: n(0) as u32,
+        blocks: n(1),
+        blocks_free: n(2),
+        blocks_available: n(3),
+        inodes: n(4),
+        inodes_free: n(5),
+        name_max: n(6) as u32,
+    })
+}
+
+/// Writes names one behind the other, each with a NUL.
+pub fn names(all: &[Vec<u8>]) -> Vec<u8> {
+    all.iter().flat_map(|name| name.iter().copied().chain([0])).collect()
+}
+
+/// Reads what [`names`] wrote.
+pub fn read_names(bytes: &[u8]) -> Vec<Vec<u8>> {
+    bytes.split_inclusive(|&b| b == 0).map(|n| n.strip_suffix(&[0]).unwrap_or(n).to_vec()).collect()
+}
+
+/// An answer that says what went wrong, and its payload.
+pub fn failure(e: &Error) -> (Reply, Vec<u8>) {
+    let text = e.to_string();
+    let text = text.as_bytes()[..text.len().min(1024)].to_vec();
+    (Reply { errno: e.errno().into(), len: (text.len() as u32).into(), ..Reply::new_zeroed() }, text)
+}
+
+const _: () = assert!(offset_of!(EntryHeader, attr) == 16);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_and_back() {
+        let sets = [
+            SetAttr::default(),
+            SetAttr {
+                perm: Some(0o4755),
+                uid: Some(u32::MAX),
+                gid: Some(0),
+                size: Some(1 << 50),
+                atime: Some(SetTime::Now),
+                mtime: Some(SetTime::At(Time { sec: -3, nsec: 999_999_999 })),
+                handle: Some(fs::Handle(9)),
+            },
+        ];
+        for set in sets {
+            assert_eq!(read_set_attr(&set_attr(&set)).unwrap(), set);
+        }
+        assert!(read_set_attr(&[0; SET_ATTR - 1]).is_err());
+        assert!(read_set_attr(&[2; SET_ATTR]).is_err());
+        let all = vec![b"user.a".to_vec(), b"user.b".to_vec()];
+        assert_eq!(read_names(&names(&all)), all);
+        assert!(read_names(&[]).is_empty());
+        for &op in Op::ALL {
+            assert_eq!(Op::from_u16(op as u16), Some(op));
+        }
+    }
+
+    #[test]
+    fn entries_that_are_cut_off_are_refused() {
+        let attr = Attr {
+            ino: Ino(3),
+            generation: 1,
+            kind: FileType::Regular,
+            perm: 0o644,
+            nlink: 1,
+            uid: 1,
+            gid: 2,
+            rdev: 0,
+            size: 7,
+            blocks: 8,
+            atime: Time { sec: 1, nsec: 2 },
+            mtime: Time { sec: -3, nsec: 4 },
+            ctime: Time { sec: 5, nsec: 6 },
+            btime: Time { sec: 7, nsec: 8 },
+        };
+        let mut bytes = Vec::new();
+        for name in [&b"a"[..], b"longer name"] {
+            assert!(push_entry(&mut bytes, &DirEntry { name, next_offset: 5, attr }, 400));
+        }
+        assert!(!push_entry(&mut bytes, &DirEntry { name: b"c", next_offset: 6, attr }, 400));
+        let mut found = Vec::new();
+        let last = entries(&bytes, &mut |e| {
+            assert_eq!(e.attr, attr);
+            found.push(e.name.to_vec());
+            true
+        });
+        assert_eq!((last.unwrap(), found.len()), (Some(5), 2));
+        for cut in 1..bytes.len() {
+            if cut != 144 {
+                assert!(entries(&bytes[..cut], &mut |_| true).is_err(), "{cut}");
+            }
+        }
+    }
+}
