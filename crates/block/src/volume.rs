@@ -275,6 +275,11 @@ impl FileSystem for Volume {
         self.inner.shared.lock().walk(cred, base, path)
     }
 
+    #[inline]
+    fn walk_now(&self, cred: &Cred, base: Ino, path: &[u8]) -> Option<Result<Attr>> {
+        Some(self.inner.shared.lock().walk(cred, base, path))
+    }
+
     async fn getattr(&self, ino: Ino, handle: Option<Handle>) -> Result<Attr> {
         let core = self.inner.shared.lock();
         match handle {

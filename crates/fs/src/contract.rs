@@ -47,6 +47,12 @@ pub trait FileSystem: Send + Sync + 'static {
         }
     }
 
+    /// As [`FileSystem::walk`] for callers that would rather have no future: the answer if it can be given without waiting for
+    /// anything, else `None`. What it says is as true as what `walk` says.
+    fn walk_now(&self, _cred: &Cred, _base: Ino, _path: &[u8]) -> Option<Result<Attr>> {
+        None
+    }
+
     /// Attributes of an inode. With a handle, inodes without a name are found too.
     fn getattr(&self, ino: Ino, handle: Option<Handle>) -> impl Future<Output = Result<Attr>> + Send;
 

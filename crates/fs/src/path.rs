@@ -43,6 +43,29 @@ pub async fn resolve<F: FileSystem>(
     Box::pin(walker.resolve(follow_last)).await
 }
 
+/// As [`resolve`], if that can be done at once (see [`FileSystem::walk_now`]) and no symlink must be followed.
+#[inline]
+pub(crate) fn resolve_now<F: FileSystem>(
+    fs: &F,
+    cred: &Cred,
+    base: Ino,
+    root: Ino,
+    path: &[u8],
+    follow_last: bool,
+) -> Option<Result<Attr>> {
+    let at = if starts_at_root(path).ok()? { root } else { base };
+    let names = plain(path)?;
+    let trailing = path.ends_with(b"/");
+    match fs.walk_now(cred, at, names)? {
+        Ok(a) if a.kind == FileType::Symlink && (follow_last || trailing) => None,
+        Ok(a) if !trailing => Some(Ok(a)),
+        Ok(a) => Some(directory_if(true, a)),
+        // These have more to them: a symlink on the way, a directory that went away meanwhile.
+        Err(Error::NotDirectory | Error::Stale) => None,
+        Err(e) => Some(Err(e)),
+    }
+}
+
 /// The directory that holds the last name of `path`, that name, and whether slashes follow it. A symlink of that name is not
 /// followed; whether the name exists is not asked, nor whether the directory is one (the call for which it is needed will say).
 /// The name can be "." or "..", and is empty when the path leads to the root ("/").
@@ -94,7 +117,11 @@ fn plain(path: &[u8]) -> Option<&[u8]> {
     let start = path.iter().position(|&b| b != b'/')?;
     let end = path.iter().rposition(|&b| b != b'/')? + 1;
     let names = &path[start..end];
-    let is_plain = |name: &[u8]| !matches!(name, b"" | b"." | b"..") && name.len() <= NAME_MAX;
+    let is_plain = |name: &[u8]| match name {
+        [] => false,
+        [b'.', rest @ ..] => !matches!(rest, [] | [b'.']) && name.len() <= NAME_MAX,
+        _ => name.len() <= NAME_MAX,
+    };
     names.split(|&b| b == b'/').all(is_plain).then_some(names)
 }
 

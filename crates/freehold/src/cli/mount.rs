@@ -33,7 +33,7 @@ Options (-o), separated by commas:
   ro, noatime, noexec, suid, dev, sync, dirsync         as for other file systems
   allow_other, noallow_other                            may other users enter? [root: yes]
   cache=SIZE                                            page cache of the engine [256m]
-  dirty=SIZE, dirty_age=SECONDS                         what may be unwritten, and how long [96m, 5]
+  dirty=SIZE, dirty_age=SECONDS                         what may be unwritten, and how long [128m, 5]
   discard                                               tell the device what is free
   writeback, timeout=SECONDS, max_read=, max_write=,
   read_ahead=, threads=, shared, auto_unmount, fsname=  details of FUSE, see crates/fuse")]

@@ -1,7 +1,7 @@
 //! The file API for threads that may sleep: the same calls under the same names, each run to its end with
 //! [`FileSystem::block_on`], which costs a few nanoseconds and no allocation. Errors are those of the async calls.
 
-use super::{Client, Entry, File, OpenOptions, ReadDir, SeekTo};
+use super::{Client, Entry, File, OpenOptions, ReadDir, SeekTo, bytes};
 use crate::cache::Pages;
 use crate::contract::FileSystem;
 use crate::error::Result;
@@ -77,12 +77,28 @@ impl<F: FileSystem> Blocking<F> {
         fn change_root(path: impl AsRef<Path>) -> ();
     }
 
+    /// Blocking twin of [`Client::stat`].
+    #[inline]
+    pub fn stat(&self, path: impl AsRef<Path>) -> Result<Attr> {
+        match self.client.stat_now(bytes(&path), true) {
+            Some(done) => done,
+            None => self.client.fs().block_on(self.client.stat(path)),
+        }
+    }
+
+    /// Blocking twin of [`Client::lstat`].
+    #[inline]
+    pub fn lstat(&self, path: impl AsRef<Path>) -> Result<Attr> {
+        match self.client.stat_now(bytes(&path), false) {
+            Some(done) => done,
+            None => self.client.fs().block_on(self.client.lstat(path)),
+        }
+    }
+
     twins! { client of "Client":
         fn open(path: impl AsRef<Path>, options: OpenOptions) -> BlockingFile<F>;
         fn create(path: impl AsRef<Path>) -> BlockingFile<F>;
         fn read_dir(path: impl AsRef<Path>) -> BlockingReadDir<F>;
-        fn stat(path: impl AsRef<Path>) -> Attr;
-        fn lstat(path: impl AsRef<Path>) -> Attr;
         fn metadata(path: impl AsRef<Path>) -> Attr;
         fn exists(path: impl AsRef<Path>) -> bool;
         fn access(path: impl AsRef<Path>, mask: Access) -> ();
