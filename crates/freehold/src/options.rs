@@ -2,6 +2,7 @@
 
 use crate::VolumeOptions;
 use fuse::MountOptions;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Options of a served volume.
@@ -11,12 +12,14 @@ pub struct ServeOptions {
     pub volume: VolumeOptions,
     /// How it is mounted. `fsname` is empty unless it was given; the service then puts the image's path there.
     pub mount: MountOptions,
+    /// Where other processes begin sessions over shared memory; `None`: nowhere.
+    pub share: Option<PathBuf>,
 }
 
 impl ServeOptions {
     /// Parses words separated by commas, later ones winning. Beside those of [`MountOptions::parse`]:
     /// `cache=` (bytes of the page cache), `dirty=` (most bytes not yet written), `dirty_age=` (seconds until changes are
-    /// durable by themselves), `engine_read_ahead=` (bytes), `discard`, `nodiscard`. `ro` and `noatime` hold for volume and mount.
+    /// durable by themselves), `engine_read_ahead=` (bytes), `discard`, `nodiscard`, `share=` (path of a socket). `ro` and `noatime` hold for volume and mount.
     /// Sizes take the suffixes k, m, g, t.
     ///
     /// With `sloppy` (mount -s) unknown words are left out.
@@ -25,7 +28,7 @@ impl ServeOptions {
     /// A sentence that names the word that is not understood or whose value is wrong.
     pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>, sloppy: bool) -> Result<ServeOptions, String> {
         let mount = MountOptions { fsname: String::new(), ..MountOptions::default() };
-        let mut all = ServeOptions { volume: VolumeOptions::default(), mount };
+        let mut all = ServeOptions { volume: VolumeOptions::default(), mount, share: None };
         for word in texts.into_iter().flat_map(|t| t.split(',')).map(str::trim).filter(|w| !w.is_empty()) {
             match all.set(word) {
                 Err(e) if !(sloppy && e.contains("unknown")) => return Err(e),
@@ -59,6 +62,12 @@ impl ServeOptions {
                 let seconds = value.parse().ok().filter(|s| (0.01..=3600.0).contains(s));
                 let wrong = || format!("option '{word}': expected seconds from 0.01 to 3600");
                 v.dirty_age_max = Duration::from_secs_f64(seconds.ok_or_else(wrong)?);
+            }
+            "share" => {
+                if !value.starts_with('/') {
+                    return Err(format!("option '{word}': expected the absolute path of a socket"));
+                }
+                self.share = Some(value.into());
             }
             "discard" if value.is_empty() => v.discard = true,
             "nodiscard" if value.is_empty() => v.discard = false,
@@ -143,7 +152,16 @@ mod tests {
         assert_eq!((o.volume.cache_bytes, o.volume.dirty_bytes_max), (64 << 20, 32 << 20));
         assert_eq!(o.volume.dirty_age_max, Duration::from_millis(500));
         assert!(o.mount.fsname.is_empty());
-        for bad in ["wibble", "cache", "cache=1", "discard=2", "dirty_age=nan", "cache=x", "colour=red"] {
+        for bad in [
+            "wibble",
+            "cache",
+            "cache=1",
+            "discard=2",
+            "dirty_age=nan",
+            "cache=x",
+            "share=here",
+            "colour=red",
+        ] {
             let e = ServeOptions::parse([bad], false).err().unwrap();
             assert!(e.contains(bad.split('=').next().unwrap()), "{e}");
         }

@@ -12,6 +12,8 @@
 
 use crate::options::ServeOptions;
 use crate::{Error, Mount, Result, Volume};
+use fs::Watched;
+use fs::watched::{Change, Watcher};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
@@ -37,7 +39,35 @@ pub struct Service {
     point: PathBuf,
     volume: Volume,
     mount: Mount,
+    /// Serves other processes over shared memory, until the mount is gone.
+    sessions: Mutex<Option<share::Server>>,
     news: Option<News>,
+}
+
+/// Tells the kernel what changes in sessions.
+struct Kernel(fuse::Notifier);
+
+impl Watcher for Kernel {
+    fn changed(&self, change: &Change<'_>) {
+        let told = match *change {
+            Change::Data { ino, start, end } => {
+                let start = i64::try_from(start).unwrap_or(i64::MAX);
+                // 0 means: to the end.
+                let len = i64::try_from(end).map_or(0, |end| end.saturating_sub(start).max(1));
+                self.0.inode(ino, start, len)
+            }
+            Change::Attr { ino } => self.0.inode(ino, -1, 0),
+            Change::Name { parent, name } => {
+                self.0.entry(parent, name).and_then(|()| self.0.inode(parent, -1, 0))
+            }
+        };
+        // Without a mount nobody keeps anything.
+        if let Err(e) = told
+            && !matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENOTCONN | libc::ENOTDIR))
+        {
+            tracing::warn!("the kernel did not take in {change:?}: {e}");
+        }
+    }
 }
 
 impl Service {
@@ -57,8 +87,13 @@ impl Service {
             let path = std::fs::canonicalize(image).unwrap_or_else(|_| image.to_path_buf());
             mount_options.fsname = path.to_string_lossy().into_owned();
         }
-        let mount = match crate::mount(&volume, point, mount_options) {
-            Ok(mount) => mount,
+        let doors = Watched::new(Arc::new(volume.clone()));
+        let started = fuse::mount(Arc::new(doors.clone()), point, mount_options).and_then(|mount| {
+            let sessions = options.share.as_deref().map(|at| open_sessions(&doors, &mount, at, options));
+            Ok((mount, sessions.transpose()?))
+        });
+        let (mount, sessions) = match started {
+            Ok(started) => started,
             Err(e) => {
                 if let Err(close) = volume.close_blocking() {
                     tracing::error!("{}: {close}", image.display());
@@ -69,7 +104,8 @@ impl Service {
         let news = News::open(image).inspect_err(|e| {
             tracing::warn!("{}: nobody can be told when it is closed: {e}", image.display())
         });
-        Ok(Service { image: image.into(), point: point.into(), volume, mount, news: news.ok() })
+        let (image, point, sessions) = (image.into(), point.into(), Mutex::new(sessions));
+        Ok(Service { image, point, volume, mount, sessions, news: news.ok() })
     }
 
     /// The image or device.
@@ -112,12 +148,30 @@ impl Service {
     /// Those of [`Volume::close`]: what was not synced may be lost, and the next open will take over the log.
     pub fn finish(&self) -> Result<()> {
         self.mount.wait();
+        if let Some(sessions) = self.sessions.lock().unwrap_or_else(|e| e.into_inner()).take() {
+            sessions.stop();
+        }
         let closed = self.volume.close_blocking();
         if let Some(news) = &self.news {
             news.tell(&closed);
         }
         closed
     }
+}
+
+/// Begins to serve other processes beside the mount.
+fn open_sessions(
+    doors: &Watched<Volume>,
+    mount: &Mount,
+    at: &Path,
+    options: &ServeOptions,
+) -> io::Result<share::Server> {
+    doors.watch(Arc::new(Kernel(mount.notifier())));
+    // SAFETY: geteuid has no preconditions.
+    let only_user = (!options.mount.allow_other).then(|| unsafe { libc::geteuid() });
+    let options = share::server::Options { only_user, ..Default::default() };
+    share::Server::start(Arc::new(doors.door()), at, options)
+        .map_err(|e| io::Error::new(e.kind(), format!("sessions at {}: {e}", at.display())))
 }
 
 /// The name of the socket: device and inode number of the image, or the number of the device.

@@ -347,3 +347,70 @@ fn helpers_of_mount_and_umount() {
     assert_eq!(code, Some(0), "{err}");
     assert_eq!(p.line("cat a.img:/x").ok(), "x");
 }
+
+/// The same volume through the kernel and through sessions: each sees at once what the other did, whatever it keeps.
+#[test]
+fn sessions_beside_the_mount() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    p.volume("a.img");
+    let mnt = p.mkdir("mnt");
+    let socket = p.path("socket");
+    p.line(&format!("mount a.img mnt -o share={}", socket.display())).ok();
+    let remote = std::sync::Arc::new(share::Remote::connect(&socket).unwrap());
+    let fs = freehold::Client::new(remote, freehold::Cred::of_process()).blocking();
+    // Known to the kernel: the directory, names that are there and that are not, attributes, pages.
+    std::fs::create_dir(mnt.join("d")).unwrap();
+    for round in 0..20u8 {
+        let (name, path) = (format!("/d/f{round}"), mnt.join(format!("d/f{round}")));
+        assert!(!path.exists());
+        fs.write(&name, vec![round; 10_000]).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), vec![round; 10_000]);
+        let file = fs.open(&name, freehold::OpenOptions::new().read(true).write(true)).unwrap();
+        file.write_all_at(&[round + 1; 3000], 9000).unwrap();
+        let seen = std::fs::read(&path).unwrap();
+        assert_eq!((seen.len(), seen[8999], seen[9000], seen[11_999]), (12_000, round, round + 1, round + 1));
+        file.set_len(5000).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 5000);
+        file.set_len(6000).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap()[4999..5001], [round, 0]);
+        fs.chmod(&name, 0o600).unwrap();
+        assert_eq!(
+            std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions()),
+            0o100600
+        );
+        // The other way round.
+        std::fs::write(&path, b"kernel").unwrap();
+        assert_eq!(fs.read(&name).unwrap(), b"kernel");
+        std::fs::rename(&path, mnt.join("d/moved")).unwrap();
+        assert!(!fs.exists(&name).unwrap() && fs.exists("/d/moved").unwrap());
+        // And again: a rename over a name that the kernel knows, and a deletion.
+        fs.write("/d/new", b"new").unwrap();
+        fs.rename("/d/new", "/d/moved", Default::default()).unwrap();
+        assert_eq!(std::fs::read(mnt.join("d/moved")).unwrap(), b"new");
+        assert!(!mnt.join("d/new").exists());
+        fs.unlink("/d/moved").unwrap();
+        assert!(!mnt.join("d/moved").exists());
+        assert_eq!(std::fs::read_dir(mnt.join("d")).unwrap().count(), 0);
+    }
+    // A mapping in the kernel sees what a session writes.
+    std::fs::write(mnt.join("map"), vec![1u8; 8192]).unwrap();
+    let file = std::fs::File::open(mnt.join("map")).unwrap();
+    let mut seen = [0; 1];
+    std::os::unix::fs::FileExt::read_at(&file, &mut seen, 5000).unwrap();
+    fs.write("/map", vec![2u8; 8192]).unwrap();
+    std::os::unix::fs::FileExt::read_at(&file, &mut seen, 5000).unwrap();
+    assert_eq!(seen, [2]);
+    // A lock that a session holds is seen by the kernel's callers, through flock(1).
+    let held = fs.open("/map", freehold::OpenOptions::new().read(true)).unwrap();
+    held.lock().unwrap();
+    let taken = Command::new("flock").args(["-n"]).arg(mnt.join("map")).arg("true").status().unwrap();
+    assert!(!taken.success());
+    drop((held, file));
+    p.line("umount mnt").ok();
+    assert!(fs.stat("/map").is_err(), "the session has ended");
+    assert!(!socket.exists());
+    assert!(p.line("fsck a.img").ok().contains("clean"));
+}

@@ -11,6 +11,7 @@ pub mod locks;
 pub mod path;
 pub mod perm;
 pub mod types;
+pub mod watched;
 
 pub use block_on::{Idle, Interrupt, block_on, block_on_lending, lent_to};
 pub use cache::Pages;
@@ -21,3 +22,4 @@ pub use error::{Error, Result};
 pub use format::Ino;
 pub use locks::LockTable;
 pub use types::*;
+pub use watched::Watched;

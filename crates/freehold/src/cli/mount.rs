@@ -35,6 +35,7 @@ Options (-o), separated by commas:
   cache=SIZE                                            page cache of the engine [256m]
   dirty=SIZE, dirty_age=SECONDS                         what may be unwritten, and how long [128m, 5]
   discard                                               tell the device what is free
+  share=SOCKET                                          serve programs of the Rust library over shared memory
   writeback, timeout=SECONDS, max_read=, max_write=,
   read_ahead=, threads=, shared, auto_unmount, fsname=  details of FUSE, see crates/fuse")]
 pub struct Args {

@@ -26,6 +26,9 @@ use tasks::Bell;
 pub struct Options {
     /// Sessions at a time; further clients are refused (`EMFILE`).
     pub sessions_max: usize,
+    /// The only user, besides root, who may have a session; others are refused (`EACCES`). `None`: everybody may, and sees
+    /// what permissions allow.
+    pub only_user: Option<u32>,
     /// Open handles of one session (`ENFILE`).
     pub handles_max: usize,
     /// How long the thread looks for work before it sleeps.
@@ -34,7 +37,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { sessions_max: 4096, handles_max: 1 << 16, patience: Patience::default() }
+        Options { sessions_max: 4096, only_user: None, handles_max: 1 << 16, patience: Patience::default() }
     }
 }
 

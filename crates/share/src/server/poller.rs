@@ -256,6 +256,10 @@ impl<F: FileSystem> Poller<F> {
             return Err(io::Error::other(format!("{} sessions already", self.connections.len())));
         }
         let (pid, cred) = socket::peer(&socket)?;
+        if self.options.only_user.is_some_and(|uid| cred.uid != uid && cred.uid != 0) {
+            refuse(libc::EACCES);
+            return Err(io::Error::other(format!("user {} may not use this volume", cred.uid)));
+        }
         let id = self.next;
         self.next += 1;
         let add = |fd: &OwnedFd, kind: u64| {
