@@ -1,0 +1,314 @@
+//! Clients that do not keep to the rules, written without the client's code: raw memory and a raw socket.
+//!
+//! Each line of the threat model (docs/SECURITY.md, "Sessions") is attacked. After every attack the server must still serve
+//! another client, and the attacker must have got nothing.
+
+use format::shared::*;
+use fs::client::OpenOptions as Open;
+use fs::{Client, Cred, FileSystem};
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketType,
+};
+use share::{Remote, Server, server::Options};
+use sim::{HandClock, Model};
+use std::io::IoSliceMut;
+use std::mem::{MaybeUninit, offset_of};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// A session in the hands of an attacker.
+struct Attacker {
+    base: *mut u8,
+    memory: OwnedFd,
+    event: OwnedFd,
+    _socket: OwnedFd,
+}
+
+fn connect(path: &Path) -> OwnedFd {
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    socket
+}
+
+impl Attacker {
+    fn new(path: &Path) -> Attacker {
+        let socket = connect(path);
+        let hello = Hello { magic: MAGIC.into(), version: VERSION.into(), ..Hello::new_zeroed() };
+        rustix::net::send(&socket, hello.as_bytes(), SendFlags::empty()).unwrap();
+        let mut bytes = [0; 64];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let to = &mut [IoSliceMut::new(&mut bytes)];
+        rustix::net::recvmsg(&socket, to, &mut ancillary, RecvFlags::CMSG_CLOEXEC).unwrap();
+        let mut fds = Vec::new();
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(more) = message {
+                fds.extend(more);
+            }
+        }
+        let [memory, event] = <[OwnedFd; 2]>::try_from(fds).unwrap();
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let base = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), SESSION_BYTES, prot, MapFlags::SHARED, &memory, 0).unwrap()
+        };
+        Attacker { base: base.cast(), memory, event, _socket: socket }
+    }
+
+    fn bytes(&self, at: usize, from: &[u8]) {
+        assert!(at + from.len() <= SESSION_BYTES);
+        // SAFETY: within the mapping; the server copies whatever stands there.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.base.add(at), from.len()) }
+    }
+    fn word(&self, at: usize) -> &AtomicU32 {
+        // SAFETY: within the mapping, aligned.
+        unsafe { AtomicU32::from_ptr(self.base.add(at).cast()) }
+    }
+    fn long(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: within the mapping, aligned.
+        unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }
+    }
+    fn slot(slot: usize) -> usize {
+        size_of::<SessionHeader>() + slot * size_of::<SlotHeader>()
+    }
+    fn ring(&self, bits: u64) {
+        self.long(offset_of!(SessionHeader, doorbell)).fetch_or(bits, Ordering::SeqCst);
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+    fn post(&self, slot: usize, request: &Request) {
+        self.bytes(Self::slot(slot) + offset_of!(SlotHeader, message), request.as_bytes());
+        self.word(Self::slot(slot)).store(state::POSTED, Ordering::SeqCst);
+        self.ring(1 << slot);
+    }
+    fn reply(&self, slot: usize) -> Reply {
+        let begun = Instant::now();
+        while self.word(Self::slot(slot)).load(Ordering::SeqCst) != state::DONE {
+            assert!(begun.elapsed() < Duration::from_secs(5), "no answer");
+            std::thread::yield_now();
+        }
+        let mut bytes = [0; 64];
+        let from = Self::slot(slot) + offset_of!(SlotHeader, message);
+        // SAFETY: within the mapping.
+        unsafe { std::ptr::copy_nonoverlapping(self.base.add(from), bytes.as_mut_ptr(), 64) }
+        Reply::read_from_bytes(&bytes).unwrap()
+    }
+    fn call(&self, request: &Request) -> Reply {
+        self.post(0, request);
+        self.reply(0)
+    }
+}
+
+impl Drop for Attacker {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours.
+        unsafe {
+            let _ = rustix::mm::munmap(self.base.cast(), SESSION_BYTES);
+        }
+    }
+}
+
+fn server(options: Options) -> (Server, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Arc::new(Model::new(HandClock::default().clock()));
+    let server = Server::start(model, &dir.path().join("socket"), options).unwrap();
+    (server, dir)
+}
+
+/// The server serves somebody who behaves.
+fn still_there(server: &Server) {
+    let fs = Client::new(Arc::new(Remote::connect(server.path()).unwrap()), Cred::root()).blocking();
+    fs.write("/still", b"there").unwrap();
+    assert_eq!(fs.read("/still").unwrap(), b"there");
+}
+
+fn request(op: u16, object: u64) -> Request {
+    Request { op: op.into(), object: object.into(), ..Request::new_zeroed() }
+}
+
+const READ: u16 = 18;
+
+#[test]
+fn handles_of_others_and_forged_ones() {
+    let (server, _dir) = server(Options::default());
+    let fs = Client::new(Arc::new(Remote::connect(server.path()).unwrap()), Cred::root()).blocking();
+    let file = fs.open("/secret", Open::new().read(true).write(true).create(true)).unwrap();
+    file.write_all_at(b"secret", 0).unwrap();
+    let attacker = Attacker::new(server.path());
+    let theirs = file.handle().0;
+    for handle in [theirs, 0, u64::MAX, theirs + 1, theirs - 1] {
+        // Every call that takes a handle.
+        for op in [READ, 19, 20, 21, 22, 23, 26, 32, 33, 34, 35, 36, 37] {
+            let r = Request { len: 100.into(), other: handle.into(), ..request(op, handle) };
+            assert_eq!(attacker.call(&r).errno.get(), libc::EBADF, "operation {op}, handle {handle}");
+        }
+        let r = Request { flags: 1.into(), other: handle.into(), ..request(4, 1) };
+        assert_eq!(attacker.call(&r).errno.get(), libc::EBADF);
+    }
+    assert_eq!(fs.read("/secret").unwrap(), b"secret");
+}
+
+#[test]
+fn requests_of_random_bytes() {
+    let (server, _dir) = server(Options::default());
+    let attacker = Attacker::new(server.path());
+    let mut x = 88172645463325252u64;
+    let mut random = move || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x
+    };
+    for round in 0..20_000 {
+        let mut bytes = [0; 64];
+        bytes.chunks_exact_mut(8).for_each(|c| c.copy_from_slice(&random().to_le_bytes()));
+        let mut r = Request::read_from_bytes(&bytes).unwrap();
+        if round % 4 != 0 {
+            // Near to something that makes sense.
+            r.op = ((random() % 40) as u16).into();
+            r.object = (random() % 4).into();
+            r.first = ((random() % 20) as u16).into();
+            r.second = ((random() % 300) as u32).into();
+            r.flags = (r.flags.get() & 0x1ff).into();
+            r.len = (random() % 100_000).into();
+            r.offset = (random() % 100_000).into();
+        }
+        // Waiting for a lock would be a legal wish without an end.
+        if matches!(r.op.get(), 36 | 37) {
+            r.flags = 0.into();
+        }
+        attacker.call(&r);
+    }
+    still_there(&server);
+}
+
+#[test]
+fn memory_that_changes_all_the_time() {
+    let (server, _dir) = server(Options::default());
+    let attacker = Attacker::new(server.path());
+    let until = Instant::now() + Duration::from_secs(1);
+    let mut x = 1u64;
+    while Instant::now() < until {
+        for slot in 0..SLOTS {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let mut r = request((x >> 60) as u16 + 2, 1);
+            (r.first, r.second) = (((x >> 20) as u16).into(), ((x >> 30) as u32 & 0x1ffff).into());
+            attacker.post(slot, &r);
+            // The request changes while it is looked at, and the word says what it likes.
+            attacker.bytes(Attacker::slot(slot) + 64 + 2, &[0xff; 6]);
+            attacker.word(Attacker::slot(slot)).store((x >> 50) as u32, Ordering::SeqCst);
+        }
+        attacker.ring(u64::MAX);
+        attacker.long(offset_of!(SessionHeader, cancel)).store(x, Ordering::SeqCst);
+        attacker.word(offset_of!(SessionHeader, asleep)).store(x as u32, Ordering::SeqCst);
+        attacker.bytes(0, &x.to_le_bytes());
+    }
+    still_there(&server);
+}
+
+#[test]
+fn memory_cannot_be_taken_away() {
+    let (server, _dir) = server(Options::default());
+    let attacker = Attacker::new(server.path());
+    assert!(rustix::fs::ftruncate(&attacker.memory, 0).is_err());
+    assert!(rustix::fs::ftruncate(&attacker.memory, 1 << 40).is_err());
+    let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    let _ = rustix::fs::fallocate(&attacker.memory, hole, 0, SESSION_BYTES as u64);
+    attacker.ring(u64::MAX);
+    still_there(&server);
+}
+
+#[test]
+fn too_many_of_everything() {
+    let options = Options { sessions_max: 40, handles_max: 100, ..Options::default() };
+    let (server, _dir) = server(options);
+    // Connections that say nothing, and some that say nonsense.
+    let silent: Vec<OwnedFd> = (0..20).map(|_| connect(server.path())).collect();
+    for bytes in [&b""[..], b"x", &[0; 64], &[0xff; 200]] {
+        let socket = connect(server.path());
+        let _ = rustix::net::send(&socket, bytes, SendFlags::empty());
+        drop(socket);
+    }
+    still_there(&server);
+    let many: Vec<_> = (0..60).filter_map(|_| Remote::connect(server.path()).ok()).collect();
+    assert!(many.len() <= 20, "{} sessions", many.len());
+    drop((many, silent));
+    let begun = Instant::now();
+    while Remote::connect(server.path()).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(5));
+    }
+    still_there(&server);
+    // Handles of one session end at the limit, those of others do not.
+    let remote = Arc::new(Remote::connect(server.path()).unwrap());
+    let fs = Client::new(remote, Cred::root()).blocking();
+    let files: Vec<_> = (0..120)
+        .map_while(|i| fs.open(format!("/f{i}"), Open::new().write(true).create(true)).ok())
+        .collect();
+    assert_eq!(files.len(), 100);
+    still_there(&server);
+}
+
+#[test]
+fn another_language_is_refused() {
+    let (server, _dir) = server(Options::default());
+    let socket = connect(server.path());
+    let hello = Hello { magic: MAGIC.into(), version: (VERSION + 1).into(), ..Hello::new_zeroed() };
+    rustix::net::send(&socket, hello.as_bytes(), SendFlags::empty()).unwrap();
+    let mut bytes = [0u8; 64];
+    let (n, _) = rustix::net::recv(&socket, &mut bytes, RecvFlags::empty()).unwrap();
+    assert_eq!(n, 64);
+    assert_eq!(Welcome::read_from_bytes(&bytes).unwrap().errno.get(), libc::EPROTONOSUPPORT);
+    still_there(&server);
+}
+
+/// Credentials are those of the process, whatever a call says; root's files stay root's.
+#[test]
+fn credentials_come_from_the_kernel() {
+    if Cred::of_process().uid != 0 {
+        return eprintln!("skipped: needs root to become somebody else");
+    }
+    let (server, dir) = server(Options::default());
+    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let root = Client::new(Arc::new(Remote::connect(server.path()).unwrap()), Cred::root()).blocking();
+    root.write("/secret", b"x").unwrap();
+    root.chmod("/secret", 0o600).unwrap();
+    let path = server.path().to_path_buf();
+    let child = std::thread::spawn(move || {
+        // File system credentials of this thread alone: the raw calls do not reach the others.
+        // SAFETY: plain system calls without memory arguments, but for setgroups with a null list of length 0.
+        unsafe {
+            assert_eq!(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<u32>()), 0);
+            assert_eq!(libc::syscall(libc::SYS_setresgid, 4321, 4321, 4321), 0);
+            assert_eq!(libc::syscall(libc::SYS_setresuid, 4321, 4321, 4321), 0);
+        }
+        // Calls that claim to be root's.
+        let remote = Arc::new(Remote::connect(path).unwrap());
+        let fs = Client::new(remote.clone(), Cred::root()).blocking();
+        let attr = fs.stat("/secret").unwrap();
+        assert_eq!((attr.uid, attr.perm), (0, 0o600));
+        assert_eq!(fs.read("/secret"), Err(fs::Error::AccessDenied));
+        assert_eq!(fs.write("/new", b"x"), Err(fs::Error::AccessDenied));
+        assert_eq!(fs.chmod("/secret", 0o666).unwrap_err(), fs::Error::NotPermitted);
+        let root = Cred::root();
+        let opened = remote.block_on(remote.open(&root, attr.ino, fs::OpenFlags::READ));
+        assert_eq!(opened, Err(fs::Error::AccessDenied));
+    });
+    child.join().unwrap();
+}
+
+#[test]
+fn memory_of_a_session_is_private() {
+    let (server, _dir) = server(Options::default());
+    let (a, b) = (Attacker::new(server.path()), Attacker::new(server.path()));
+    a.bytes(PAYLOAD_AT, b"private");
+    let mut seen = [0; 7];
+    // SAFETY: within the mapping.
+    unsafe { std::ptr::copy_nonoverlapping(b.base.add(PAYLOAD_AT), seen.as_mut_ptr(), 7) }
+    assert_eq!(seen, [0; 7]);
+    assert!(a.memory.as_fd().try_clone_to_owned().is_ok());
+}
