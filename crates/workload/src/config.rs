@@ -32,6 +32,8 @@ pub struct Config {
     pub seed: u64,
     /// Leave the files behind.
     pub keep: bool,
+    /// How long after the deadline calls may take to return; then their processes are killed.
+    pub patience: Duration,
 }
 
 impl Config {
@@ -47,6 +49,7 @@ impl Config {
             rounds: None,
             seed: 1,
             keep: false,
+            patience: Duration::from_secs(120),
         }
     }
 

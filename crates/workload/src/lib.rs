@@ -41,8 +41,9 @@
 //!
 //! [`run()`] plans the set from the seed ([`plan`]), forks the processes before any of them touches a file, and leads them through
 //! the phases over shared memory ([`board`]). Which file an operation works on is decided across all processes ([`states`]).
-//! The first failing call ends the run; the report names call, path and errno. With one thread the same seed gives the same calls; with more,
-//! sizes and lengths are the same and only their interleaving differs.
+//! The first failing call ends the run; the report names call, path and errno. A process that dies, or does not come back after
+//! the deadline, ends it too. With one thread the same seed gives the same calls; with more, each thread draws the same lengths,
+//! and only who gets which file differs.
 //!
 //! Tested in each module, and as a whole in `tests/run.rs`.
 

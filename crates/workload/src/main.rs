@@ -45,12 +45,17 @@ struct Arguments {
     /// Leave the files behind
     #[arg(long)]
     keep: bool,
+    /// Seconds that calls may take to return after the end; then their processes are killed
+    #[arg(long, value_name = "SECONDS", default_value_t = 120.0)]
+    patience: f64,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let Ok(time) = Duration::try_from_secs_f64(arguments.seconds) else {
-        eprintln!("freehold-workload: --seconds {}: not a length of time", arguments.seconds);
+    let times = [arguments.seconds, arguments.patience].map(Duration::try_from_secs_f64);
+    let [Ok(time), Ok(patience)] = times else {
+        let (seconds, patience) = (arguments.seconds, arguments.patience);
+        eprintln!("freehold-workload: --seconds {seconds} --patience {patience}: not a length of time");
         return ExitCode::from(2);
     };
     let config = Config {
@@ -63,6 +68,7 @@ fn main() -> ExitCode {
         rounds: arguments.rounds,
         seed: arguments.seed,
         keep: arguments.keep,
+        patience,
     };
     signals::catch();
     let report = match run(&config) {

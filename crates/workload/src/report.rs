@@ -110,6 +110,12 @@ pub struct Failed {
     pub message: String,
 }
 
+/// What an errno means, without its number.
+fn meaning(errno: i32) -> String {
+    let text = std::io::Error::from_raw_os_error(errno).to_string();
+    text.strip_suffix(&format!(" (os error {errno})")).unwrap_or(&text).to_owned()
+}
+
 impl Made {
     pub(crate) fn new(files: u64, dirs: u64, bytes: u64, ns: u64) -> Made {
         let seconds = ns as f64 / 1e9;
@@ -155,7 +161,7 @@ impl Report {
             call: noted.call,
             path: noted.path,
             errno: noted.errno,
-            message: std::io::Error::from_raw_os_error(noted.errno).to_string(),
+            message: meaning(noted.errno),
         };
         Report {
             personality: config.personality.name(),

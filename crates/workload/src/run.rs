@@ -19,8 +19,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
-/// How long after the deadline calls may take to return, before their processes are killed.
-const GRACE: Duration = Duration::from_secs(120);
 /// How long processes may take to end after the last phase.
 const END: Duration = Duration::from_secs(10);
 /// What a process ends with when it panicked.
@@ -156,7 +154,9 @@ impl Run<'_> {
             return self.phase(Phase::Run, None);
         }
         board.start();
-        self.phase(Phase::Run, Some(now_ns().saturating_add((config.time + GRACE).as_nanos() as u64)));
+        let longest = config.time.saturating_add(config.patience).as_nanos();
+        let limit = now_ns().saturating_add(u64::try_from(longest).unwrap_or(u64::MAX));
+        self.phase(Phase::Run, Some(limit));
     }
 
     /// Begins `phase` and waits until all living processes have finished it; kills them when it is not over at `limit`.

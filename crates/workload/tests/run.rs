@@ -227,6 +227,12 @@ fn start(personality: Personality, dir: &Path, arguments: &str) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
+/// The processes of a run.
+fn children(run: &Child) -> Vec<i32> {
+    let text = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id())).unwrap();
+    text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
 /// Waits until the run of a webserver goes on, which is when its log grows; returns a file of its set.
 fn wait_for(dir: &Path) -> std::path::PathBuf {
     let log = dir.join("logfiles/00000001/00000001");
@@ -268,15 +274,31 @@ fn a_dead_process_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let child = start(Personality::Webserver, dir.path(), "--scale 0.05 --threads 4 --processes 3 --json -");
     wait_for(dir.path());
-    let children = format!("/proc/{0}/task/{0}/children", child.id());
-    let children = std::fs::read_to_string(children).unwrap();
-    let first: i32 = children.split_whitespace().next().unwrap().parse().unwrap();
+    let first = children(&child)[0];
     // SAFETY: the process belongs to our child, which waits for it only after it has ended.
     assert_eq!(unsafe { libc::kill(first, libc::SIGKILL) }, 0);
     let out = child.wait_with_output().unwrap();
     assert_eq!(out.status.code(), Some(1), "{}", errors(&out));
     let report = report(&out);
     assert_eq!(report["problems"][0], "process 0 ended by signal 9");
+    assert!(is_empty(dir.path()));
+}
+
+/// A process that does not come back after the deadline is killed, and the others tidy up.
+#[test]
+fn a_hanging_process_is_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let arguments = "--scale 0.05 --threads 4 --processes 2 --seconds 2 --patience 0.5 --json -";
+    let child = start(Personality::Webserver, dir.path(), arguments);
+    wait_for(dir.path());
+    let first = children(&child)[0];
+    // SAFETY: the process belongs to our child, which waits for it only after it has ended.
+    assert_eq!(unsafe { libc::kill(first, libc::SIGSTOP) }, 0);
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(1), "{}", errors(&out));
+    let report = report(&out);
+    assert_eq!(report["problems"][0], "process 0 did not finish Run in time and was killed");
+    assert!(report["all"]["ops"].as_u64().unwrap() > 0);
     assert!(is_empty(dir.path()));
 }
 
@@ -287,11 +309,11 @@ fn orphans_end() {
     let arguments = "--scale 0.05 --threads 2 --processes 2 --seconds 60 --keep";
     let mut child = start(Personality::Webserver, dir.path(), arguments);
     wait_for(dir.path());
-    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
+    let processes = children(&child);
     child.kill().unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
     let begin = Instant::now();
-    for pid in children.split_whitespace() {
+    for pid in processes {
         // A process that nobody waits for any more stays as a zombie where no init looks after it.
         let runs =
             || std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z"));
