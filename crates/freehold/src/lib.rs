@@ -44,6 +44,7 @@ pub use fs::{
 pub use fuse::{Mount, MountOptions, remount};
 pub use image::{Allocated, Allocation, create_image, foreign_content, identity};
 use media::{Media, UringMedia};
+pub use share::Remote;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -95,6 +96,16 @@ pub fn open(path: impl AsRef<Path>, options: VolumeOptions) -> Result<Volume> {
 /// A user of an open volume, with these credentials, in its root directory.
 pub fn client(volume: &Volume, cred: Cred) -> Client<Volume> {
     Client::new(Arc::new(volume.clone()), cred)
+}
+
+/// A user of a volume that another process serves with `-o share=SOCKET`, in its root directory. Permissions are those of this
+/// process, whose credentials the server learns from the kernel.
+///
+/// # Errors
+/// Those of connect(2): `NotFound` and `ConnectionRefused` when nobody serves there; `PermissionDenied` when the server serves another
+/// user alone; `InvalidData` when it speaks another version.
+pub fn connect(socket: impl AsRef<Path>) -> io::Result<Client<Remote>> {
+    Ok(Client::new(Arc::new(Remote::connect(socket)?), Cred::of_process()))
 }
 
 /// Mounts an open volume at the directory `at` by FUSE, served by threads of this process. Returns when it can be used.

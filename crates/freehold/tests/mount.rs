@@ -359,8 +359,7 @@ fn sessions_beside_the_mount() {
     let mnt = p.mkdir("mnt");
     let socket = p.path("socket");
     p.line(&format!("mount a.img mnt -o share={}", socket.display())).ok();
-    let remote = std::sync::Arc::new(share::Remote::connect(&socket).unwrap());
-    let fs = freehold::Client::new(remote, freehold::Cred::of_process()).blocking();
+    let fs = freehold::connect(&socket).unwrap().blocking();
     // Known to the kernel: the directory, names that are there and that are not, attributes, pages.
     std::fs::create_dir(mnt.join("d")).unwrap();
     for round in 0..20u8 {
