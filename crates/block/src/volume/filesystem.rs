@@ -1,0 +1,360 @@
+//! The contract ([`FileSystem`]) of a volume: each call is one operation of the engine, repeated until it need not wait.
+//!
+//! What only looks at the state in memory takes the lock once and never waits. Arguments are checked here where they only
+//! concern the contract; what depends on the state is checked by the operation. Locks of files are not the engine's: they stand
+//! beside it. Tested against the reference model in tests/differential.rs.
+
+use super::Volume;
+use crate::core::Stop;
+use crate::loans::Loans;
+use crate::names::New;
+use format::Ino;
+use fs::*;
+use std::future::Future;
+
+/// Bytes that copy_range moves at a time.
+const COPY_CHUNK: usize = 256 << 10;
+
+impl Volume {
+    async fn make(&self, cred: &Cred, parent: Ino, name: &[u8], new: New<'_>) -> Result<Attr> {
+        let mut ticket = None;
+        self.op(|core| core.make(cred, parent, name, &new, &mut ticket).map(|slot| core.attr(slot))).await
+    }
+}
+
+impl FileSystem for Volume {
+    fn block_on<T: Future>(&self, future: T) -> T::Output {
+        self.inner.shared.block_on(future)
+    }
+
+    async fn lookup(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Attr> {
+        self.inner.shared.lock().lookup(cred, parent, name)
+    }
+
+    async fn walk(&self, cred: &Cred, base: Ino, path: &[u8]) -> Result<Attr> {
+        self.inner.shared.lock().walk(cred, base, path)
+    }
+
+    #[inline]
+    fn walk_now(&self, cred: &Cred, base: Ino, path: &[u8]) -> Option<Result<Attr>> {
+        Some(self.inner.shared.lock().walk(cred, base, path))
+    }
+
+    async fn getattr(&self, ino: Ino, handle: Option<Handle>) -> Result<Attr> {
+        let core = self.inner.shared.lock();
+        match handle {
+            Some(handle) => core.handles.get(handle).map(|open| core.attr(open.slot)),
+            None => core.inode(ino).map(|(slot, inode)| inode.attr(slot)),
+        }
+    }
+
+    async fn setattr(&self, cred: &Cred, ino: Ino, set: SetAttr) -> Result<Attr> {
+        let mut ticket = None;
+        self.op(move |core| core.setattr(cred, ino, &set, &mut ticket)).await
+    }
+
+    async fn access(&self, cred: &Cred, ino: Ino, mask: Access) -> Result<()> {
+        let core = self.inner.shared.lock();
+        let (slot, inode) = core.inode(ino)?;
+        if mask.contains(Access::WRITE)
+            && matches!(inode.file_type(), FileType::Regular | FileType::Directory)
+        {
+            core.writable()?;
+        }
+        perm::check(cred, &core.attr(slot), mask)
+    }
+
+    async fn readlink(&self, _cred: &Cred, ino: Ino) -> Result<Vec<u8>> {
+        self.op(move |core| core.readlink(ino)).await
+    }
+
+    async fn mknod(&self, cred: &Cred, parent: Ino, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
+        let kind = FileType::from_mode(mode).ok_or(Error::Invalid("unknown file type"))?;
+        match kind {
+            FileType::Directory => return Err(Error::NotPermitted),
+            FileType::Symlink => return Err(Error::Invalid("not a type that mknod makes")),
+            _ => {}
+        }
+        self.make(cred, parent, name, New { kind, perm: (mode & 0o7777) as u16, rdev, target: b"" }).await
+    }
+
+    async fn mkdir(&self, cred: &Cred, parent: Ino, name: &[u8], perm: u16) -> Result<Attr> {
+        let new = New { kind: FileType::Directory, perm: perm & 0o1777, rdev: 0, target: b"" };
+        self.make(cred, parent, name, new).await
+    }
+
+    async fn symlink(&self, cred: &Cred, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
+        if target.is_empty() {
+            return Err(Error::NotFound);
+        }
+        self.make(cred, parent, name, New { kind: FileType::Symlink, perm: 0o777, rdev: 0, target }).await
+    }
+
+    async fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
+        let mut ticket = None;
+        self.op(move |core| core.link(cred, ino, parent, name, &mut ticket)).await
+    }
+
+    async fn unlink(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
+        self.op(move |core| core.unlink(cred, parent, name)).await
+    }
+
+    async fn rmdir(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
+        self.op(move |core| core.rmdir(cred, parent, name)).await
+    }
+
+    async fn rename(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.op(move |core| core.rename(cred, (parent, name), (new_parent, new_name), flags)).await
+    }
+
+    async fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle> {
+        let mut ticket = None;
+        self.op(move |core| core.open(cred, ino, flags, &mut ticket)).await
+    }
+
+    async fn create(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)> {
+        let mut ticket = None;
+        self.op(move |core| {
+            let new = New { kind: FileType::Regular, perm: perm & 0o7777, rdev: 0, target: b"" };
+            if !flags.intersects(OpenFlags::READ | OpenFlags::WRITE)
+                && core.lookup(cred, parent, name).is_err()
+            {
+                core.inode(parent)?;
+                return Err(Error::Invalid("a file is opened for reading, writing or both").into());
+            }
+            let slot = match core.make(cred, parent, name, &new, &mut ticket) {
+                Err(Stop::Error(Error::Exists)) if !flags.contains(OpenFlags::EXCLUSIVE) => {
+                    let found = core.lookup(cred, parent, name)?;
+                    match found.kind {
+                        FileType::Directory => return Err(Error::IsDirectory.into()),
+                        FileType::Symlink => return Err(Error::SymlinkLoop.into()),
+                        _ => {}
+                    }
+                    let handle = core.open(cred, found.ino, flags, &mut ticket)?;
+                    return Ok((core.attr(found.ino.0 as u32), handle));
+                }
+                made => made?,
+            };
+            let handle = core.open_slot(cred, slot, flags, false)?;
+            Ok((core.attr(slot), handle))
+        })
+        .await
+    }
+
+    async fn tmpfile(&self, cred: &Cred, parent: Ino, perm: u16, flags: OpenFlags) -> Result<(Attr, Handle)> {
+        if !flags.contains(OpenFlags::WRITE) {
+            return Err(Error::Invalid("a nameless file must be opened for writing"));
+        }
+        let mut ticket = None;
+        self.op(move |core| {
+            let linkable = !flags.contains(OpenFlags::EXCLUSIVE);
+            let slot = core.make_nameless(cred, parent, perm & 0o7777, linkable, &mut ticket)?;
+            let handle = core.open_slot(cred, slot, flags, false)?;
+            Ok((core.attr(slot), handle))
+        })
+        .await
+    }
+
+    async fn read(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Result<usize> {
+        self.read_now(handle, offset, to).await
+    }
+
+    async fn read_pages(&self, handle: Handle, offset: u64, len: usize) -> Result<Pages> {
+        let shared = &self.inner.shared;
+        let most = shared.lock().lendable(handle, offset, len)?;
+        match Loans::lend(&shared.loans, &shared.arena, &shared.pins, offset, most) {
+            Some(pages) => self.lend_now(handle, offset, len, most, pages).await,
+            None => contract::read_copy(self, handle, offset, len).await,
+        }
+    }
+
+    async fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<usize> {
+        let n = self.write_now(handle, offset, from).await?;
+        if self.handle(handle)?.flags.intersects(OpenFlags::SYNC | OpenFlags::DSYNC) && n > 0 {
+            self.sync_all().await?;
+        }
+        Ok(n)
+    }
+
+    async fn flush(&self, handle: Handle, owner: LockOwner) -> Result<()> {
+        let slot = self.handle(handle)?.slot;
+        self.inner.shared.locks.release_owner(Ino(slot as u64), owner);
+        Ok(())
+    }
+
+    async fn release(&self, handle: Handle) -> Result<()> {
+        let slot = self.op(move |core| core.release(handle)).await?;
+        if !self.inner.shared.locks.is_empty() {
+            self.inner.shared.locks.release_handle(Ino(slot as u64), handle);
+        }
+        Ok(())
+    }
+
+    async fn fsync(&self, handle: Handle, _datasync: bool) -> Result<()> {
+        self.handle(handle)?;
+        self.sync_all().await
+    }
+
+    async fn barrier(&self, handle: Handle, _datasync: bool) -> Result<()> {
+        self.handle(handle)?;
+        self.op(|core| core.close_epoch_for(crate::epoch::Reason::Barrier).map(drop)).await
+    }
+
+    async fn sync(&self) -> Result<()> {
+        self.sync_all().await
+    }
+
+    async fn opendir(&self, cred: &Cred, ino: Ino) -> Result<Handle> {
+        self.op(move |core| core.opendir(cred, ino)).await
+    }
+
+    async fn readdir(
+        &self,
+        handle: Handle,
+        offset: u64,
+        sink: &mut (dyn FnMut(DirEntry<'_>) -> bool + Send),
+    ) -> Result<()> {
+        let mut core = self.inner.shared.lock();
+        let open = *core.handles.get(handle)?;
+        if !open.directory {
+            return Err(Error::NotDirectory);
+        }
+        if core.slab.get(open.slot).nlink == 0 {
+            return Err(Error::NotFound);
+        }
+        core.readdir(open.slot, offset, sink);
+        core.accessed_by(handle);
+        Ok(())
+    }
+
+    async fn statfs(&self) -> Result<StatFs> {
+        Ok(self.inner.shared.lock().statfs())
+    }
+
+    async fn getxattr(&self, cred: &Cred, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.op(move |core| core.getxattr(cred, ino, name)).await
+    }
+
+    async fn listxattr(&self, cred: &Cred, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.op(move |core| core.listxattr(cred, ino)).await
+    }
+
+    async fn setxattr(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        let mut ticket = None;
+        self.op(move |core| core.setxattr(cred, ino, name, value, flags, &mut ticket)).await
+    }
+
+    async fn removexattr(&self, cred: &Cred, ino: Ino, name: &[u8]) -> Result<()> {
+        let mut ticket = None;
+        self.op(move |core| core.removexattr(cred, ino, name, &mut ticket)).await
+    }
+
+    async fn fallocate(&self, handle: Handle, what: Fallocate, offset: u64, len: u64) -> Result<()> {
+        let mut ticket = None;
+        self.op(move |core| core.fallocate(handle, what, offset, len, &mut ticket)).await
+    }
+
+    async fn seek(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64> {
+        self.op(move |core| core.seek(handle, offset, what)).await
+    }
+
+    async fn copy_range(
+        &self,
+        from: Handle,
+        from_offset: u64,
+        to: Handle,
+        to_offset: u64,
+        mut len: u64,
+    ) -> Result<u64> {
+        {
+            let core = self.inner.shared.lock();
+            let (reader, writer) = (core.handles.get(from)?, core.handles.get(to)?);
+            if reader.directory || writer.directory {
+                return Err(Error::IsDirectory);
+            }
+            let source = core.handles.file(from, OpenFlags::READ)?.slot;
+            let open = core.handles.file(to, OpenFlags::WRITE)?;
+            if open.flags.contains(OpenFlags::APPEND) {
+                return Err(Error::BadHandle);
+            }
+            // Only what is there now is copied, not what the copy itself appends.
+            len = len.min(core.slab.get(source).size.saturating_sub(from_offset));
+            if source == open.slot && from_offset.abs_diff(to_offset) < len {
+                return Err(Error::Invalid("the ranges overlap"));
+            }
+            if len == 0 {
+                return Ok(0);
+            }
+            len = len.min(format::limits::FILE_SIZE_MAX.saturating_sub(to_offset));
+            if len == 0 {
+                return Err(Error::TooLarge);
+            }
+        }
+        let mut buffer = vec![0; COPY_CHUNK.min(len as usize)];
+        let mut copied = 0;
+        while copied < len {
+            let want = buffer.len().min((len - copied) as usize);
+            let n = self.read_now(from, from_offset + copied, &mut buffer[..want]).await?;
+            if n == 0 {
+                break;
+            }
+            match self.write_now(to, to_offset + copied, &buffer[..n]).await {
+                Ok(written) => copied += written as u64,
+                Err(e) if copied == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        // The source counts as read when the copy is done: within one file this moves its access time.
+        self.inner.shared.lock().accessed_by(from);
+        Ok(copied)
+    }
+
+    async fn getlk(&self, handle: Handle, owner: LockOwner, lock: RecordLock) -> Result<Option<RecordLock>> {
+        let slot = self.handle(handle)?.slot;
+        Ok(self.inner.shared.locks.getlk(Ino(slot as u64), owner, lock))
+    }
+
+    async fn setlk(
+        &self,
+        handle: Handle,
+        owner: LockOwner,
+        lock: std::result::Result<RecordLock, (u64, u64)>,
+        wait: bool,
+    ) -> Result<()> {
+        let open = self.handle(handle)?;
+        if let Ok(lock) = &lock {
+            let need = if lock.kind == LockKind::Shared { OpenFlags::READ } else { OpenFlags::WRITE };
+            if !open.flags.contains(need) {
+                return Err(Error::BadHandle);
+            }
+        }
+        self.inner.shared.locks.setlk(Ino(open.slot as u64), owner, lock, wait).await
+    }
+
+    async fn flock(&self, handle: Handle, kind: Option<LockKind>, wait: bool) -> Result<()> {
+        let slot = self.handle(handle)?.slot;
+        self.inner.shared.locks.flock(Ino(slot as u64), handle, kind, wait).await
+    }
+}
