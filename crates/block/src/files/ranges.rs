@@ -1,0 +1,228 @@
+//! Ranges of a file: truncate, fallocate with its kinds, and seek for data and holes.
+//!
+//! Bytes behind the size, up to the end of their page, are zeros, so that a file that grows shows zeros. Whole pages lose
+//! their blocks; parts of pages are filled with zeros through the cache. Tested in tests/differential.rs and tests/fsx.rs.
+
+use crate::core::{Core, Res};
+use crate::extents::{Ext, Mapping, runs};
+use crate::inode::{Data, Slot};
+use crate::space::Run;
+use format::BlockNo;
+use format::limits::{FILE_SIZE_MAX, SEGMENT_BLOCKS};
+use fs::cache::PAGE;
+use fs::{Error, Fallocate, Handle, OpenFlags, Seek};
+
+const PAGE64: u64 = PAGE as u64;
+
+impl Core {
+    /// Sets the size. What lies behind it, up to the end of its page, becomes zeros, so that growing shows zeros.
+    pub fn truncate(&mut self, slot: Slot, size: u64, ticket: &mut Option<u64>) -> Res<()> {
+        self.need_tail(slot)?;
+        let old = self.slab.get(slot).size;
+        if size < old && self.slab.get(slot).tail.is_some() {
+            match &mut self.tail_mut(slot).data {
+                Data::Inline(bytes) => {
+                    let keep = bytes.len().min(size as usize);
+                    self.edit(slot);
+                    if let Data::Inline(bytes) = &mut self.tail_mut(slot).data {
+                        bytes.truncate(keep);
+                    }
+                }
+                Data::Extents(_) if size == 0 => self.drop_data(slot),
+                Data::Extents(_) => {
+                    self.zero_in_page(slot, size, size.next_multiple_of(PAGE64).min(old), ticket)?;
+                    self.unmap(slot, size.div_ceil(PAGE64), u64::MAX);
+                }
+            }
+        }
+        if size != old {
+            self.edit(slot).size = size;
+        }
+        Ok(())
+    }
+
+    /// Sets bytes of one page to zero, if the page has any content.
+    fn zero_in_page(&mut self, slot: Slot, start: u64, end: u64, ticket: &mut Option<u64>) -> Res<()> {
+        if start >= end {
+            return Ok(());
+        }
+        let page = start / PAGE64;
+        let cached = self.cache.find(crate::pages::key(slot, page));
+        let mapped = matches!(self.map(slot).lookup(page), Mapping::Block { unwritten: false, .. });
+        if cached.is_none() && !mapped {
+            return Ok(());
+        }
+        let frame = self.page_for_change(slot, page)?;
+        self.edit(slot);
+        self.dirty_page(slot, page, frame, ticket)?;
+        self.cache.arena().zero(frame.offset() + start % PAGE64, (end - start) as usize);
+        Ok(())
+    }
+
+    /// Removes whole pages from a file with extents.
+    fn unmap(&mut self, slot: Slot, start: u64, end: u64) {
+        self.edit(slot);
+        self.forget_pages(slot, start, end);
+        let Some(map) = self.tail_mut(slot).extents_mut() else { return };
+        let removed = map.remove(start, end);
+        let blocks: u64 = removed.iter().map(|e| e.count as u64).sum();
+        self.slab.get_mut(slot).blocks -= blocks;
+        runs(&removed).for_each(|run| self.give_back(run));
+        self.running.bytes += 48;
+    }
+
+    pub fn fallocate(
+        &mut self,
+        handle: Handle,
+        what: Fallocate,
+        offset: u64,
+        len: u64,
+        ticket: &mut Option<u64>,
+    ) -> Res<()> {
+        self.handles.get(handle)?;
+        if len == 0 {
+            return Err(Error::Invalid("the range is empty").into());
+        }
+        let open = *self.handles.file(handle, OpenFlags::WRITE)?;
+        let slot = open.slot;
+        let end = offset.checked_add(len).filter(|&e| e <= FILE_SIZE_MAX).ok_or(Error::TooLarge)?;
+        self.admit()?;
+        self.need_tail(slot)?;
+        let size = self.slab.get(slot).size;
+        let keep_size = match what {
+            Fallocate::Allocate { keep_size } | Fallocate::ZeroRange { keep_size } => keep_size,
+            Fallocate::PunchHole => true,
+        };
+        if what == Fallocate::PunchHole {
+            self.zero_range(slot, offset, end.min(size.max(offset)), end, ticket)?;
+        } else {
+            self.edit(slot);
+            self.tail_mut(slot);
+            self.make_extents(slot, ticket)?;
+            if matches!(what, Fallocate::ZeroRange { .. }) {
+                self.zero_range(slot, offset, end, end, ticket)?;
+            }
+            self.allocate_range(slot, offset / PAGE64, end.div_ceil(PAGE64), ticket)?;
+        }
+        let now = self.now().into();
+        let inode = self.edit(slot);
+        if !keep_size {
+            inode.size = inode.size.max(end);
+        }
+        inode.mtime = now;
+        inode.ctime = now;
+        self.wrote_through(handle, slot);
+        Ok(())
+    }
+
+    /// `start..end` reads as zeros afterwards; whole pages up to `unmap_end` lose their blocks.
+    fn zero_range(
+        &mut self,
+        slot: Slot,
+        start: u64,
+        end: u64,
+        unmap_end: u64,
+        ticket: &mut Option<u64>,
+    ) -> Res<()> {
+        if self.slab.get(slot).tail.is_none() {
+            return Ok(());
+        }
+        self.edit(slot);
+        if let Data::Inline(bytes) = &mut self.tail_mut(slot).data {
+            let (from, to) = ((start as usize).min(bytes.len()), (end as usize).min(bytes.len()));
+            bytes[from..to].fill(0);
+            return Ok(());
+        }
+        let (first, last) = (start.div_ceil(PAGE64), unmap_end / PAGE64);
+        if first > last {
+            return self.zero_in_page(slot, start, end.min(unmap_end), ticket);
+        }
+        self.zero_in_page(slot, start, (first * PAGE64).min(end), ticket)?;
+        self.zero_in_page(slot, last * PAGE64, end, ticket)?;
+        if first < last {
+            self.unmap(slot, first, last);
+        }
+        Ok(())
+    }
+
+    /// Gives blocks to the holes of `start..end`; they read as zeros.
+    fn allocate_range(&mut self, slot: Slot, start: u64, end: u64, ticket: &mut Option<u64>) -> Res<()> {
+        let mut page = start;
+        while page < end {
+            match self.map(slot).lookup(page) {
+                Mapping::Block { count, .. } => page += count as u64,
+                Mapping::Hole { until } => {
+                    let want = (until.min(end) - page).min(64 * SEGMENT_BLOCKS as u64);
+                    let spare = self.space.spare(self.keep);
+                    if spare == 0 {
+                        self.wait_for_space(ticket)?;
+                    }
+                    let run = self.allocate_run(slot, page, want.min(spare))?;
+                    let n = run.count as u64;
+                    let tail = self.tail_mut(slot);
+                    // Pages that were waiting for a block have one now.
+                    let waiting: u64 = tail.dirty.within(page, page + n).iter().map(|(s, e)| e - s).sum();
+                    tail.reserved -= waiting;
+                    tail.extents_mut().expect("made by the caller").insert(Ext {
+                        file_block: page,
+                        block: run.block.0,
+                        count: run.count,
+                        unwritten: true,
+                    });
+                    self.space.unreserve(waiting);
+                    self.slab.get_mut(slot).blocks += n;
+                    self.running.bytes += 24;
+                    page += n;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks for fallocate: as for delayed allocation, but nothing was reserved.
+    fn allocate_run(&mut self, slot: Slot, page: u64, want: u64) -> Res<Run> {
+        let run = self.allocate(slot, page, want.max(1))?;
+        debug_assert!(run.block > BlockNo(0));
+        Ok(run)
+    }
+
+    pub fn seek(&mut self, handle: Handle, offset: u64, what: Seek) -> Res<u64> {
+        let slot = self.handles.file(handle, OpenFlags::empty())?.slot;
+        let size = self.slab.get(slot).size;
+        if offset >= size {
+            return Err(Error::NoSuchOffset.into());
+        }
+        self.need_tail(slot)?;
+        let Some(tail) = &self.slab.get(slot).tail else {
+            return match what {
+                Seek::Hole => Ok(offset),
+                Seek::Data => Err(Error::NoSuchOffset.into()),
+            };
+        };
+        let mut data: Vec<(u64, u64)> = match &tail.data {
+            Data::Inline(bytes) => vec![(0, bytes.len() as u64)],
+            Data::Extents(map) => {
+                let first = offset / PAGE64;
+                let written = map.within(first, u64::MAX).into_iter().filter(|e| !e.unwritten);
+                let mut all: Vec<_> = written.map(|e| (e.file_block * PAGE64, e.end() * PAGE64)).collect();
+                all.extend(tail.dirty.within(first, u64::MAX).iter().map(|(s, e)| (s * PAGE64, e * PAGE64)));
+                all.sort_unstable();
+                all
+            }
+        };
+        data.retain(|d| d.0 < size && d.1 > offset);
+        match what {
+            Seek::Data => data.first().map(|d| d.0.max(offset)).ok_or(Error::NoSuchOffset.into()),
+            Seek::Hole => {
+                let mut at = offset;
+                for (start, end) in data {
+                    if start > at {
+                        break;
+                    }
+                    at = at.max(end);
+                }
+                Ok(at.min(size))
+            }
+        }
+    }
+}
