@@ -1,67 +1,23 @@
 //! The door over the reference model, through real system calls on a real mount. Needs root and /dev/fuse; without them each
-//! test says so and passes. Every test runs on the model itself (requests are ready at once) and on one that makes every
-//! request wait, with and without write-back cache.
+//! test says so and passes. Every test here runs on the model itself (requests are ready at once) and on one that makes every
+//! request wait, with and without write-back cache. Mounts themselves, from beginning to end, are tested in `life`.
 
+#[path = "mount/helpers.rs"]
+mod helpers;
 mod later;
+#[path = "mount/life.rs"]
+mod life;
 
-use fuse::{Mount, MountOptions};
+use helpers::*;
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-
-fn can_mount() -> bool {
-    // SAFETY: geteuid has no preconditions.
-    let ok = unsafe { libc::geteuid() } == 0 && Path::new("/dev/fuse").exists();
-    if !ok {
-        println!("skipped: needs root and /dev/fuse");
-    }
-    ok
-}
-
-fn model() -> sim::Model {
-    sim::Model::new(sim::model::system_clock())
-}
-
-/// Runs `test` on each kind of mount.
-fn on_mounts(test: impl Fn(&Path, &Mount)) {
-    if !can_mount() {
-        return;
-    }
-    for (waits, options) in [(false, ""), (true, ""), (true, "writeback"), (false, "shared,writeback")] {
-        println!("waits: {waits}, options: '{options}'");
-        let dir = tempfile::tempdir().unwrap();
-        let options = MountOptions::parse(options).unwrap();
-        let mount = match waits {
-            true => fuse::mount(Arc::new(later::Later::new(model())), dir.path(), options),
-            false => fuse::mount(Arc::new(model()), dir.path(), options),
-        };
-        let mount = mount.unwrap();
-        test(dir.path(), &mount);
-        mount.unmount().unwrap();
-        assert!(!mount.is_mounted());
-    }
-}
-
-fn check(rc: impl Into<i64>) -> io::Result<i64> {
-    let rc = rc.into();
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
-}
-
-fn errno<T: std::fmt::Debug>(r: io::Result<T>) -> i32 {
-    r.unwrap_err().raw_os_error().unwrap()
-}
-
-fn c(path: &Path) -> CString {
-    CString::new(path.as_os_str().as_bytes()).unwrap()
-}
 
 #[test]
 fn files_directories_and_names() {
@@ -499,92 +455,6 @@ fn a_running_program_is_not_truncated() {
 }
 
 #[test]
-fn a_panic_answers_eio() {
-    if !can_mount() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let fs = Arc::new(later::Later::new(model()));
-    let mount = fuse::mount(fs, dir.path(), MountOptions::default()).unwrap();
-    assert_eq!(errno(File::open(dir.path().join("panic"))), libc::EIO);
-    fs::write(dir.path().join("fine"), b"still here").unwrap();
-    mount.unmount().unwrap();
-}
-
-#[test]
-fn the_end_of_a_mount() {
-    if !can_mount() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let fs = Arc::new(model());
-    for how in ["outside", "lazy", "drop", "drop while locked"] {
-        let mount = fuse::mount(fs.clone(), dir.path(), MountOptions::default()).unwrap();
-        let f = File::create(dir.path().join("f")).unwrap();
-        assert_eq!(errno(mount.unmount()), libc::EBUSY);
-        assert!(mount.is_mounted());
-        match how {
-            "outside" => {
-                drop(f);
-                assert!(Command::new("umount").arg(dir.path()).status().unwrap().success());
-                mount.wait();
-            }
-            "lazy" => {
-                assert!(Command::new("umount").arg("-l").arg(dir.path()).status().unwrap().success());
-                assert!(f.metadata().is_ok());
-                drop(f);
-                mount.wait();
-            }
-            "drop" => {
-                drop(mount);
-                assert!(f.metadata().is_err() || f.write_at(b"x", 0).is_err());
-                assert_eq!(Arc::strong_count(&fs), 1, "the engine is let go");
-                continue;
-            }
-            _ => {
-                // SAFETY: an open descriptor.
-                check(unsafe { libc::flock(f.as_raw_fd(), libc::LOCK_EX) }).unwrap();
-                let mut waiting =
-                    Command::new("flock").arg(dir.path().join("f")).arg("true").spawn().unwrap();
-                std::thread::sleep(Duration::from_millis(100));
-                drop(mount);
-                waiting.wait().unwrap();
-                assert_eq!(Arc::strong_count(&fs), 1, "the engine is let go");
-                continue;
-            }
-        }
-        assert!(!mount.is_mounted());
-        mount.unmount().unwrap();
-        drop(mount);
-        assert_eq!(Arc::strong_count(&fs), 1, "the engine is let go");
-    }
-}
-
-#[test]
-fn changes_behind_the_kernel_are_seen_after_a_notification() {
-    if !can_mount() {
-        return;
-    }
-    use ::fs::{Cred, FileSystem, Ino, OpenFlags, block_on};
-    let dir = tempfile::tempdir().unwrap();
-    let fs = Arc::new(model());
-    let mount = fuse::mount(fs.clone(), dir.path(), MountOptions::default()).unwrap();
-    let path = dir.path().join("f");
-    assert_eq!(errno(File::open(&path)), libc::ENOENT);
-    let flags = OpenFlags::READ | OpenFlags::WRITE;
-    let (attr, handle) = block_on(fs.create(&Cred::root(), Ino::ROOT, b"f", 0o644, flags)).unwrap();
-    assert_eq!(errno(File::open(&path)), libc::ENOENT, "the kernel remembers that it was not there");
-    mount.notifier().entry(Ino::ROOT, b"f").unwrap();
-    assert_eq!(fs::read(&path).unwrap(), b"");
-    block_on(fs.write(handle, 0, b"other door")).unwrap();
-    assert_eq!(fs::read(&path).unwrap(), b"");
-    mount.notifier().inode(attr.ino, 0, 0).unwrap();
-    assert_eq!(fs::read(&path).unwrap(), b"other door");
-    mount.notifier().inode(Ino(999_999), 0, 0).unwrap();
-    block_on(fs.release(handle)).unwrap();
-}
-
-#[test]
 fn many_reads_wait_at_a_time() {
     on_mounts(|dir, _| {
         let path = dir.join("f");
@@ -607,30 +477,4 @@ fn many_reads_wait_at_a_time() {
             }
         });
     });
-}
-
-#[test]
-fn read_only_and_bad_places() {
-    if !can_mount() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let mount =
-        fuse::mount(Arc::new(model()), dir.path(), MountOptions::parse("ro,fsname=a b").unwrap()).unwrap();
-    assert_eq!(errno(File::create(dir.path().join("f"))), libc::EROFS);
-    assert!(fs::read_to_string("/proc/mounts").unwrap().contains("a\\040b "));
-    drop(mount);
-    let file = dir.path().join("file");
-    File::create(&file).unwrap();
-    let bad = fuse::mount(Arc::new(model()), &file, MountOptions::default()).err().unwrap();
-    assert_eq!(bad.raw_os_error(), Some(libc::ENOTDIR));
-    assert!(fuse::mount(Arc::new(model()), Path::new("/nowhere"), MountOptions::default()).is_err());
-    if fuse::has_program("fusermount3") {
-        let place = tempfile::tempdir().unwrap();
-        let options = MountOptions::parse("auto_unmount").unwrap();
-        let mount = fuse::mount(Arc::new(model()), place.path(), options).unwrap();
-        fs::write(place.path().join("f"), b"by the helper").unwrap();
-        mount.unmount().unwrap();
-        assert!(!place.path().join("f").exists());
-    }
 }
