@@ -461,3 +461,7 @@ impl Core {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "names/limits.rs"]
+mod limits;

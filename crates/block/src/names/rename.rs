@@ -8,6 +8,7 @@ use super::{ROOT, is_dots};
 use crate::core::{Core, Res};
 use crate::inode::Slot;
 use format::Ino;
+use format::limits::LINK_MAX;
 use fs::{Access, Cred, Error, RenameFlags, perm};
 
 impl Core {
@@ -141,6 +142,18 @@ impl Core {
             && !self.index.is_empty_dir(target)
         {
             return Err(Error::NotEmpty);
+        }
+        if from_dir != to_dir {
+            let target_dir = target.is_some_and(|t| self.slab.get(t).is_dir());
+            // The directory that holds one more afterwards.
+            let grows = match (source_dir, target_dir) {
+                (true, false) => Some(to_dir),
+                (false, true) => Some(from_dir),
+                _ => None,
+            };
+            if grows.is_some_and(|dir| self.slab.get(dir).nlink >= LINK_MAX) {
+                return Err(Error::TooManyLinks);
+            }
         }
         Ok(())
     }
