@@ -113,7 +113,8 @@ pub trait FileSystem: Send + Sync + 'static {
     fn rmdir(&self, cred: &Cred, parent: Ino, name: &[u8]) -> impl Future<Output = Result<()>> + Send;
 
     /// Moves a name, replacing what the new name led to, atomically. Two names of the same inode: nothing happens.
-    /// `NotFound`, `Exists` (NOREPLACE), `IsDirectory`, `NotDirectory`, `NotEmpty`, `IntoItself`, `Invalid` (both flags).
+    /// `NotFound`, `Exists` (NOREPLACE), `IsDirectory`, `NotDirectory`, `NotEmpty`, `IntoItself`, `TooManyLinks` (a directory, into a full
+    /// one), `Invalid` (both flags).
     fn rename(
         &self,
         cred: &Cred,
