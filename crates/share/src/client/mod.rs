@@ -1,6 +1,6 @@
 //! The client's side: a file system ([`Remote`]) whose calls a manager runs.
 //!
-//! Each call takes a free slot of the session for as long as it lasts. A thread that runs calls with [`Remote::block_on`] looks at
+//! Each call takes a free slot of the session for as long as it lasts. A thread that runs calls with [`fs::FileSystem::block_on`] looks at
 //! its slot and then sleeps on it; for other executors a helper thread, started when it is first needed, wakes the futures.
 //!
 //! When the manager is gone every call fails with [`Error::Closed`].
