@@ -153,7 +153,7 @@ pub fn attr(image: &AttrImage) -> Result<Attr> {
 /// What cannot be understood.
 pub const GARBLED: Error = Error::Invalid("message of a session");
 
-/// Bytes of a [`SetAttr`] on the wire: six values of 16 bytes, each a kind and two numbers.
+/// Bytes of a [`SetAttr`] on the wire: seven values of 24 bytes, each a kind and two numbers.
 pub const SET_ATTR: usize = 7 * 24;
 
 /// Writes a change of attributes.

@@ -152,6 +152,39 @@ fn the_manager_goes_away() {
     });
 }
 
+#[test]
+fn futures_of_other_executors_never_hang() {
+    let (_, server, _dir) = served();
+    let remote = Arc::new(Remote::connect(server.path()).unwrap());
+    let fs = Client::new(remote.clone(), Cred::root());
+    let how = Open::new().read(true).write(true).create(true);
+    fs::block_on(async {
+        let (a, b) = (fs.open("/f", how).await.unwrap(), fs.open("/f", how).await.unwrap());
+        a.lock().await.unwrap();
+        // Every slot waits and is given up at once: the next call finds none free, and nobody to say when one is.
+        let mut waits: Vec<_> =
+            (0..32).map(|_| Box::pin(remote.flock(b.handle(), Some(LockKind::Shared), true))).collect();
+        std::future::poll_fn(|cx| {
+            assert!(waits.iter_mut().all(|w| w.as_mut().poll(cx).is_pending()));
+            std::task::Poll::Ready(())
+        })
+        .await;
+        drop(waits);
+        assert_eq!(fs.stat("/f").await.unwrap().size, 0);
+        // The manager ends while a call waits in it.
+        std::thread::scope(|s| {
+            let begun = Instant::now();
+            s.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                server.stop();
+            });
+            assert!(matches!(fs::block_on(b.lock()), Err(Error::Closed | Error::Interrupted)));
+            assert!(begun.elapsed() < Duration::from_secs(5));
+        });
+        assert_eq!(fs.stat("/f").await, Err(Error::Closed));
+    });
+}
+
 /// Runs as another process: takes a lock, opens files, one of them deleted, and waits to be killed.
 #[test]
 #[ignore = "the part of another process"]

@@ -1,6 +1,6 @@
 //! One call: a slot is taken, the request posted, the answer awaited and read.
 
-use super::waiting::{awaits, register};
+use super::waiting::{awaits, is_run_here, register, start_helper};
 use super::{GONE, Remote, Session};
 use format::shared::{DATA_MAX, PAYLOAD_MAX, Reply, Request, state};
 use fs::{Error, Result};
@@ -104,7 +104,17 @@ impl Remote {
         if session.is_dead() {
             return Err(GONE);
         }
-        let number = poll_fn(|cx| session.take_slot(cx.waker()).map_or(Poll::Pending, Poll::Ready)).await;
+        let number = poll_fn(|cx| match session.take_slot(cx.waker()) {
+            Some(slot) => Poll::Ready(Ok(slot)),
+            None if session.is_dead() => Poll::Ready(Err(GONE)),
+            None => {
+                if !is_run_here() {
+                    start_helper(session, cx.waker());
+                }
+                Poll::Pending
+            }
+        })
+        .await?;
         let mut slot = Slot { session, number, posted: false };
         request.first = (first.len() as u16).into();
         request.second = (second.len() as u32).into();

@@ -135,6 +135,16 @@ const TICK: Duration = Duration::from_micros(100);
 /// Has the helper wake the future when the slot is answered.
 pub(super) fn register(session: &Arc<Session>, slot: usize, waker: &Waker) {
     session.helper.wakers.lock()[slot] = Some(waker.clone());
+    start_helper(session, waker);
+}
+
+/// Whether a future on this thread is run by [`block_on`], which looks again by itself.
+pub(super) fn is_run_here() -> bool {
+    AWAITED.with_borrow(|awaited| awaited.is_some())
+}
+
+/// Starts the helper, unless it runs.
+pub(super) fn start_helper(session: &Arc<Session>, waker: &Waker) {
     if !session.helper.started.swap(true, Ordering::AcqRel) {
         let weak = Arc::downgrade(session);
         let spawned = std::thread::Builder::new().name("freehold-wake".into()).spawn(move || help(&weak));
@@ -147,12 +157,14 @@ pub(super) fn register(session: &Arc<Session>, slot: usize, waker: &Waker) {
 }
 
 fn help(session: &Weak<Session>) {
-    let mut idle = 0u32;
+    let (mut idle, mut ticks) = (0u32, 0u32);
     while let Some(session) = session.upgrade() {
-        let alive = !idle.is_multiple_of(1000) || session.check_alive();
+        ticks = ticks.wrapping_add(1);
+        let alive = !ticks.is_multiple_of(1000) || session.check_alive();
+        // Slots of calls that were given up become free without anybody saying so: who waits for one looks again.
+        let mut woken = std::mem::take(&mut session.slots.lock().waiting);
+        let mut any = !woken.is_empty();
         let mut wakers = session.helper.wakers.lock();
-        let mut any = false;
-        let mut woken = Vec::new();
         for (slot, waker) in wakers.iter_mut().enumerate() {
             if waker.is_some() {
                 any = true;
@@ -167,7 +179,7 @@ fn help(session: &Weak<Session>) {
             return;
         }
         drop(wakers);
-        idle = if any { 1 } else { idle + 1 };
+        idle = if any { 0 } else { idle + 1 };
         woken.into_iter().for_each(Waker::wake);
         drop(session);
         std::thread::sleep(TICK);
