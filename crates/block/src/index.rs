@@ -107,6 +107,7 @@ impl Index {
     /// The slot that has this name: an inode, or an additional name of one.
     pub fn find(&self, slab: &Slab, parent: Slot, name: &[u8]) -> Option<Slot> {
         self.names.find(self.hash(parent, name), |s| {
+            slab.prefetch(s);
             let inode = slab.get(s);
             inode.parent == parent && inode.name.bytes() == name
         })

@@ -368,6 +368,20 @@ impl Slab {
         self.with_free.insert(index);
     }
 
+    /// Has the processor fetch all of an inode that will be read at once, so that the waits for its lines overlap.
+    #[inline]
+    pub fn prefetch(&self, slot: Slot) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let inode: *const Inode = self.get(slot);
+            for line in 0..size_of::<Inode>().div_ceil(64) {
+                // SAFETY: a prefetch reads nothing that the program sees, and faults nowhere.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(inode.cast::<i8>().wrapping_add(line * 64)) };
+            }
+        }
+    }
+
     /// The position where a new chunk should be added.
     pub fn next_index(&self) -> u32 {
         self.vacant.first().copied().unwrap_or(self.chunks.len() as u32)

@@ -56,14 +56,17 @@ pub(crate) fn resolve_now<F: FileSystem>(
     let at = if starts_at_root(path).ok()? { root } else { base };
     let names = plain(path)?;
     let trailing = path.ends_with(b"/");
-    match fs.walk_now(cred, at, names)? {
-        Ok(a) if a.kind == FileType::Symlink && (follow_last || trailing) => None,
-        Ok(a) if !trailing => Some(Ok(a)),
-        Ok(a) => Some(directory_if(true, a)),
+    // What the engine says is looked at where it lies: moving attributes about costs as much as finding a name.
+    let said = fs.walk_now(cred, at, names);
+    let done = match &said {
+        None => false,
+        Some(Ok(a)) if a.kind == FileType::Symlink => !(follow_last || trailing),
+        Some(Ok(a)) if trailing && a.kind != FileType::Directory => return Some(Err(Error::NotDirectory)),
+        Some(Ok(_)) => true,
         // These have more to them: a symlink on the way, a directory that went away meanwhile.
-        Err(Error::NotDirectory | Error::Stale) => None,
-        Err(e) => Some(Err(e)),
-    }
+        Some(Err(e)) => !matches!(e, Error::NotDirectory | Error::Stale),
+    };
+    if done { said } else { None }
 }
 
 /// The directory that holds the last name of `path`, that name, and whether slashes follow it. A symlink of that name is not

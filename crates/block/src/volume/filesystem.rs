@@ -36,6 +36,7 @@ impl FileSystem for Volume {
     }
 
     #[inline]
+    #[inline]
     fn walk_now(&self, cred: &Cred, base: Ino, path: &[u8]) -> Option<Result<Attr>> {
         Some(self.inner.shared.lock().walk(cred, base, path))
     }
