@@ -17,6 +17,7 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::task::Poll;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Where data of writes and of replies stand in a buffer.
@@ -122,6 +123,25 @@ impl Device {
         // SAFETY: the ioctl reads one u32 from the pointer, which is valid; both descriptors are open.
         let rc = unsafe { libc::ioctl(other.as_raw_fd(), abi::DEV_IOC_CLONE as _, &source) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(Device(other)) }
+    }
+    /// Another descriptor of the same mount, for [`Device::look`].
+    pub fn duplicate_without_waiting(&self) -> io::Result<Device> {
+        let other = self.duplicate()?;
+        let on: libc::c_int = 1;
+        // SAFETY: the ioctl reads one int from the pointer, which is valid; the descriptor is open.
+        let rc = unsafe { libc::ioctl(other.0.as_raw_fd(), libc::FIONBIO, &on) };
+        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(other) }
+    }
+    /// Reads a request if there is one. `Ready(None)` when the mount is gone. For descriptors that do not wait.
+    pub fn look(&self, buffer: &mut Buffer) -> io::Result<Poll<Option<usize>>> {
+        match (&self.0).read(&mut buffer[REQUEST_AT..]) {
+            Ok(n) => Ok(Poll::Ready(Some(n))),
+            Err(e) => match e.raw_os_error() {
+                Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => Ok(Poll::Pending),
+                Some(libc::ENODEV | libc::ECONNABORTED) => Ok(Poll::Ready(None)),
+                _ => Err(e),
+            },
+        }
     }
     /// Waits for a request and reads it. `None` when the mount is gone.
     pub fn receive(&self, buffer: &mut Buffer) -> io::Result<Option<usize>> {

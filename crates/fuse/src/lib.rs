@@ -66,6 +66,7 @@ mod handles;
 mod interrupt;
 mod names;
 mod options;
+mod receive;
 mod session;
 mod sys;
 

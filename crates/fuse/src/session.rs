@@ -10,13 +10,13 @@ use crate::device::{Buffer, BufferPool, Device, Notifier, REQUEST_AT, Reply, tak
 use crate::door::{Door, serve};
 use crate::exec::Executor;
 use crate::options::MountOptions;
+use crate::receive::{Ears, Receivers};
 use crate::sys::{self, Attached};
 use fs::FileSystem;
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::task::Poll;
 use std::thread::{Builder, JoinHandle};
 use zerocopy::IntoBytes;
 
@@ -180,18 +180,18 @@ fn start<F: FileSystem>(door: Arc<Door<F>>, device: Arc<Device>, end: Arc<End>) 
     let pool = Arc::new(BufferPool::new(crate::options::MAX_TRANSFER as usize));
     let back = pool.clone();
     let exec = Executor::new(Box::new(move |buffer| back.put(buffer)));
+    let all = Arc::new(Receivers::default());
     let mut receivers = Vec::new();
     for i in 0..threads {
         // A descriptor that cannot be duplicated is shared; that costs speed only.
-        let own = if i == 0 { device.clone() } else { device.duplicate().map_or(device.clone(), Arc::new) };
-        let (door, exec, pool) = (door.clone(), exec.clone(), pool.clone());
+        let waits = if i == 0 { device.clone() } else { device.duplicate().map_or(device.clone(), Arc::new) };
+        let ears = Ears { waits, looks: device.duplicate_without_waiting().ok().map(Arc::new) };
+        let (door, exec, pool, all) = (door.clone(), exec.clone(), pool.clone(), all.clone());
         receivers.push(Builder::new().name(format!("fuse-{i}")).spawn(move || {
-            receive(
-                &own,
-                &pool,
-                |buffer, len, task| exec.run_here(task, serve(door.clone(), own.clone(), buffer, len)),
-                &mut exec.task(),
-            )
+            let run = |from: &Arc<Device>, buffer, len, task: &mut _| {
+                exec.run_here(task, serve(door.clone(), from.clone(), buffer, len))
+            };
+            all.receive(&ears, &pool, run, &mut exec.task())
         })?);
     }
     let mut workers = Vec::new();
@@ -220,38 +220,6 @@ fn join(threads: Vec<JoinHandle<()>>) {
     for t in threads {
         if t.join().is_err() {
             tracing::error!("a thread of the FUSE door panicked");
-        }
-    }
-}
-
-/// Receives requests until the connection ends. `run` starts one and returns its buffer when it is finished at once.
-fn receive<T>(
-    device: &Device,
-    pool: &BufferPool,
-    run: impl Fn(Buffer, usize, &mut T) -> Poll<Option<Buffer>>,
-    task: &mut T,
-) {
-    let mut spare = None;
-    loop {
-        let mut buffer = match spare.take().map_or_else(|| pool.take(), Ok) {
-            Ok(b) => b,
-            Err(e) => {
-                tracing::error!(error = %e, "no memory for a request; trying again");
-                std::thread::sleep(std::time::Duration::from_millis(100));
-                continue;
-            }
-        };
-        match device.receive(&mut buffer) {
-            Ok(Some(len)) => {
-                if let Poll::Ready(back) = run(buffer, len, task) {
-                    spare = back;
-                }
-            }
-            Ok(None) => return,
-            Err(e) => {
-                tracing::error!(error = %e, "cannot read from /dev/fuse; this thread gives up");
-                return;
-            }
         }
     }
 }

@@ -36,7 +36,6 @@ impl FileSystem for Volume {
     }
 
     #[inline]
-    #[inline]
     fn walk_now(&self, cred: &Cred, base: Ino, path: &[u8]) -> Option<Result<Attr>> {
         Some(self.inner.shared.lock().walk(cred, base, path))
     }
