@@ -5,6 +5,8 @@
 //! ([`Watched::door`]) and tells through it what it wants to hear ([`Watched::watch`]). A call that changes something returns only when
 //! the watchers of the other doors have been told, so that whoever sees the call return sees the change everywhere.
 //!
+//! They are told too when the call failed or was given up half-way, as nobody knows then what it changed.
+//!
 //! A door that fills its cache while another one changes the same thing must look again after it has filled it: what it was told before
 //! it had anything to drop does not come twice. Times of access are not told.
 //!
@@ -16,7 +18,10 @@ use crate::cred::Cred;
 use crate::error::Result;
 use crate::types::*;
 use format::Ino;
+use foldhash::fast::FixedState;
 use parking_lot::RwLock;
+use smallvec::{SmallVec, smallvec};
+use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,6 +63,14 @@ pub trait Watcher: Send + Sync {
 struct Hub {
     doors: AtomicU64,
     watchers: RwLock<Vec<(u64, Arc<dyn Watcher>)>>,
+    files: RwLock<HashMap<Handle, OpenFile, FixedState>>,
+}
+
+/// What must be known of an open file to say what a call on it changes.
+#[derive(Clone, Copy)]
+struct OpenFile {
+    ino: Ino,
+    append: bool,
 }
 
 /// A file system with several doors, as one of them sees it. See the module documentation. Clones are the same door.
@@ -70,6 +83,34 @@ pub struct Watched<F> {
 impl<F> Clone for Watched<F> {
     fn clone(&self) -> Self {
         Watched { fs: self.fs.clone(), hub: self.hub.clone(), door: self.door }
+    }
+}
+
+/// Tells the other doors what a call changes, when the call is over, however it ends.
+struct Telling<'a, F> {
+    watched: &'a Watched<F>,
+    changes: SmallVec<[Change<'a>; 4]>,
+}
+
+impl<F> Drop for Telling<'_, F> {
+    fn drop(&mut self) {
+        self.watched.tell(&self.changes);
+    }
+}
+
+impl<F> Watched<F> {
+    fn tell(&self, changes: &[Change<'_>]) {
+        let others: SmallVec<[Arc<dyn Watcher>; 2]> = {
+            let watchers = self.hub.watchers.read();
+            watchers.iter().filter(|(door, _)| *door != self.door).map(|(_, w)| w.clone()).collect()
+        };
+        for watcher in others {
+            changes.iter().for_each(|change| watcher.changed(change));
+        }
+    }
+
+    fn telling<'a>(&'a self, changes: SmallVec<[Change<'a>; 4]>) -> Telling<'a, F> {
+        Telling { watched: self, changes }
     }
 }
 
@@ -105,18 +146,14 @@ impl<F: FileSystem> Watched<F> {
         self.hub.watchers.read().iter().any(|(door, _)| *door != self.door)
     }
 
-    fn tell(&self, changes: &[Change<'_>]) {
-        let others: Vec<Arc<dyn Watcher>> = {
-            let watchers = self.hub.watchers.read();
-            watchers.iter().filter(|(door, _)| *door != self.door).map(|(_, w)| w.clone()).collect()
-        };
-        for watcher in others {
-            changes.iter().for_each(|change| watcher.changed(change));
-        }
+    /// A file was opened.
+    fn opened(&self, handle: Handle, ino: Ino, flags: OpenFlags) {
+        let file = OpenFile { ino, append: flags.contains(OpenFlags::APPEND) };
+        self.hub.files.write().insert(handle, file);
     }
 
-    fn tell_data(&self, ino: Ino, start: u64, end: u64) {
-        self.tell(&[Change::Data { ino, start, end }]);
+    fn file(&self, handle: Handle) -> Option<OpenFile> {
+        self.hub.files.read().get(&handle).copied()
     }
 
     /// The inode of a name that is about to lose it; `None` when there is nobody to tell or no such name.
@@ -128,16 +165,20 @@ impl<F: FileSystem> Watched<F> {
         self.fs.lookup(&cred, parent, name).await.ok().map(|a| a.ino)
     }
 
-    /// The inode of an open file.
-    async fn of(&self, handle: Handle) -> Option<Ino> {
-        self.fs.getattr(Ino(0), Some(handle)).await.ok().map(|a| a.ino)
+    fn telling_name<'a>(&'a self, parent: Ino, name: &'a [u8], inode: Option<Ino>) -> Telling<'a, F> {
+        let mut changes = smallvec![Change::Name { parent, name }];
+        changes.extend(inode.map(|ino| Change::Attr { ino }));
+        self.telling(changes)
     }
 
-    fn tell_name(&self, parent: Ino, name: &[u8], inode: Option<Ino>) {
-        self.tell(&[Change::Name { parent, name }]);
-        if let Some(ino) = inode {
-            self.tell(&[Change::Attr { ino }]);
-        }
+    /// Tells of a range of an open file; all of it when nobody knows the file's range.
+    fn telling_data(&self, handle: Handle, start: u64, len: u64) -> Telling<'_, F> {
+        let change = |file: OpenFile| Change::Data { ino: file.ino, start, end: start.saturating_add(len) };
+        self.telling(self.file(handle).map(change).into_iter().collect())
+    }
+
+    async fn size(&self, file: OpenFile, handle: Handle) -> Option<u64> {
+        self.fs.getattr(file.ino, Some(handle)).await.ok().map(|a| a.size)
     }
 }
 
@@ -163,16 +204,13 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     }
 
     async fn setattr(&self, cred: &Cred, ino: Ino, set: SetAttr) -> Result<Attr> {
-        let size = set.size;
-        let attr = self.fs.setattr(cred, ino, set).await?;
-        if self.heard() {
-            match size {
-                // The end of a page beyond the new end may have become zeros too.
-                Some(_) => self.tell_data(attr.ino, 0, u64::MAX),
-                None => self.tell(&[Change::Attr { ino: attr.ino }]),
-            }
-        }
-        Ok(attr)
+        let ino = set.handle.and_then(|h| self.file(h)).map_or(ino, |file| file.ino);
+        let _telling = self.telling(smallvec![match set.size {
+            // The end of a page beyond the new end may have become zeros too.
+            Some(_) => Change::Data { ino, start: 0, end: u64::MAX },
+            None => Change::Attr { ino },
+        }]);
+        self.fs.setattr(cred, ino, set).await
     }
 
     async fn access(&self, cred: &Cred, ino: Ino, mask: Access) -> Result<()> {
@@ -184,41 +222,33 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     }
 
     async fn mknod(&self, cred: &Cred, parent: Ino, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
-        let attr = self.fs.mknod(cred, parent, name, mode, rdev).await?;
-        self.tell_name(parent, name, None);
-        Ok(attr)
+        let _telling = self.telling_name(parent, name, None);
+        self.fs.mknod(cred, parent, name, mode, rdev).await
     }
 
     async fn mkdir(&self, cred: &Cred, parent: Ino, name: &[u8], perm: u16) -> Result<Attr> {
-        let attr = self.fs.mkdir(cred, parent, name, perm).await?;
-        self.tell_name(parent, name, None);
-        Ok(attr)
+        let _telling = self.telling_name(parent, name, None);
+        self.fs.mkdir(cred, parent, name, perm).await
     }
 
     async fn symlink(&self, cred: &Cred, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
-        let attr = self.fs.symlink(cred, parent, name, target).await?;
-        self.tell_name(parent, name, None);
-        Ok(attr)
+        let _telling = self.telling_name(parent, name, None);
+        self.fs.symlink(cred, parent, name, target).await
     }
 
     async fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
-        let attr = self.fs.link(cred, ino, parent, name).await?;
-        self.tell_name(parent, name, Some(attr.ino));
-        Ok(attr)
+        let _telling = self.telling_name(parent, name, Some(ino));
+        self.fs.link(cred, ino, parent, name).await
     }
 
     async fn unlink(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
-        let victim = self.victim(parent, name).await;
-        self.fs.unlink(cred, parent, name).await?;
-        self.tell_name(parent, name, victim);
-        Ok(())
+        let _telling = self.telling_name(parent, name, self.victim(parent, name).await);
+        self.fs.unlink(cred, parent, name).await
     }
 
     async fn rmdir(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
-        let victim = self.victim(parent, name).await;
-        self.fs.rmdir(cred, parent, name).await?;
-        self.tell_name(parent, name, victim);
-        Ok(())
+        let _telling = self.telling_name(parent, name, self.victim(parent, name).await);
+        self.fs.rmdir(cred, parent, name).await
     }
 
     async fn rename(
@@ -231,17 +261,17 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         flags: RenameFlags,
     ) -> Result<()> {
         let (moved, replaced) = (self.victim(parent, name).await, self.victim(new_parent, new_name).await);
-        self.fs.rename(cred, parent, name, new_parent, new_name, flags).await?;
-        self.tell_name(parent, name, moved);
-        self.tell_name(new_parent, new_name, replaced);
-        Ok(())
+        let _old = self.telling_name(parent, name, moved);
+        let _new = self.telling_name(new_parent, new_name, replaced);
+        self.fs.rename(cred, parent, name, new_parent, new_name, flags).await
     }
 
     async fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle> {
+        let _telling = flags
+            .contains(OpenFlags::TRUNCATE)
+            .then(|| self.telling(smallvec![Change::Data { ino, start: 0, end: u64::MAX }]));
         let handle = self.fs.open(cred, ino, flags).await?;
-        if flags.contains(OpenFlags::TRUNCATE) {
-            self.tell_data(ino, 0, u64::MAX);
-        }
+        self.opened(handle, ino, flags);
         Ok(handle)
     }
 
@@ -253,16 +283,21 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         perm: u16,
         flags: OpenFlags,
     ) -> Result<(Attr, Handle)> {
-        let (attr, handle) = self.fs.create(cred, parent, name, perm, flags).await?;
-        self.tell_name(parent, name, None);
-        if flags.contains(OpenFlags::TRUNCATE) {
-            self.tell_data(attr.ino, 0, u64::MAX);
+        let mut telling = self.telling_name(parent, name, None);
+        if flags.contains(OpenFlags::TRUNCATE)
+            && let Some(ino) = self.victim(parent, name).await
+        {
+            telling.changes.push(Change::Data { ino, start: 0, end: u64::MAX });
         }
+        let (attr, handle) = self.fs.create(cred, parent, name, perm, flags).await?;
+        self.opened(handle, attr.ino, flags);
         Ok((attr, handle))
     }
 
     async fn tmpfile(&self, cred: &Cred, parent: Ino, perm: u16, flags: OpenFlags) -> Result<(Attr, Handle)> {
-        self.fs.tmpfile(cred, parent, perm, flags).await
+        let (attr, handle) = self.fs.tmpfile(cred, parent, perm, flags).await?;
+        self.opened(handle, attr.ino, flags);
+        Ok((attr, handle))
     }
 
     async fn read(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Result<usize> {
@@ -274,14 +309,20 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     }
 
     async fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<usize> {
+        let file = self.file(handle);
+        let Some(file) = file.filter(|file| file.append && self.heard()) else {
+            let _telling = self.telling_data(handle, offset, from.len() as u64);
+            return self.fs.write(handle, offset, from).await;
+        };
+        // It goes to the end, wherever that is by then.
+        let before = self.size(file, handle).await;
+        let mut telling = self.telling_data(handle, 0, u64::MAX);
         let n = self.fs.write(handle, offset, from).await?;
-        if self.heard()
-            && n > 0
-            && let Ok(attr) = self.fs.getattr(Ino(0), Some(handle)).await
+        let after = self.size(file, handle).await;
+        if let (Some(before), Some(after)) = (before, after)
+            && before + n as u64 == after
         {
-            // An appending write went to the end, wherever that was; others may have appended behind it.
-            let start = offset.min(attr.size.saturating_sub(n as u64));
-            self.tell_data(attr.ino, start, attr.size.max(offset.saturating_add(n as u64)));
+            telling.changes = smallvec![Change::Data { ino: file.ino, start: before, end: after }];
         }
         Ok(n)
     }
@@ -291,6 +332,7 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     }
 
     async fn release(&self, handle: Handle) -> Result<()> {
+        self.hub.files.write().remove(&handle);
         self.fs.release(handle).await
     }
 
@@ -339,25 +381,18 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         value: &[u8],
         flags: XattrFlags,
     ) -> Result<()> {
-        self.fs.setxattr(cred, ino, name, value, flags).await?;
-        self.tell(&[Change::Attr { ino }]);
-        Ok(())
+        let _telling = self.telling(smallvec![Change::Attr { ino }]);
+        self.fs.setxattr(cred, ino, name, value, flags).await
     }
 
     async fn removexattr(&self, cred: &Cred, ino: Ino, name: &[u8]) -> Result<()> {
-        self.fs.removexattr(cred, ino, name).await?;
-        self.tell(&[Change::Attr { ino }]);
-        Ok(())
+        let _telling = self.telling(smallvec![Change::Attr { ino }]);
+        self.fs.removexattr(cred, ino, name).await
     }
 
     async fn fallocate(&self, handle: Handle, what: Fallocate, offset: u64, len: u64) -> Result<()> {
-        self.fs.fallocate(handle, what, offset, len).await?;
-        if self.heard()
-            && let Some(ino) = self.of(handle).await
-        {
-            self.tell_data(ino, offset, offset.saturating_add(len));
-        }
-        Ok(())
+        let _telling = self.telling_data(handle, offset, len);
+        self.fs.fallocate(handle, what, offset, len).await
     }
 
     async fn seek(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64> {
@@ -372,14 +407,8 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         to_offset: u64,
         len: u64,
     ) -> Result<u64> {
-        let n = self.fs.copy_range(from, from_offset, to, to_offset, len).await?;
-        if self.heard()
-            && n > 0
-            && let Some(ino) = self.of(to).await
-        {
-            self.tell_data(ino, to_offset, to_offset.saturating_add(n));
-        }
-        Ok(n)
+        let _telling = self.telling_data(to, to_offset, len);
+        self.fs.copy_range(from, from_offset, to, to_offset, len).await
     }
 
     async fn getlk(&self, handle: Handle, owner: LockOwner, lock: RecordLock) -> Result<Option<RecordLock>> {
