@@ -4,6 +4,11 @@
 //! [`PAYLOAD_MAX`] bytes of payload. Both sides may write all of it at any time. The manager therefore copies what it uses
 //! before it looks at it, and whatever the client does to the words that both sides change atomically harms that client alone.
 //!
+//! Beside the regions stands one memory for all sessions, which clients can only read: the changes ([`ChangesHeader`], then
+//! [`CHANGE_WORDS`] words). A client that keeps something of the file system notes the clock from before it asked for it; what it keeps
+//! holds as long as none of the words it depends on ([`change_word`]) is greater than that. The manager raises the words, after a
+//! change and before the call that made it returns.
+//!
 //! Life of a slot: the client writes request and payload, stores [`state::POSTED`] and sets the slot's bit in
 //! `SessionHeader::doorbell`; when it finds `SessionHeader::asleep` set it also writes to the eventfd that it was given. The
 //! manager takes the bits, answers in the same memory, and swaps in [`state::DONE`]; if it finds [`state::SLEEPING`] instead of
@@ -15,7 +20,7 @@ use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 /// "FHSHARED"
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FHSHARED");
 /// Version of everything in this file.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Slots of a session: calls that it can have under way.
 pub const SLOTS: usize = 32;
 /// Most bytes of file data in one call.
@@ -27,6 +32,43 @@ const PAGE: usize = 4096;
 pub const PAYLOAD_AT: usize = (PAGE + SLOTS * size_of::<SlotHeader>()).next_multiple_of(PAGE);
 /// Bytes of the region of a session.
 pub const SESSION_BYTES: usize = PAYLOAD_AT + SLOTS * PAYLOAD_MAX;
+
+/// Words of the changes: so many that unrelated things seldom share one.
+pub const CHANGE_WORDS: usize = 1 << 17;
+/// Bytes of the memory of changes.
+pub const CHANGES_BYTES: usize = PAGE + 8 * CHANGE_WORDS;
+
+/// Bit of the first word of `ChangesHeader::holder` (futex(2), robust futexes).
+pub const OWNER_DIED: u32 = 0x4000_0000;
+
+/// Something that a client can keep and that can change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept<'a> {
+    /// Attributes of an inode, and what it holds.
+    Attr(u64),
+    /// Who may search a directory, and where it is.
+    Access(u64),
+    /// Which inode a name in a directory leads to.
+    Name(u64, &'a [u8]),
+}
+
+/// Index of the word that grows when `kept` changes. Different things may share a word: then both count as changed.
+pub fn change_word(kept: Kept<'_>) -> usize {
+    let mix = |h: u64, v: u64| {
+        let wide = (h ^ v ^ 0xF39C_C060_5CED_C835) as u128 * 0x9E37_79B9_7F4A_7C15;
+        wide as u64 ^ (wide >> 64) as u64
+    };
+    let hash = match kept {
+        Kept::Attr(ino) => mix(1, ino),
+        Kept::Access(ino) => mix(2, ino),
+        Kept::Name(parent, name) => name.chunks(8).fold(mix(3, parent), |h, part| {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            mix(h, u64::from_le_bytes(word).wrapping_add(part.len() as u64))
+        }),
+    };
+    (mix(hash, 4) >> 40) as usize % CHANGE_WORDS
+}
 
 /// Values of `SlotHeader::state`.
 pub mod state {
@@ -63,6 +105,29 @@ media_struct! {
         pulse: U32,
         /// zero
         reserved2: [u8; 3960],
+    }
+}
+
+media_struct! {
+    /// Start of the memory of changes.
+    pub struct ChangesHeader: 4096 {
+        /// "FHSHARED"
+        magic: U64,
+        /// version
+        version: U32,
+        /// number of words
+        words: U32,
+        /// zero
+        reserved0: [u8; 48],
+        /// atomic: grows with every change; written by the manager
+        clock: U64,
+        /// zero
+        reserved1: [u8; 56],
+        /// a robust mutex of the C library that the manager's thread holds; the kernel sets `OWNER_DIED` in its first word when the
+        /// thread is gone, however it ended
+        holder: [u8; 64],
+        /// zero
+        reserved2: [u8; 3904],
     }
 }
 
@@ -189,7 +254,8 @@ media_struct! {
 }
 
 media_struct! {
-    /// The manager's answer to `Hello`; with errno 0 the descriptors of the session's memory and of its eventfd come with it.
+    /// The manager's answer to `Hello`; with errno 0 the descriptors of the session's memory, of its eventfd and of the changes
+    /// come with it.
     pub struct Welcome: 64 {
         /// "FHSHARED"
         magic: U64,

@@ -170,7 +170,7 @@ fn open_sessions(
     // SAFETY: geteuid has no preconditions.
     let only_user = (!options.mount.allow_other).then(|| unsafe { libc::geteuid() });
     let options = share::server::Options { only_user, ..Default::default() };
-    share::Server::start(Arc::new(doors.door()), at, options)
+    share::Server::start_at_door(doors.door(), at, options)
         .map_err(|e| io::Error::new(e.kind(), format!("sessions at {}: {e}", at.display())))
 }
 

@@ -7,6 +7,7 @@
 //!
 //! The client is not trusted: see docs/SECURITY.md. Who waits looks at a word for a while, then sleeps on it: [`spin`].
 
+mod changes;
 pub mod client;
 mod memory;
 mod region;

@@ -1,11 +1,11 @@
 //! Memory that two processes map. The other side may change any byte at any time, so nothing here gives out references to
 //! plain memory: bytes are copied, words are atomic.
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -29,6 +29,16 @@ pub(crate) fn sealed(name: &CStr, len: usize) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Memory of `len` bytes that others can only read: a mapping for the owner, and a descriptor for them. Nobody can change its size;
+/// only the owner of the process, and root, can open it for writing.
+pub(crate) fn published(name: &CStr, len: usize) -> io::Result<(Mapping, OwnedFd)> {
+    let fd = sealed(name, len)?;
+    rustix::fs::fchmod(&fd, Mode::RUSR)?;
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let reader = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    Ok((Mapping::new(&fd, len)?, reader))
+}
+
 /// Fails unless `fd` has at least `len` bytes, now and for ever.
 pub(crate) fn check_sealed(fd: impl AsFd, len: usize) -> io::Result<()> {
     let seals = rustix::fs::fcntl_get_seals(&fd)?;
@@ -41,7 +51,15 @@ pub(crate) fn check_sealed(fd: impl AsFd, len: usize) -> io::Result<()> {
 impl Mapping {
     /// Maps the first `len` bytes of `fd` for reading and writing. The descriptor may be closed afterwards.
     pub fn new(fd: impl AsFd, len: usize) -> io::Result<Mapping> {
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        Mapping::with(fd, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// Maps the first `len` bytes of `fd` for reading: nothing of it may be written.
+    pub fn read_only(fd: impl AsFd, len: usize) -> io::Result<Mapping> {
+        Mapping::with(fd, len, ProtFlags::READ)
+    }
+
+    fn with(fd: impl AsFd, len: usize, prot: ProtFlags) -> io::Result<Mapping> {
         // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0)? };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -111,6 +129,18 @@ mod tests {
         assert_eq!(&back, b"hello");
         a.word(4096).store(7, Ordering::Release);
         assert_eq!(b.long(4096).load(Ordering::Acquire), 7);
+    }
+
+    #[test]
+    fn published_memory_can_only_be_read() {
+        let (ours, theirs) = published(c"test", 4096).unwrap();
+        check_sealed(&theirs, 4096).unwrap();
+        let seen = Mapping::read_only(&theirs, 4096).unwrap();
+        ours.long(8).store(5, Ordering::Release);
+        assert_eq!(seen.long(8).load(Ordering::Acquire), 5);
+        assert!(Mapping::new(&theirs, 4096).is_err(), "mapped for writing");
+        assert!(rustix::io::write(&theirs, b"x").is_err());
+        assert_eq!(rustix::fs::fstat(&theirs).unwrap().st_mode & 0o777, 0o400);
     }
 
     #[test]

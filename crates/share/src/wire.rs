@@ -29,7 +29,8 @@ ops! {
     Ping = 1,
     /// object: directory; first: name.
     Lookup = 2,
-    /// object: directory; first: path.
+    /// object: directory; first: path. Answered with the attributes of each name on the way, or of the last one if the path has more than
+    /// [`WALK_NAMES`].
     Walk = 3,
     /// object: inode; other: handle, with flag 1.
     Getattr = 4,
@@ -149,6 +150,17 @@ pub fn attr(image: &AttrImage) -> Result<Attr> {
         btime: time(image.btime.get(), image.btime_nsec.get()),
     })
 }
+
+/// Attributes one behind the other.
+pub fn read_attrs(bytes: &[u8]) -> Result<Vec<Attr>> {
+    bytes
+        .chunks(size_of::<AttrImage>())
+        .map(|b| attr(&AttrImage::read_from_bytes(b).map_err(|_| GARBLED)?))
+        .collect()
+}
+
+/// Most names of a path that are answered one by one.
+pub const WALK_NAMES: usize = 32;
 
 /// What cannot be understood.
 pub const GARBLED: Error = Error::Invalid("message of a session");

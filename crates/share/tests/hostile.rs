@@ -15,7 +15,7 @@ use share::{Remote, Server, server::Options};
 use sim::{HandClock, Model};
 use std::io::IoSliceMut;
 use std::mem::{MaybeUninit, offset_of};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -27,6 +27,7 @@ struct Attacker {
     base: *mut u8,
     memory: OwnedFd,
     event: OwnedFd,
+    changes: OwnedFd,
     _socket: OwnedFd,
 }
 
@@ -52,13 +53,13 @@ impl Attacker {
                 fds.extend(more);
             }
         }
-        let [memory, event] = <[OwnedFd; 2]>::try_from(fds).unwrap();
+        let [memory, event, changes] = <[OwnedFd; 3]>::try_from(fds).unwrap();
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), SESSION_BYTES, prot, MapFlags::SHARED, &memory, 0).unwrap()
         };
-        Attacker { base: base.cast(), memory, event, _socket: socket }
+        Attacker { base: base.cast(), memory, event, changes, _socket: socket }
     }
 
     fn bytes(&self, at: usize, from: &[u8]) {
@@ -311,4 +312,30 @@ fn memory_of_a_session_is_private() {
     unsafe { std::ptr::copy_nonoverlapping(b.base.add(PAYLOAD_AT), seen.as_mut_ptr(), 7) }
     assert_eq!(seen, [0; 7]);
     assert!(a.memory.as_fd().try_clone_to_owned().is_ok());
+}
+
+#[test]
+fn changes_can_only_be_read() {
+    let (server, _dir) = server(Options::default());
+    let attacker = Attacker::new(server.path());
+    let changes = &attacker.changes;
+    let map = |prot| {
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        unsafe { rustix::mm::mmap(std::ptr::null_mut(), 4096, prot, MapFlags::SHARED, changes, 0) }
+    };
+    map(ProtFlags::READ).expect("for reading");
+    assert!(map(ProtFlags::READ | ProtFlags::WRITE).is_err());
+    assert!(rustix::fs::ftruncate(changes, 0).is_err());
+    assert!(rustix::io::pwrite(changes, &[1], 0).is_err());
+    if rustix::process::geteuid().is_root() {
+        let path = format!("/proc/self/fd/{}", changes.as_raw_fd());
+        // Another user who was given the descriptor; of a thread of its own, as the raw call changes no other.
+        std::thread::spawn(move || {
+            // SAFETY: changes the user of this thread, which ends.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 12345, 12345, 12345) }, 0);
+            assert!(std::fs::File::options().write(true).open(path).is_err());
+        })
+        .join()
+        .unwrap();
+    }
 }

@@ -1,9 +1,10 @@
 //! The contract over a session: each call becomes a message.
 
 use super::call::Answer;
+use super::kept::Kept;
 use super::{Remote, waiting};
 use crate::wire::{self, GARBLED, Op, request};
-use format::shared::{AttrImage, DATA_MAX};
+use format::shared::{AttrImage, DATA_MAX, Request};
 use fs::*;
 use zerocopy::FromBytes;
 
@@ -25,6 +26,46 @@ fn kind_number(kind: Option<LockKind>) -> u32 {
     }
 }
 
+impl Remote {
+    fn kept(&self) -> &Kept {
+        &self.session.kept
+    }
+
+    /// The inode behind a handle.
+    fn inode(&self, handle: Handle) -> Option<Ino> {
+        self.session.open.read().get(&handle).copied()
+    }
+
+    fn opened(&self, handle: Handle, ino: Ino) -> Handle {
+        self.session.open.write().insert(handle, ino);
+        handle
+    }
+
+    /// Asks for the attributes of what a name leads to, and keeps both.
+    async fn ask_name(
+        &self,
+        request: Request,
+        parent: Ino,
+        name: &[u8],
+        second: &[u8],
+    ) -> Result<(Attr, u64)> {
+        let noted = self.kept().now();
+        let answer = self.call_with(request, cut(name), second).await?;
+        let attr = answer.attr()?;
+        self.kept().learn(noted, parent, name, &attr);
+        Ok((attr, answer.value))
+    }
+
+    /// Asks for attributes, and keeps them.
+    async fn ask_attr(&self, request: Request, second: &[u8]) -> Result<(Attr, u64)> {
+        let noted = self.kept().now();
+        let answer = self.call_with(request, b"", second).await?;
+        let attr = answer.attr()?;
+        self.kept().learn_attr(noted, &attr);
+        Ok((attr, answer.value))
+    }
+}
+
 /// A name or target, of which not more is sent than is too long anyway: the engine says so when it comes to it.
 fn cut(name: &[u8]) -> &[u8] {
     &name[..name.len().min(format::limits::PATH_MAX + 1)]
@@ -36,35 +77,66 @@ impl FileSystem for Remote {
     }
 
     async fn lookup(&self, _cred: &Cred, parent: Ino, name: &[u8]) -> Result<Attr> {
-        self.call_with(request(Op::Lookup, parent.0), cut(name), b"").await?.attr()
+        if let Some(attr) = self.kept().name(parent, name).and_then(|ino| self.kept().attr(ino)) {
+            return Ok(attr);
+        }
+        Ok(self.ask_name(request(Op::Lookup, parent.0), parent, name, b"").await?.0)
     }
 
     async fn walk(&self, _cred: &Cred, base: Ino, path: &[u8]) -> Result<Attr> {
         if path.len() > format::limits::PATH_MAX {
             return Err(Error::NameTooLong);
         }
-        self.call_with(request(Op::Walk, base.0), path, b"").await?.attr()
+        if let Some(attr) = self.kept().walk(base, path) {
+            return Ok(attr);
+        }
+        let noted = self.kept().now();
+        let answer = self.call_with(request(Op::Walk, base.0), path, b"").await?;
+        let attrs = wire::read_attrs(&answer.bytes())?;
+        let last = *attrs.last().ok_or(GARBLED)?;
+        let names = path.split(|&b| b == b'/').filter(|n| !n.is_empty());
+        // A long path is answered with its end alone.
+        if names.clone().count() == attrs.len() {
+            let mut at = base;
+            for (name, attr) in names.zip(&attrs) {
+                self.kept().learn(noted, at, name, attr);
+                at = attr.ino;
+            }
+        }
+        Ok(last)
+    }
+
+    #[inline]
+    fn walk_now(&self, _cred: &Cred, base: Ino, path: &[u8]) -> Option<Result<Attr>> {
+        self.kept().walk(base, path).map(Ok)
     }
 
     async fn getattr(&self, ino: Ino, handle: Option<Handle>) -> Result<Attr> {
+        let known = handle.map_or(Some(ino), |handle| self.inode(handle));
+        if let Some(attr) = known.and_then(|ino| self.kept().attr(ino)) {
+            return Ok(attr);
+        }
         let mut r = request(Op::Getattr, ino.0);
         if let Some(handle) = handle {
             (r.flags, r.other) = (1.into(), handle.0.into());
         }
-        self.call(r).await?.attr()
+        Ok(self.ask_attr(r, b"").await?.0)
     }
 
     async fn setattr(&self, _cred: &Cred, ino: Ino, set: SetAttr) -> Result<Attr> {
+        // What is answered was so right after the change, but the change itself counts as later than our note.
         self.call_with(request(Op::Setattr, ino.0), b"", &wire::set_attr(&set)).await?.attr()
     }
 
     async fn access(&self, _cred: &Cred, ino: Ino, mask: Access) -> Result<()> {
-        let r = format::shared::Request { flags: mask.bits().into(), ..request(Op::Access, ino.0) };
+        let r = Request { flags: mask.bits().into(), ..request(Op::Access, ino.0) };
         self.call(r).await.map(drop)
     }
 
     async fn readlink(&self, _cred: &Cred, ino: Ino) -> Result<Vec<u8>> {
-        Ok(self.call(request(Op::Readlink, ino.0)).await?.bytes())
+        let target = self.call(request(Op::Readlink, ino.0)).await?.bytes();
+        self.kept().was_read(ino);
+        Ok(target)
     }
 
     async fn mknod(&self, _cred: &Cred, parent: Ino, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
@@ -114,7 +186,7 @@ impl FileSystem for Remote {
     async fn open(&self, _cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle> {
         let mut r = request(Op::Open, ino.0);
         r.flags = flags.bits().into();
-        Ok(Handle(self.call(r).await?.value))
+        Ok(self.opened(Handle(self.call(r).await?.value), ino))
     }
 
     async fn create(
@@ -128,7 +200,8 @@ impl FileSystem for Remote {
         let mut r = request(Op::Create, parent.0);
         (r.mode, r.flags) = ((perm as u32).into(), flags.bits().into());
         let answer = self.call_with(r, cut(name), b"").await?;
-        Ok((answer.attr()?, Handle(answer.value)))
+        let attr = answer.attr()?;
+        Ok((attr, self.opened(Handle(answer.value), attr.ino)))
     }
 
     async fn tmpfile(
@@ -141,7 +214,8 @@ impl FileSystem for Remote {
         let mut r = request(Op::Tmpfile, parent.0);
         (r.mode, r.flags) = ((perm as u32).into(), flags.bits().into());
         let answer = self.call(r).await?;
-        Ok((answer.attr()?, Handle(answer.value)))
+        let attr = answer.attr()?;
+        Ok((attr, self.opened(Handle(answer.value), attr.ino)))
     }
 
     async fn read(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Result<usize> {
@@ -156,6 +230,7 @@ impl FileSystem for Remote {
                 Ok(answer) => answer,
             };
             let n = answer.copy_to(&mut to[done..][..want]);
+            self.inode(handle).inspect(|&ino| self.kept().was_read(ino));
             done += n;
             if n < want || done == to.len() {
                 return Ok(done);
@@ -190,6 +265,7 @@ impl FileSystem for Remote {
     }
 
     async fn release(&self, handle: Handle) -> Result<()> {
+        self.session.open.write().remove(&handle);
         self.call(request(Op::Release, handle.0)).await.map(drop)
     }
 
@@ -210,7 +286,7 @@ impl FileSystem for Remote {
     }
 
     async fn opendir(&self, _cred: &Cred, ino: Ino) -> Result<Handle> {
-        Ok(Handle(self.call(request(Op::Opendir, ino.0)).await?.value))
+        Ok(self.opened(Handle(self.call(request(Op::Opendir, ino.0)).await?.value), ino))
     }
 
     async fn readdir(
@@ -219,11 +295,20 @@ impl FileSystem for Remote {
         mut offset: u64,
         sink: &mut (dyn FnMut(DirEntry<'_>) -> bool + Send),
     ) -> Result<()> {
+        let dir = self.inode(handle);
         loop {
+            let noted = self.kept().now();
             let mut r = request(Op::Readdir, handle.0);
             r.offset = offset.into();
             let bytes = self.call(r).await?.bytes();
-            match wire::entries(&bytes, sink)? {
+            let mut learn = |entry: DirEntry<'_>| {
+                if let Some(dir) = dir.filter(|_| entry.attr.nlink > 0) {
+                    self.kept().learn(noted, dir, entry.name, &entry.attr);
+                }
+                sink(entry)
+            };
+            dir.inspect(|&dir| self.kept().was_read(dir));
+            match wire::entries(&bytes, &mut learn)? {
                 Some(next) => offset = next,
                 None => return Ok(()),
             }

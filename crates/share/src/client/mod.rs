@@ -7,15 +7,20 @@
 
 mod call;
 mod filesystem;
+mod kept;
 mod waiting;
 
+use crate::changes::Seen;
 use crate::region::Region;
 use crate::spin::Patience;
 use crate::{memory, socket};
+use foldhash::fast::FixedState;
 use format::shared::{Hello, MAGIC, SESSION_BYTES, SLOTS, VERSION, Welcome};
-use fs::Error;
-use parking_lot::Mutex;
+use fs::{Error, Handle, Ino};
+use kept::Kept;
+use parking_lot::{Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -43,6 +48,9 @@ struct Session {
     number: u64,
     patience: Patience,
     slots: Mutex<Slots>,
+    kept: Kept,
+    /// The inodes behind open handles.
+    open: RwLock<HashMap<Handle, Ino, FixedState>>,
     /// The manager is gone.
     dead: AtomicBool,
     helper: Helper,
@@ -80,8 +88,8 @@ impl Remote {
         if welcome.magic.get() != MAGIC || welcome.version.get() != VERSION {
             return Err(refused("the manager speaks another language"));
         }
-        let [memory, event] =
-            <[OwnedFd; 2]>::try_from(fds).map_err(|_| refused("the manager gave no memory"))?;
+        let [memory, event, changes] =
+            <[OwnedFd; 3]>::try_from(fds).map_err(|_| refused("the manager gave no memory"))?;
         memory::check_sealed(&memory, SESSION_BYTES)?;
         let session = Session {
             region: Region::map(&memory)?,
@@ -90,6 +98,8 @@ impl Remote {
             number: welcome.session.get(),
             patience,
             slots: Mutex::default(),
+            kept: Kept::new(Seen::map(&changes)?),
+            open: RwLock::default(),
             dead: AtomicBool::new(false),
             helper: Helper::default(),
         };
@@ -154,7 +164,7 @@ impl Session {
     }
 
     fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::Acquire)
+        self.dead.load(Ordering::Acquire) || !self.kept.alive()
     }
 
     /// Asks the kernel whether the manager is still there. The socket says nothing else: a manager does not speak first.

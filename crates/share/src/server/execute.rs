@@ -5,8 +5,8 @@ use crate::region::SlotNo;
 use crate::wire::{self, GARBLED, Op};
 use format::shared::{DATA_MAX, PAYLOAD_MAX, Reply, Request};
 use fs::{
-    Access, Attr, Error, Fallocate, FileSystem, Handle, Ino, LockKind, OpenFlags, RecordLock, RenameFlags,
-    Result, Seek, XattrFlags,
+    Access, Attr, DirEntry, Error, Fallocate, FileSystem, Handle, Ino, LockKind, OpenFlags, RecordLock,
+    RenameFlags, Result, Seek, Time, XattrFlags,
 };
 use smallvec::SmallVec;
 use zerocopy::{FromZeros, IntoBytes};
@@ -91,6 +91,27 @@ fn kind(request: &Request) -> Result<Option<LockKind>> {
     }
 }
 
+/// Attributes of which only inode number and kind are told; with no names, so that clients do not keep them.
+fn nothing_but_kind(attr: &Attr) -> Attr {
+    let never = Time { sec: 0, nsec: 0 };
+    Attr {
+        ino: attr.ino,
+        kind: attr.kind,
+        generation: 0,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime: never,
+        mtime: never,
+        ctime: never,
+        btime: never,
+    }
+}
+
 async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u64> {
     let op = Op::from_u16(r.op.get()).ok_or(Error::NotSupported("unknown call"))?;
     let client = out.client;
@@ -105,7 +126,20 @@ async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u6
     match op {
         Op::Ping => {}
         Op::Lookup => out.attr(&fs.lookup(cred, ino, p.first()).await?)?,
-        Op::Walk => out.attr(&fs.walk(cred, ino, p.first()).await?)?,
+        Op::Walk => {
+            let names = p.first().split(|&b| b == b'/').filter(|n| !n.is_empty());
+            match names.clone().count() {
+                1..=wire::WALK_NAMES => {
+                    let mut at = ino;
+                    for name in names {
+                        let attr = fs.lookup(cred, at, name).await?;
+                        out.attr(&attr)?;
+                        at = attr.ino;
+                    }
+                }
+                _ => out.attr(&fs.walk(cred, ino, p.first()).await?)?,
+            }
+        }
         Op::Getattr => {
             let handle = match r.flags.get() {
                 0 => None,
@@ -165,12 +199,21 @@ async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u6
         Op::Sync => fs.sync().await?,
         Op::Opendir => {
             client.may_open()?;
-            return Ok(opened(fs.opendir(cred, ino).await?));
+            let handle = fs.opendir(cred, ino).await?;
+            client.opened_directory(handle, ino);
+            return Ok(handle.0);
         }
         Op::Readdir => {
             let mut entries = Vec::new();
             let handle = client.handle(object)?;
-            fs.readdir(handle, offset, &mut |e| wire::push_entry(&mut entries, &e, DATA_MAX)).await?;
+            // Who may read a directory but not search it learns names, and nothing about what they lead to.
+            let dir = fs.getattr(client.directory(handle)?, None).await;
+            let searches = dir.is_ok_and(|dir| fs::perm::check(cred, &dir, Access::EXEC).is_ok());
+            let mut push = |e: DirEntry<'_>| {
+                let attr = if searches { e.attr } else { nothing_but_kind(&e.attr) };
+                wire::push_entry(&mut entries, &DirEntry { attr, ..e }, DATA_MAX)
+            };
+            fs.readdir(handle, offset, &mut push).await?;
             out.push(&entries)?;
         }
         Op::Statfs => out.push(&wire::statfs(&fs.statfs().await?))?,

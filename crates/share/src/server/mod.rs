@@ -11,8 +11,10 @@ mod poller;
 mod session;
 mod tasks;
 
+use crate::changes::Changes;
 use crate::spin::Patience;
 use fs::FileSystem;
+use fs::watched::Watched;
 use parking_lot::Mutex;
 use poller::Poller;
 use std::io;
@@ -64,13 +66,35 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `path` and starts the thread. Fails when another manager serves there (`AddrInUse`).
+    /// Serves a file system that nobody else changes.
+    ///
+    /// # Errors
+    /// As [`Server::start_at_door`].
     pub fn start<F: FileSystem>(fs: Arc<F>, path: &Path, options: Options) -> io::Result<Server> {
+        Server::start_at_door(Watched::new(fs), path, options)
+    }
+
+    /// Serves a file system that others change too, through doors of their own. Listens at `path` and starts the thread.
+    ///
+    /// # Errors
+    /// `AddrInUse` when another manager serves there; those of sockets and of memory.
+    pub fn start_at_door<F: FileSystem>(fs: Watched<F>, path: &Path, options: Options) -> io::Result<Server> {
         let listener = crate::socket::listen(path)?;
         let bell = Arc::new(Bell::new()?);
         let counters = Arc::<Mutex<Counters>>::default();
-        let poller = Poller::new(fs, listener, bell.clone(), counters.clone(), options)?;
-        let thread = std::thread::Builder::new().name("freehold-share".into()).spawn(move || poller.run())?;
+        let changes = Arc::new(Changes::new()?);
+        // Clients must hear of what other clients change, so they do not listen at the door that they use.
+        let ear = fs.door();
+        ear.watch(changes.clone());
+        let poller =
+            Poller::new(Arc::new(fs), changes.clone(), listener, bell.clone(), counters.clone(), options)?;
+        let thread = std::thread::Builder::new().name("freehold-share".into()).spawn(move || {
+            match changes.hold() {
+                Ok(_holding) => poller.run(),
+                Err(e) => tracing::error!("sessions are not served: {e}"),
+            }
+            ear.unwatch();
+        })?;
         Ok(Server { bell, counters, path: path.into(), thread: Some(thread) })
     }
 

@@ -4,6 +4,7 @@ use super::execute::execute;
 use super::session::{CLEAN_UP, Client, Connection, Session};
 use super::tasks::{Bell, TaskId, TaskWaker};
 use super::{Counters, Options};
+use crate::changes::Changes;
 use crate::region::Region;
 use crate::{memory, socket};
 use format::shared::{Hello, MAGIC, SESSION_BYTES, SLOTS, VERSION, Welcome};
@@ -39,6 +40,7 @@ const PUBLISH: Duration = Duration::from_millis(20);
 
 pub(super) struct Poller<F> {
     fs: Arc<F>,
+    changes: Arc<Changes>,
     listener: OwnedFd,
     epoll: OwnedFd,
     bell: Arc<Bell>,
@@ -57,6 +59,7 @@ pub(super) struct Poller<F> {
 impl<F: FileSystem> Poller<F> {
     pub fn new(
         fs: Arc<F>,
+        changes: Arc<Changes>,
         listener: OwnedFd,
         bell: Arc<Bell>,
         published: Arc<Mutex<Counters>>,
@@ -67,6 +70,7 @@ impl<F: FileSystem> Poller<F> {
         epoll::add(&epoll, &bell.event, EventData::new_u64(BELL), EventFlags::IN)?;
         Ok(Poller {
             fs,
+            changes,
             listener,
             epoll,
             bell,
@@ -316,7 +320,8 @@ impl<F: FileSystem> Poller<F> {
         region.asleep().store(1, Ordering::SeqCst);
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&self.epoll, &event, EventData::new_u64(id << KINDS | DOORBELL), EventFlags::IN)?;
-        socket::send(&connection.socket, welcome(id).as_bytes(), &[fd.as_fd(), event.as_fd()])?;
+        let fds = [fd.as_fd(), event.as_fd(), self.changes.reader()];
+        socket::send(&connection.socket, welcome(id).as_bytes(), &fds)?;
         let client = Client::new(id, region, connection.cred.clone(), self.options.handles_max);
         connection.session = Some(Session {
             client: Arc::new(client),

@@ -2,9 +2,9 @@
 
 use crate::region::{Region, SlotNo};
 use format::shared::{Reply, SLOTS};
-use fs::{Cred, Error, FileSystem, Handle, LockOwner, Result};
+use fs::{Cred, Error, FileSystem, Handle, Ino, LockOwner, Result};
 use parking_lot::Mutex;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
@@ -26,6 +26,8 @@ pub(crate) struct Client {
 #[derive(Default)]
 struct Held {
     handles: HashSet<Handle>,
+    /// The directories among them.
+    directories: HashMap<Handle, Ino>,
     /// Under which record locks were taken.
     owners: HashSet<LockOwner>,
     gone: bool,
@@ -52,10 +54,23 @@ impl Client {
         self.held.lock().handles.insert(handle);
     }
 
+    /// As [`Client::opened`], of a directory.
+    pub fn opened_directory(&self, handle: Handle, ino: Ino) {
+        self.opened(handle);
+        self.held.lock().directories.insert(handle, ino);
+    }
+
+    /// The directory behind a handle.
+    pub fn directory(&self, handle: Handle) -> Result<Ino> {
+        self.held.lock().directories.get(&handle).copied().ok_or(Error::NotDirectory)
+    }
+
     /// The client gives a handle back; no other call of it can use it any more.
     pub fn closes(&self, number: u64) -> Result<Handle> {
         let handle = Handle(number);
-        if self.held.lock().handles.remove(&handle) { Ok(handle) } else { Err(Error::BadHandle) }
+        let mut held = self.held.lock();
+        held.directories.remove(&handle);
+        if held.handles.remove(&handle) { Ok(handle) } else { Err(Error::BadHandle) }
     }
 
     /// Number of open handles.

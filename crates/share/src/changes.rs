@@ -1,0 +1,189 @@
+//! What changed, for clients that keep things: see `format::shared` for the rule.
+//!
+//! Raising a word takes the clock first. A client took its own note of the clock before it asked; when the answer did not show the
+//! change yet, the change took the clock later, so the word ends above the note. When the answer did show it, the word may end above the
+//! note all the same: then the client asks once more. Invariant: nothing that a client holds to be valid was changed by a call that
+//! has returned.
+
+use crate::memory::{self, Mapping};
+use format::shared::{CHANGES_BYTES, ChangesHeader, Kept, MAGIC, OWNER_DIED, VERSION, change_word};
+use fs::watched::{Change, Watcher};
+use std::io;
+use std::marker::PhantomData;
+use std::mem::{MaybeUninit, offset_of};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+const WORDS_AT: usize = size_of::<ChangesHeader>();
+const CLOCK: usize = offset_of!(ChangesHeader, clock);
+const HOLDER: usize = offset_of!(ChangesHeader, holder);
+const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= 64);
+
+/// The manager's side: told by `fs::Watched` of what changes through any door.
+#[derive(Debug)]
+pub(crate) struct Changes {
+    memory: Mapping,
+    reader: OwnedFd,
+}
+
+impl Changes {
+    pub fn new() -> io::Result<Changes> {
+        let (memory, reader) = memory::published(c"freehold changes", CHANGES_BYTES)?;
+        memory.copy_in(offset_of!(ChangesHeader, magic), &MAGIC.to_le_bytes());
+        memory.copy_in(offset_of!(ChangesHeader, version), &VERSION.to_le_bytes());
+        Ok(Changes { memory, reader })
+    }
+
+    /// Until the result is dropped, or the calling thread ends in whatever way, clients see that somebody tells of changes.
+    pub fn hold(&self) -> io::Result<Holding<'_>> {
+        let check = |rc: i32| if rc == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(rc)) };
+        let mut attr = MaybeUninit::uninit();
+        let mutex = self.mutex();
+        // SAFETY: the mutex lies in the mapping and is aligned; it is initialised once, before the memory is given to anybody.
+        unsafe {
+            check(libc::pthread_mutexattr_init(attr.as_mut_ptr()))?;
+            check(libc::pthread_mutexattr_setpshared(attr.as_mut_ptr(), libc::PTHREAD_PROCESS_SHARED))?;
+            check(libc::pthread_mutexattr_setrobust(attr.as_mut_ptr(), libc::PTHREAD_MUTEX_ROBUST))?;
+            check(libc::pthread_mutex_init(mutex, attr.as_ptr()))?;
+            check(libc::pthread_mutex_lock(mutex))?;
+        }
+        Ok(Holding { changes: self, _thread: PhantomData })
+    }
+
+    fn mutex(&self) -> *mut libc::pthread_mutex_t {
+        std::ptr::from_ref(self.memory.word(HOLDER)).cast_mut().cast()
+    }
+
+    /// For clients.
+    pub fn reader(&self) -> BorrowedFd<'_> {
+        self.reader.as_fd()
+    }
+
+    fn raise(&self, kept: &[Kept<'_>]) {
+        let now = self.memory.long(CLOCK).fetch_add(1, Ordering::SeqCst) + 1;
+        for &kept in kept {
+            // Others may raise it further at the same time.
+            self.memory.long(WORDS_AT + 8 * change_word(kept)).fetch_max(now, Ordering::SeqCst);
+        }
+    }
+}
+
+/// See [`Changes::hold`]. Stays in its thread.
+pub(crate) struct Holding<'a> {
+    changes: &'a Changes,
+    _thread: PhantomData<*const ()>,
+}
+
+impl Drop for Holding<'_> {
+    fn drop(&mut self) {
+        // SAFETY: this thread locked it, and the mapping is still there.
+        unsafe { libc::pthread_mutex_unlock(self.changes.mutex()) };
+    }
+}
+
+impl Watcher for Changes {
+    fn changed(&self, change: &Change<'_>) {
+        match *change {
+            Change::Data { ino, .. } => self.raise(&[Kept::Attr(ino.0)]),
+            Change::Attr { ino } => self.raise(&[Kept::Attr(ino.0), Kept::Access(ino.0)]),
+            Change::Name { parent, name } => self.raise(&[Kept::Name(parent.0, name), Kept::Attr(parent.0)]),
+        }
+    }
+}
+
+/// The client's side.
+#[derive(Debug)]
+pub(crate) struct Seen(Mapping);
+
+impl Seen {
+    pub fn map(fd: impl AsFd) -> io::Result<Seen> {
+        memory::check_sealed(&fd, CHANGES_BYTES)?;
+        Mapping::read_only(fd, CHANGES_BYTES).map(Seen)
+    }
+
+    /// Whether somebody tells of changes.
+    #[inline]
+    pub fn alive(&self) -> bool {
+        let word = self.0.word(HOLDER).load(Ordering::Acquire);
+        word != 0 && word & OWNER_DIED == 0
+    }
+
+    /// The clock, to be noted before something is asked for that is to be kept.
+    pub fn now(&self) -> u64 {
+        self.0.long(CLOCK).load(Ordering::SeqCst)
+    }
+
+    /// Whether what was asked for at `noted` still holds.
+    #[inline]
+    pub fn holds(&self, kept: Kept<'_>, noted: u64) -> bool {
+        self.0.long(WORDS_AT + 8 * change_word(kept)).load(Ordering::Acquire) <= noted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fs::Ino;
+
+    #[test]
+    fn what_changed_no_longer_holds() {
+        let changes = Changes::new().unwrap();
+        let seen = Seen::map(changes.reader()).unwrap();
+        let all =
+            [Kept::Attr(7), Kept::Access(7), Kept::Name(7, b"name"), Kept::Attr(8), Kept::Name(8, b"name")];
+        let check = |change: Option<Change<'_>>, gone: &[Kept<'_>]| {
+            let noted = seen.now();
+            if let Some(change) = change {
+                changes.changed(&change);
+            }
+            for kept in all {
+                assert_eq!(seen.holds(kept, noted), !gone.contains(&kept), "{kept:?} after {change:?}");
+                assert!(seen.holds(kept, seen.now()));
+            }
+        };
+        check(None, &[]);
+        let ino = Ino(7);
+        check(Some(Change::Data { ino, start: 0, end: 1 }), &[Kept::Attr(7)]);
+        check(Some(Change::Attr { ino }), &[Kept::Attr(7), Kept::Access(7)]);
+        check(Some(Change::Name { parent: ino, name: b"name" }), &[Kept::Attr(7), Kept::Name(7, b"name")]);
+    }
+
+    #[test]
+    fn the_end_of_the_holder_is_seen() {
+        for forgets in [false, true] {
+            ends(forgets);
+        }
+    }
+
+    fn ends(forgets: bool) {
+        let changes = std::sync::Arc::new(Changes::new().unwrap());
+        let seen = Seen::map(changes.reader()).unwrap();
+        assert!(!seen.alive());
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let (held, is_held) = std::sync::mpsc::channel();
+        let holder = std::thread::spawn(move || {
+            let holding = changes.hold().unwrap();
+            // What a thread that is killed does: the mutex stays locked, and the memory is there.
+            if forgets {
+                std::mem::forget((holding, changes.clone()));
+            }
+            held.send(()).unwrap();
+            let _ = ended.recv();
+        });
+        is_held.recv().unwrap();
+        assert!(seen.alive());
+        drop(end);
+        holder.join().unwrap();
+        assert!(!seen.alive());
+    }
+
+    #[test]
+    fn words_are_spread() {
+        let mut counts = vec![0u8; format::shared::CHANGE_WORDS];
+        for i in 0..20_000u64 {
+            counts[change_word(Kept::Attr(i))] += 1;
+            counts[change_word(Kept::Name(1, format!("f{i:07}").as_bytes()))] += 1;
+        }
+        assert!(counts.iter().all(|&n| n < 10), "{:?}", counts.iter().max());
+    }
+}
