@@ -9,6 +9,10 @@
 //! holds as long as none of the words it depends on ([`change_word`]) is greater than that. The manager raises the words, after a
 //! change and before the call that made it returns.
 //!
+//! Pages of files stand in windows ([`WINDOW_BYTES`] each), which clients can only read: a word for each page, then the pages. A page is there
+//! while its word is odd. Whoever copies it looks at the word before and after; if it is the same, and the file's word among the changes
+//! has not been raised since the file's size was asked for, the copy is what the file held.
+//!
 //! Life of a slot: the client writes request and payload, stores [`state::POSTED`] and sets the slot's bit in
 //! `SessionHeader::doorbell`; when it finds `SessionHeader::asleep` set it also writes to the eventfd that it was given. The
 //! manager takes the bits, answers in the same memory, and swaps in [`state::DONE`]; if it finds [`state::SLEEPING`] instead of
@@ -37,6 +41,13 @@ pub const SESSION_BYTES: usize = PAYLOAD_AT + SLOTS * PAYLOAD_MAX;
 pub const CHANGE_WORDS: usize = 1 << 17;
 /// Bytes of the memory of changes.
 pub const CHANGES_BYTES: usize = PAGE + 8 * CHANGE_WORDS;
+
+/// Pages of a window.
+pub const WINDOW_PAGES: usize = 512;
+/// Where the pages of a window begin, behind a word for each.
+pub const WINDOW_DATA_AT: usize = 8 * WINDOW_PAGES;
+/// Bytes of the memory of a window.
+pub const WINDOW_BYTES: usize = WINDOW_DATA_AT + WINDOW_PAGES * PAGE;
 
 /// Bit of the first word of `ChangesHeader::holder` (futex(2), robust futexes).
 pub const OWNER_DIED: u32 = 0x4000_0000;
@@ -180,8 +191,10 @@ media_struct! {
         len: U32,
         /// the result: a number of bytes, a handle, an offset
         value: U64,
+        /// of a read: the window in which the first page now stands, or 0
+        window: U64,
         /// zero
-        reserved: [u8; 48],
+        reserved: [u8; 40],
     }
 }
 
@@ -250,6 +263,22 @@ media_struct! {
         version: U32,
         /// zero
         reserved: [u8; 52],
+    }
+}
+
+media_struct! {
+    /// Message on the socket that brings the descriptor of a window, before the call that asked for it is answered.
+    pub struct WindowMessage: 32 {
+        /// "FHSHARED"
+        magic: U64,
+        /// number of the window
+        number: U64,
+        /// inode
+        ino: U64,
+        /// generation of the inode
+        generation: U32,
+        /// place in the file, in windows
+        place: U32,
     }
 }
 

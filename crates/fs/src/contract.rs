@@ -53,6 +53,12 @@ pub trait FileSystem: Send + Sync + 'static {
         None
     }
 
+    /// As [`FileSystem::read`] for callers that would rather have no future: what was read if that can be done without waiting for
+    /// anything, else `None`; then `to` holds anything.
+    fn read_now(&self, _handle: Handle, _offset: u64, _to: &mut [u8]) -> Option<Result<usize>> {
+        None
+    }
+
     /// Attributes of an inode. With a handle, inodes without a name are found too.
     fn getattr(&self, ino: Ino, handle: Option<Handle>) -> impl Future<Output = Result<Attr>> + Send;
 

@@ -300,6 +300,10 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         Ok((attr, handle))
     }
 
+    fn read_now(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Option<Result<usize>> {
+        self.fs.read_now(handle, offset, to)
+    }
+
     async fn read(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Result<usize> {
         self.fs.read(handle, offset, to).await
     }

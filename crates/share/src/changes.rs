@@ -7,6 +7,7 @@
 
 use crate::memory::{self, Mapping};
 use format::shared::{CHANGES_BYTES, ChangesHeader, Kept, MAGIC, OWNER_DIED, VERSION, change_word};
+use fs::Ino;
 use fs::watched::{Change, Watcher};
 use std::io;
 use std::marker::PhantomData;
@@ -57,6 +58,16 @@ impl Changes {
     /// For clients.
     pub fn reader(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()
+    }
+
+    /// The clock.
+    pub fn now(&self) -> u64 {
+        self.memory.long(CLOCK).load(Ordering::SeqCst)
+    }
+
+    /// Whether a file has not changed since `noted`.
+    pub fn holds_still(&self, ino: Ino, noted: u64) -> bool {
+        self.memory.long(WORDS_AT + 8 * change_word(Kept::Attr(ino.0))).load(Ordering::SeqCst) <= noted
     }
 
     fn raise(&self, kept: &[Kept<'_>]) {
@@ -123,7 +134,6 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fs::Ino;
 
     #[test]
     fn what_changed_no_longer_holds() {

@@ -86,6 +86,13 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 
+    /// Gives whole pages back to the system: they read as zeros, in all mappings. What cannot be given back stays.
+    pub fn discard(&self, offset: usize, len: usize) {
+        let at = self.at(offset, len);
+        // SAFETY: a range of the mapping, to which no references exist; its bytes may change at any time anyway.
+        let _ = unsafe { rustix::mm::madvise(at.cast(), len, rustix::mm::Advice::LinuxRemove) };
+    }
+
     /// Copies `from` to `offset`.
     pub fn copy_in(&self, offset: usize, from: &[u8]) {
         let to = self.at(offset, from.len());

@@ -60,7 +60,8 @@ ops! {
     Create = 16,
     /// object: directory; mode; flags. Value: handle.
     Tmpfile = 17,
-    /// object: handle; offset; len.
+    /// object: handle; offset; len; flags 1: through a window the next time. Value 1: the answer begins with the
+    /// attributes.
     Read = 18,
     /// object: handle; offset; second: data. Value: bytes.
     Write = 19,
@@ -98,6 +99,8 @@ ops! {
     Setlk = 36,
     /// object: handle; mode: kind, 2: release; flags 1: wait.
     Flock = 37,
+    /// object: handle; offset. Value: number of the window there, whose descriptor then stands in the socket, or 0.
+    Window = 38,
 }
 
 /// A request without operands.

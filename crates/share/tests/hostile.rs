@@ -132,7 +132,9 @@ fn request(op: u16, object: u64) -> Request {
     Request { op: op.into(), object: object.into(), ..Request::new_zeroed() }
 }
 
+const OPEN: u16 = 15;
 const READ: u16 = 18;
+const WINDOW: u16 = 38;
 
 #[test]
 fn handles_of_others_and_forged_ones() {
@@ -144,7 +146,7 @@ fn handles_of_others_and_forged_ones() {
     let theirs = file.handle().0;
     for handle in [theirs, 0, u64::MAX, theirs + 1, theirs - 1] {
         // Every call that takes a handle.
-        for op in [READ, 19, 20, 21, 22, 23, 26, 32, 33, 34, 35, 36, 37] {
+        for op in [READ, 19, 20, 21, 22, 23, 26, 32, 33, 34, 35, 36, 37, WINDOW] {
             let r = Request { len: 100.into(), other: handle.into(), ..request(op, handle) };
             assert_eq!(attacker.call(&r).errno.get(), libc::EBADF, "operation {op}, handle {handle}");
         }
@@ -338,4 +340,43 @@ fn changes_can_only_be_read() {
         .join()
         .unwrap();
     }
+}
+
+#[test]
+fn windows_are_given_to_readers_alone() {
+    let (server, _dir) = server(Options::default());
+    let fs = Client::new(Arc::new(Remote::connect(server.path()).unwrap()), Cred::root()).blocking();
+    let file = fs.open("/secret", Open::new().read(true).write(true).create(true)).unwrap();
+    file.write_all_at(b"secret", 0).unwrap();
+    file.read_at(&mut [0; 6], 0).unwrap();
+    let ino = file.metadata().unwrap().ino.0;
+    let attacker = Attacker::new(server.path());
+    let open = |flags: u32| {
+        let reply = attacker.call(&Request { flags: flags.into(), ..request(OPEN, ino) });
+        assert_eq!(reply.errno.get(), 0);
+        reply.value.get()
+    };
+    let (reader, writer) = (open(1), open(2));
+    assert_eq!(attacker.call(&request(WINDOW, writer)).errno.get(), libc::EBADF, "of a handle for writing");
+    let read = |handle| attacker.call(&Request { flags: 1.into(), len: 6.into(), ..request(READ, handle) });
+    assert_eq!(read(writer).errno.get(), libc::EBADF);
+    let window = read(reader).window.get();
+    assert_ne!(window, 0);
+    // Nobody takes the descriptors out of the socket: the manager gives up, and lives.
+    let given = (0..5000).filter(|_| attacker.call(&request(WINDOW, reader)).value.get() == window).count();
+    assert!((1..5000).contains(&given), "{given} descriptors in a socket");
+    let mut bytes = [0; 64];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let to = &mut [IoSliceMut::new(&mut bytes)];
+    rustix::net::recvmsg(&attacker._socket, to, &mut ancillary, RecvFlags::CMSG_CLOEXEC).unwrap();
+    let Some(RecvAncillaryMessage::ScmRights(mut fds)) = ancillary.drain().next() else {
+        panic!("no descriptor")
+    };
+    let fd = fds.next().unwrap();
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let mapped = unsafe { rustix::mm::mmap(std::ptr::null_mut(), 4096, prot, MapFlags::SHARED, &fd, 0) };
+    assert!(mapped.is_err() && rustix::io::pwrite(&fd, &[1], 5000).is_err(), "written to");
+    still_there(&server);
 }

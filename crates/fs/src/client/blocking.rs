@@ -169,8 +169,16 @@ impl<F: FileSystem> DerefMut for BlockingFile<F> {
 }
 
 impl<F: FileSystem> BlockingFile<F> {
+    /// Blocking twin of [`File::read_at`].
+    #[inline]
+    pub fn read_at(&self, to: &mut [u8], offset: u64) -> Result<usize> {
+        match self.file.fs().read_now(self.file.handle(), offset, to) {
+            Some(done) => done,
+            None => self.file.fs().block_on(self.file.read_at(to, offset)),
+        }
+    }
+
     twins! { file of "File":
-        fn read_at(to: &mut [u8], offset: u64) -> usize;
         fn write_at(from: &[u8], offset: u64) -> usize;
         fn write_all_at(from: &[u8], offset: u64) -> ();
         fn append(from: &[u8]) -> usize;

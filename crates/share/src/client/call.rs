@@ -59,6 +59,8 @@ pub(super) struct Answer<'a> {
     slot: Slot<'a>,
     len: usize,
     pub value: u64,
+    /// See `format::shared::Reply`.
+    pub window: u64,
 }
 
 impl Answer<'_> {
@@ -68,8 +70,12 @@ impl Answer<'_> {
     }
     /// Copies the payload to the beginning of `to`, as much of it as there is room for.
     pub fn copy_to(&self, to: &mut [u8]) -> usize {
-        let n = self.len.min(to.len());
-        self.slot.session.region.get_payload(self.slot.number, 0, &mut to[..n]);
+        self.copy_from(0, to)
+    }
+    /// As [`Answer::copy_to`], of the payload from `at` on.
+    pub fn copy_from(&self, at: usize, to: &mut [u8]) -> usize {
+        let n = self.len.saturating_sub(at).min(to.len());
+        self.slot.session.region.get_payload(self.slot.number, at, &mut to[..n]);
         n
     }
     /// The payload.
@@ -124,7 +130,7 @@ impl Remote {
         poll_fn(|cx| slot.poll(cx)).await?;
         let reply: Reply = session.region.get(number);
         let len = (reply.len.get() as usize).min(PAYLOAD_MAX);
-        let answer = Answer { slot, len, value: reply.value.get() };
+        let answer = Answer { slot, len, value: reply.value.get(), window: reply.window.get() };
         match reply.errno.get() {
             0 => Ok(answer),
             errno => {

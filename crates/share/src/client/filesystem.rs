@@ -2,15 +2,19 @@
 
 use super::call::Answer;
 use super::kept::Kept;
+use super::windows::OpenFile;
 use super::{Remote, waiting};
 use crate::wire::{self, GARBLED, Op, request};
 use format::shared::{AttrImage, DATA_MAX, Request};
 use fs::*;
 use zerocopy::FromBytes;
 
+/// Bytes of attributes.
+const ATTR: usize = size_of::<AttrImage>();
+
 impl Answer<'_> {
     fn attr(&self) -> Result<Attr> {
-        let mut bytes = [0; size_of::<AttrImage>()];
+        let mut bytes = [0; ATTR];
         if self.copy_to(&mut bytes) != bytes.len() {
             return Err(GARBLED);
         }
@@ -33,12 +37,21 @@ impl Remote {
 
     /// The inode behind a handle.
     fn inode(&self, handle: Handle) -> Option<Ino> {
+        self.file(handle).map(|file| file.ino)
+    }
+
+    fn file(&self, handle: Handle) -> Option<OpenFile> {
         self.session.open.read().get(&handle).copied()
     }
 
-    fn opened(&self, handle: Handle, ino: Ino) -> Handle {
-        self.session.open.write().insert(handle, ino);
+    fn opened(&self, handle: Handle, ino: Ino, flags: OpenFlags) -> Handle {
+        self.session.open.write().insert(handle, OpenFile::new(ino, flags));
         handle
+    }
+
+    /// Reads without a message, if that can be done.
+    fn read_here(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Option<usize> {
+        self.session.windows.read(self.kept(), self.file(handle)?, offset, to)
     }
 
     /// Asks for the attributes of what a name leads to, and keeps both.
@@ -186,7 +199,7 @@ impl FileSystem for Remote {
     async fn open(&self, _cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle> {
         let mut r = request(Op::Open, ino.0);
         r.flags = flags.bits().into();
-        Ok(self.opened(Handle(self.call(r).await?.value), ino))
+        Ok(self.opened(Handle(self.call(r).await?.value), ino, flags))
     }
 
     async fn create(
@@ -201,7 +214,7 @@ impl FileSystem for Remote {
         (r.mode, r.flags) = ((perm as u32).into(), flags.bits().into());
         let answer = self.call_with(r, cut(name), b"").await?;
         let attr = answer.attr()?;
-        Ok((attr, self.opened(Handle(answer.value), attr.ino)))
+        Ok((attr, self.opened(Handle(answer.value), attr.ino, flags)))
     }
 
     async fn tmpfile(
@@ -215,22 +228,44 @@ impl FileSystem for Remote {
         (r.mode, r.flags) = ((perm as u32).into(), flags.bits().into());
         let answer = self.call(r).await?;
         let attr = answer.attr()?;
-        Ok((attr, self.opened(Handle(answer.value), attr.ino)))
+        Ok((attr, self.opened(Handle(answer.value), attr.ino, flags)))
+    }
+
+    #[inline]
+    fn read_now(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Option<Result<usize>> {
+        self.read_here(handle, offset, to).map(Ok)
     }
 
     async fn read(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Result<usize> {
+        if let Some(n) = self.read_here(handle, offset, to) {
+            return Ok(n);
+        }
+        let file = self.file(handle);
+        let wants_window = file.filter(|file| file.wants_window(to.len()));
         let mut done = 0;
         loop {
+            let noted = self.kept().now();
             let want = (to.len() - done).min(DATA_MAX);
             let mut r = request(Op::Read, handle.0);
+            r.flags = (wants_window.is_some() as u32).into();
             (r.offset, r.len) = (offset.saturating_add(done as u64).into(), (want as u64).into());
             let answer = match self.call(r).await {
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => return Ok(done),
                 Ok(answer) => answer,
             };
-            let n = answer.copy_to(&mut to[done..][..want]);
-            self.inode(handle).inspect(|&ino| self.kept().was_read(ino));
+            let attr = if answer.value == 1 { Some(answer.attr()?) } else { None };
+            let skip = attr.map_or(0, |_| ATTR);
+            let n = answer.copy_from(skip, &mut to[done..][..want]);
+            let window = answer.window;
+            drop(answer);
+            match attr {
+                Some(attr) => {
+                    self.kept().learn_attr(noted, &attr);
+                    self.learn_window(handle, &attr, offset, window).await;
+                }
+                None => drop(file.filter(|f| !f.noatime).map(|f| self.kept().was_read(f.ino))),
+            }
             done += n;
             if n < want || done == to.len() {
                 return Ok(done);
@@ -286,7 +321,8 @@ impl FileSystem for Remote {
     }
 
     async fn opendir(&self, _cred: &Cred, ino: Ino) -> Result<Handle> {
-        Ok(self.opened(Handle(self.call(request(Op::Opendir, ino.0)).await?.value), ino))
+        let handle = Handle(self.call(request(Op::Opendir, ino.0)).await?.value);
+        Ok(self.opened(handle, ino, OpenFlags::empty()))
     }
 
     async fn readdir(

@@ -101,10 +101,16 @@ impl Kept {
     /// Attributes of an inode, if they are known.
     #[inline]
     pub fn attr(&self, ino: Ino) -> Option<Attr> {
+        self.noted_attr(ino).map(|(attr, _)| attr)
+    }
+
+    /// Attributes of an inode, and the clock from before they were asked for.
+    #[inline]
+    pub fn noted_attr(&self, ino: Ino) -> Option<(Attr, u64)> {
         let hash = hash_inode(ino.0);
         let table = part(&self.inodes, hash).lock();
         let inode = table.find(hash, |i| i.attr.ino == ino)?;
-        (self.alive() && self.unchanged(ino, inode.noted)).then_some(inode.attr)
+        (self.alive() && self.unchanged(ino, inode.noted)).then_some((inode.attr, inode.noted))
     }
 
     /// The inode that a name leads to, if it is known.

@@ -9,6 +9,7 @@ mod call;
 mod filesystem;
 mod kept;
 mod waiting;
+mod windows;
 
 use crate::changes::Seen;
 use crate::region::Region;
@@ -16,7 +17,7 @@ use crate::spin::Patience;
 use crate::{memory, socket};
 use foldhash::fast::FixedState;
 use format::shared::{Hello, MAGIC, SESSION_BYTES, SLOTS, VERSION, Welcome};
-use fs::{Error, Handle, Ino};
+use fs::{Error, Handle};
 use kept::Kept;
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags};
@@ -28,6 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use waiting::Helper;
+use windows::{OpenFile, Windows};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// A file system in another process. Clones share the session.
@@ -49,8 +51,9 @@ struct Session {
     patience: Patience,
     slots: Mutex<Slots>,
     kept: Kept,
-    /// The inodes behind open handles.
-    open: RwLock<HashMap<Handle, Ino, FixedState>>,
+    /// What is behind open handles.
+    open: RwLock<HashMap<Handle, OpenFile, FixedState>>,
+    windows: Windows,
     /// The manager is gone.
     dead: AtomicBool,
     helper: Helper,
@@ -100,6 +103,7 @@ impl Remote {
             slots: Mutex::default(),
             kept: Kept::new(Seen::map(&changes)?),
             open: RwLock::default(),
+            windows: Windows::default(),
             dead: AtomicBool::new(false),
             helper: Helper::default(),
         };

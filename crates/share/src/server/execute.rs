@@ -5,8 +5,8 @@ use crate::region::SlotNo;
 use crate::wire::{self, GARBLED, Op};
 use format::shared::{DATA_MAX, PAYLOAD_MAX, Reply, Request};
 use fs::{
-    Access, Attr, DirEntry, Error, Fallocate, FileSystem, Handle, Ino, LockKind, OpenFlags, RecordLock,
-    RenameFlags, Result, Seek, Time, XattrFlags,
+    Access, Attr, DirEntry, Error, Fallocate, FileSystem, Handle, Ino, LockKind, OpenFlags, Pages,
+    RecordLock, RenameFlags, Result, Seek, Time, XattrFlags,
 };
 use smallvec::SmallVec;
 use zerocopy::{FromZeros, IntoBytes};
@@ -16,6 +16,8 @@ struct Out<'a> {
     client: &'a Client,
     slot: SlotNo,
     len: usize,
+    /// See `format::shared::Reply`.
+    window: u64,
 }
 
 impl Out<'_> {
@@ -28,6 +30,19 @@ impl Out<'_> {
         Ok(())
     }
 
+    /// Appends `len` bytes behind the first `skip`, as far as there are any.
+    fn pages(&mut self, pages: &Pages, mut skip: usize, mut len: usize) -> Result<()> {
+        for piece in pages.slices() {
+            let from = skip.min(piece.len());
+            let piece = &piece[from..];
+            skip -= from;
+            let n = piece.len().min(len);
+            len -= n;
+            self.push(&piece[..n])?;
+        }
+        Ok(())
+    }
+
     fn attr(&mut self, attr: &Attr) -> Result<()> {
         self.push(wire::attr_image(attr).as_bytes())
     }
@@ -36,9 +51,14 @@ impl Out<'_> {
 /// Runs the call in a slot and answers it.
 pub(crate) async fn execute<F: FileSystem>(fs: &F, client: &Client, slot: SlotNo) {
     let request: Request = client.region.get(slot);
-    let mut out = Out { client, slot, len: 0 };
+    let mut out = Out { client, slot, len: 0, window: 0 };
     let reply = match run(fs, &request, &mut out).await {
-        Ok(value) => Reply { value: value.into(), len: (out.len as u32).into(), ..Reply::new_zeroed() },
+        Ok(value) => Reply {
+            value: value.into(),
+            len: (out.len as u32).into(),
+            window: out.window.into(),
+            ..Reply::new_zeroed()
+        },
         Err(e) => {
             let (reply, text) = wire::failure(&e);
             client.region.put_payload(slot, 0, &text);
@@ -119,8 +139,8 @@ async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u6
     let (ino, object) = (Ino(r.object.get()), r.object.get());
     let (offset, len) = (r.offset.get(), r.len.get());
     let p = Payload::take(client, out.slot, r)?;
-    let opened = |handle: Handle| {
-        client.opened(handle);
+    let opened = |handle: Handle, ino: Ino| {
+        client.opened(handle, ino);
         handle.0
     };
     match op {
@@ -171,7 +191,7 @@ async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u6
         }
         Op::Open => {
             client.may_open()?;
-            return Ok(opened(fs.open(cred, ino, flags::<OpenFlags>(r)?).await?));
+            return Ok(opened(fs.open(cred, ino, flags::<OpenFlags>(r)?).await?, ino));
         }
         Op::Create | Op::Tmpfile => {
             client.may_open()?;
@@ -180,16 +200,41 @@ async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u6
                 Op::Create => fs.create(cred, ino, p.first(), perm(r), flags).await?,
                 _ => fs.tmpfile(cred, ino, perm(r), flags).await?,
             };
-            let handle = opened(handle);
+            let handle = opened(handle, attr.ino);
             out.attr(&attr)?;
             return Ok(handle);
         }
         Op::Read => {
             let len = len.min(DATA_MAX as u64) as usize;
-            let pages = fs.read_pages(client.handle(object)?, offset, len).await?;
-            for slice in pages.slices() {
-                out.push(slice)?;
+            let handle = client.handle(object)?;
+            let ino = client.inode(handle)?;
+            let wanted = r.flags.get() & 1 != 0;
+            match wanted.then(|| client.windows.plan(ino, offset, len, DATA_MAX)).flatten() {
+                None => out.pages(&fs.read_pages(handle, offset, len).await?, 0, len)?,
+                Some(plan) => {
+                    let pages = fs.read_pages(handle, plan.start, plan.len).await?;
+                    // From after the read, which may have moved the time of access.
+                    let attr = fs.getattr(ino, Some(handle)).await?;
+                    out.attr(&attr)?;
+                    let pieces: SmallVec<[&[u8]; 4]> = pages.slices().collect();
+                    let window = client.windows.fill(ino, attr.generation, &plan, &pieces);
+                    out.window = window.map_or(0, |w| w.number());
+                    out.pages(&pages, (offset - plan.start) as usize, len)?;
+                    return Ok(1);
+                }
             }
+        }
+        Op::Window => {
+            let handle = client.handle(object)?;
+            // Who may not read is told so here.
+            fs.read_pages(handle, offset, 1).await?;
+            let ino = client.inode(handle)?;
+            return Ok(match client.windows.find(ino, offset) {
+                Some((generation, place, window)) if client.give(ino, generation, place, &window) => {
+                    window.number()
+                }
+                _ => 0,
+            });
         }
         Op::Write => return Ok(fs.write(client.handle(object)?, offset, p.second()).await? as u64),
         Op::Flush => fs.flush(client.handle(object)?, client.owner(r.extra.get())).await?,
@@ -199,15 +244,13 @@ async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u6
         Op::Sync => fs.sync().await?,
         Op::Opendir => {
             client.may_open()?;
-            let handle = fs.opendir(cred, ino).await?;
-            client.opened_directory(handle, ino);
-            return Ok(handle.0);
+            return Ok(opened(fs.opendir(cred, ino).await?, ino));
         }
         Op::Readdir => {
             let mut entries = Vec::new();
             let handle = client.handle(object)?;
             // Who may read a directory but not search it learns names, and nothing about what they lead to.
-            let dir = fs.getattr(client.directory(handle)?, None).await;
+            let dir = fs.getattr(client.inode(handle)?, None).await;
             let searches = dir.is_ok_and(|dir| fs::perm::check(cred, &dir, Access::EXEC).is_ok());
             let mut push = |e: DirEntry<'_>| {
                 let attr = if searches { e.attr } else { nothing_but_kind(&e.attr) };

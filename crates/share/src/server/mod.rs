@@ -10,6 +10,7 @@ mod execute;
 mod poller;
 mod session;
 mod tasks;
+mod windows;
 
 use crate::changes::Changes;
 use crate::spin::Patience;
@@ -22,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use tasks::Bell;
+use windows::Windows;
 
 /// How a server works.
 #[derive(Clone, Debug)]
@@ -33,13 +35,21 @@ pub struct Options {
     pub only_user: Option<u32>,
     /// Open handles of one session (`ENFILE`).
     pub handles_max: usize,
+    /// Bytes of file pages that clients read without a message; 0: none.
+    pub windows_max: usize,
     /// How long the thread looks for work before it sleeps.
     pub patience: Patience,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { sessions_max: 4096, only_user: None, handles_max: 1 << 16, patience: Patience::default() }
+        Options {
+            sessions_max: 4096,
+            only_user: None,
+            handles_max: 1 << 16,
+            windows_max: 128 << 20,
+            patience: Patience::default(),
+        }
     }
 }
 
@@ -85,9 +95,17 @@ impl Server {
         let changes = Arc::new(Changes::new()?);
         // Clients must hear of what other clients change, so they do not listen at the door that they use.
         let ear = fs.door();
-        ear.watch(changes.clone());
-        let poller =
-            Poller::new(Arc::new(fs), changes.clone(), listener, bell.clone(), counters.clone(), options)?;
+        let windows = Arc::new(Windows::new(changes.clone(), options.windows_max));
+        ear.watch(windows.clone());
+        let poller = Poller::new(
+            Arc::new(fs),
+            changes.clone(),
+            windows,
+            listener,
+            bell.clone(),
+            counters.clone(),
+            options,
+        )?;
         let thread = std::thread::Builder::new().name("freehold-share".into()).spawn(move || {
             match changes.hold() {
                 Ok(_holding) => poller.run(),

@@ -3,6 +3,7 @@
 use super::execute::execute;
 use super::session::{CLEAN_UP, Client, Connection, Session};
 use super::tasks::{Bell, TaskId, TaskWaker};
+use super::windows::Windows;
 use super::{Counters, Options};
 use crate::changes::Changes;
 use crate::region::Region;
@@ -41,6 +42,7 @@ const PUBLISH: Duration = Duration::from_millis(20);
 pub(super) struct Poller<F> {
     fs: Arc<F>,
     changes: Arc<Changes>,
+    windows: Arc<Windows>,
     listener: OwnedFd,
     epoll: OwnedFd,
     bell: Arc<Bell>,
@@ -60,6 +62,7 @@ impl<F: FileSystem> Poller<F> {
     pub fn new(
         fs: Arc<F>,
         changes: Arc<Changes>,
+        windows: Arc<Windows>,
         listener: OwnedFd,
         bell: Arc<Bell>,
         published: Arc<Mutex<Counters>>,
@@ -71,6 +74,7 @@ impl<F: FileSystem> Poller<F> {
         Ok(Poller {
             fs,
             changes,
+            windows,
             listener,
             epoll,
             bell,
@@ -283,7 +287,8 @@ impl<F: FileSystem> Poller<F> {
         if let Some(process) = &process {
             add(process, PROCESS)?;
         }
-        self.connections.insert(id, Connection { socket, process, pid, cred, session: None });
+        self.connections
+            .insert(id, Connection { socket: Arc::new(socket), process, pid, cred, session: None });
         Ok(())
     }
 
@@ -322,7 +327,14 @@ impl<F: FileSystem> Poller<F> {
         epoll::add(&self.epoll, &event, EventData::new_u64(id << KINDS | DOORBELL), EventFlags::IN)?;
         let fds = [fd.as_fd(), event.as_fd(), self.changes.reader()];
         socket::send(&connection.socket, welcome(id).as_bytes(), &fds)?;
-        let client = Client::new(id, region, connection.cred.clone(), self.options.handles_max);
+        let client = Client::new(
+            id,
+            region,
+            connection.cred.clone(),
+            self.options.handles_max,
+            self.windows.clone(),
+            connection.socket.clone(),
+        );
         connection.session = Some(Session {
             client: Arc::new(client),
             tasks: std::array::from_fn(|_| None),

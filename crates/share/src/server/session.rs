@@ -1,7 +1,9 @@
 //! One client as the manager sees it.
 
+use super::windows::{Window, Windows};
 use crate::region::{Region, SlotNo};
-use format::shared::{Reply, SLOTS};
+use crate::socket;
+use format::shared::{MAGIC, Reply, SLOTS, WindowMessage};
 use fs::{Cred, Error, FileSystem, Handle, Ino, LockOwner, Result};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -10,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Waker;
-use zerocopy::FromZeros;
+use zerocopy::{FromZeros, IntoBytes};
 
 /// What calls need to know of their client; shared with the futures that run them.
 pub(crate) struct Client {
@@ -19,29 +21,51 @@ pub(crate) struct Client {
     /// As the kernel reports it for the socket.
     pub cred: Cred,
     pub handles_max: usize,
+    /// Of all clients.
+    pub windows: Arc<Windows>,
+    /// Over which descriptors are handed to it.
+    pub socket: Arc<OwnedFd>,
     held: Mutex<Held>,
 }
 
 /// What is given back when the client is gone.
 #[derive(Default)]
 struct Held {
-    handles: HashSet<Handle>,
-    /// The directories among them.
-    directories: HashMap<Handle, Ino>,
+    /// With the inodes behind them.
+    handles: HashMap<Handle, Ino>,
     /// Under which record locks were taken.
     owners: HashSet<LockOwner>,
     gone: bool,
 }
 
 impl Client {
-    pub fn new(session: u64, region: Region, cred: Cred, handles_max: usize) -> Client {
-        Client { session, region, cred, handles_max, held: Mutex::default() }
+    pub fn new(
+        session: u64,
+        region: Region,
+        cred: Cred,
+        handles_max: usize,
+        windows: Arc<Windows>,
+        socket: Arc<OwnedFd>,
+    ) -> Client {
+        Client { session, region, cred, handles_max, windows, socket, held: Mutex::default() }
+    }
+
+    /// Hands a window of a file to the client. False when its socket is full.
+    pub fn give(&self, ino: Ino, generation: u32, place: u32, window: &Window) -> bool {
+        let message = WindowMessage {
+            magic: MAGIC.into(),
+            number: window.number().into(),
+            ino: ino.0.into(),
+            generation: generation.into(),
+            place: place.into(),
+        };
+        socket::send(&*self.socket, message.as_bytes(), &[window.reader()]).is_ok()
     }
 
     /// A handle that this client has open.
     pub fn handle(&self, number: u64) -> Result<Handle> {
         let handle = Handle(number);
-        if self.held.lock().handles.contains(&handle) { Ok(handle) } else { Err(Error::BadHandle) }
+        if self.held.lock().handles.contains_key(&handle) { Ok(handle) } else { Err(Error::BadHandle) }
     }
 
     /// Whether it may open one more.
@@ -50,27 +74,19 @@ impl Client {
     }
 
     /// The client has this handle now.
-    pub fn opened(&self, handle: Handle) {
-        self.held.lock().handles.insert(handle);
+    pub fn opened(&self, handle: Handle, ino: Ino) {
+        self.held.lock().handles.insert(handle, ino);
     }
 
-    /// As [`Client::opened`], of a directory.
-    pub fn opened_directory(&self, handle: Handle, ino: Ino) {
-        self.opened(handle);
-        self.held.lock().directories.insert(handle, ino);
-    }
-
-    /// The directory behind a handle.
-    pub fn directory(&self, handle: Handle) -> Result<Ino> {
-        self.held.lock().directories.get(&handle).copied().ok_or(Error::NotDirectory)
+    /// The inode behind a handle.
+    pub fn inode(&self, handle: Handle) -> Result<Ino> {
+        self.held.lock().handles.get(&handle).copied().ok_or(Error::BadHandle)
     }
 
     /// The client gives a handle back; no other call of it can use it any more.
     pub fn closes(&self, number: u64) -> Result<Handle> {
         let handle = Handle(number);
-        let mut held = self.held.lock();
-        held.directories.remove(&handle);
-        if held.handles.remove(&handle) { Ok(handle) } else { Err(Error::BadHandle) }
+        if self.held.lock().handles.remove(&handle).is_some() { Ok(handle) } else { Err(Error::BadHandle) }
     }
 
     /// Number of open handles.
@@ -101,7 +117,7 @@ impl Client {
             held.gone = true;
             (std::mem::take(&mut held.handles), std::mem::take(&mut held.owners))
         };
-        for handle in handles {
+        for handle in handles.into_keys() {
             for &owner in &owners {
                 let _ = fs.flush(handle, owner).await;
             }
@@ -139,7 +155,7 @@ pub(crate) struct Session {
 
 /// A connection, which becomes a session with the client's first message.
 pub(crate) struct Connection {
-    pub socket: OwnedFd,
+    pub socket: Arc<OwnedFd>,
     /// Readable when the process has ended, although others may have the socket still.
     pub process: Option<OwnedFd>,
     pub pid: i32,

@@ -1,0 +1,148 @@
+//! Pages that this client reads without a message: windows of files, mapped for reading (see `format::shared` and the manager's side,
+//! `server::windows`).
+
+use super::Remote;
+use super::kept::{Kept, moves_atime};
+use crate::memory::{self, Mapping};
+use crate::socket;
+use crate::wire::{Op, request};
+use foldhash::fast::FixedState;
+use format::shared::{DATA_MAX, MAGIC, WINDOW_BYTES, WINDOW_DATA_AT, WINDOW_PAGES, WindowMessage};
+use fs::{Attr, Handle, Ino, OpenFlags};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use zerocopy::FromBytes;
+
+const PAGE: u64 = 4096;
+/// Most windows that a client has mapped. With more it begins anew.
+const MAPPED_MAX: usize = 256;
+/// Reads of so many bytes are messages: their cost is in the copy.
+const LONG: usize = 32 << 10;
+const _: () = assert!(LONG <= DATA_MAX);
+
+/// What a client remembers of an open file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenFile {
+    pub ino: Ino,
+    /// Reads may come out of windows.
+    windows: bool,
+    /// Reads do not move the time of access.
+    pub noatime: bool,
+}
+
+impl OpenFile {
+    pub fn new(ino: Ino, flags: OpenFlags) -> OpenFile {
+        let windows = flags.contains(OpenFlags::READ) && !flags.contains(OpenFlags::DIRECT);
+        OpenFile { ino, windows, noatime: flags.contains(OpenFlags::NOATIME) }
+    }
+
+    /// Whether a read of so many bytes should be answered through a window the next time.
+    pub fn wants_window(&self, len: usize) -> bool {
+        self.windows && len < LONG
+    }
+}
+
+/// Inode, its generation, and the place in the file.
+type Place = (Ino, u32, u64);
+
+#[derive(Debug)]
+struct Mapped {
+    number: u64,
+    memory: Mapping,
+}
+
+/// The windows that are mapped.
+#[derive(Debug, Default)]
+pub(super) struct Windows {
+    mapped: RwLock<HashMap<Place, Arc<Mapped>, FixedState>>,
+    /// One thread at a time takes a descriptor from the socket.
+    receiving: Mutex<()>,
+}
+
+impl Mapped {
+    /// Copies a part of one page. False when the page is not there, or changed meanwhile.
+    fn copy(&self, page: usize, within: usize, to: &mut [u8]) -> bool {
+        let head = self.memory.long(8 * page);
+        let before = head.load(Ordering::Acquire);
+        if before & 1 == 0 {
+            return false;
+        }
+        self.memory.copy_out(WINDOW_DATA_AT + page * PAGE as usize + within, to);
+        fence(Ordering::Acquire);
+        head.load(Ordering::Relaxed) == before
+    }
+}
+
+impl Windows {
+    /// Reads, if everything that is needed is here and holds.
+    pub fn read(&self, kept: &Kept, file: OpenFile, offset: u64, to: &mut [u8]) -> Option<usize> {
+        if !file.windows || to.len() >= LONG {
+            return None;
+        }
+        let (attr, noted) = kept.noted_attr(file.ino)?;
+        let len = attr.size.saturating_sub(offset).min(to.len() as u64) as usize;
+        if len == 0 || (!file.noatime && moves_atime(&attr)) {
+            return None;
+        }
+        let mapped = self.mapped.read();
+        let (mut done, mut current) = (0, None);
+        while done < len {
+            let at = offset + done as u64;
+            let (place, page) = (at / PAGE / WINDOW_PAGES as u64, (at / PAGE) as usize % WINDOW_PAGES);
+            let window = match current {
+                Some((known, window)) if known == place => window,
+                _ => mapped.get(&(file.ino, attr.generation, place))?,
+            };
+            current = Some((place, window));
+            let within = (at % PAGE) as usize;
+            let n = (PAGE as usize - within).min(len - done);
+            if !window.copy(page, within, &mut to[done..done + n]) {
+                return None;
+            }
+            done += n;
+        }
+        // The file had this size and these bytes at one moment: now.
+        kept.unchanged(file.ino, noted).then_some(len)
+    }
+
+    fn has(&self, place: Place, number: u64) -> bool {
+        self.mapped.read().get(&place).is_some_and(|w| w.number == number)
+    }
+
+    /// Maps the window whose descriptor is the next message on the socket.
+    fn receive(&self, socket: &OwnedFd) -> Option<()> {
+        let _one = self.receiving.lock();
+        let mut bytes = [0; size_of::<WindowMessage>()];
+        let (n, fds) = socket::receive_now(socket, &mut bytes).ok()?;
+        let message = WindowMessage::read_from_bytes(&bytes[..n]).ok().filter(|m| m.magic.get() == MAGIC)?;
+        let fd = fds.first()?;
+        memory::check_sealed(fd, WINDOW_BYTES).ok()?;
+        let memory = Mapping::read_only(fd, WINDOW_BYTES).ok()?;
+        let place = (Ino(message.ino.get()), message.generation.get(), message.place.get() as u64);
+        let mut mapped = self.mapped.write();
+        if mapped.len() >= MAPPED_MAX {
+            mapped.clear();
+        }
+        mapped.insert(place, Arc::new(Mapped { number: message.number.get(), memory }));
+        Some(())
+    }
+}
+
+impl Remote {
+    /// The page at `offset` stands in window `number` now: maps it, unless that is done. What goes wrong costs messages only.
+    pub(super) async fn learn_window(&self, handle: Handle, attr: &Attr, offset: u64, number: u64) {
+        let session = &self.session;
+        let place = offset / PAGE / WINDOW_PAGES as u64;
+        if number == 0 || session.windows.has((attr.ino, attr.generation, place), number) {
+            return;
+        }
+        let mut r = request(Op::Window, handle.0);
+        r.offset = offset.into();
+        if self.call(r).await.is_ok_and(|answer| answer.value != 0) {
+            session.windows.receive(&session.socket);
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! What clients keep: calls that cost no message, and that nothing kept outlives a change.
+//!
+//! Verifies, over the block engine, that repeated stats and small reads send nothing, and that no client ever sees what was so before
+//! a change that has returned, whichever door it came through. Does not verify the memory's protection (tests/hostile.rs).
+
+use block::{MkfsOptions, OpenOptions, Volume};
+use fs::client::OpenOptions as Open;
+use fs::watched::Watched;
+use fs::{Blocking, Client, Cred};
+use media::RamMedia;
+use share::{Remote, Server, server::Options};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const PAGE: usize = 4096;
+const NEW: Open = Open::new().read(true).write(true).create_new(true);
+
+struct Rig {
+    server: Server,
+    /// Another door.
+    beside: Blocking<Watched<Volume>>,
+    _dir: tempfile::TempDir,
+}
+
+fn rig(options: Options) -> Rig {
+    let media = Arc::new(RamMedia::new(128 << 20).unwrap());
+    block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
+    let doors = Watched::new(Arc::new(Volume::open(media, OpenOptions::default()).unwrap()));
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start_at_door(doors.door(), &dir.path().join("socket"), options).unwrap();
+    Rig { server, beside: Client::new(Arc::new(doors), Cred::root()).blocking(), _dir: dir }
+}
+
+impl Rig {
+    fn client(&self) -> Blocking<Remote> {
+        Client::new(Arc::new(Remote::connect(self.server.path()).unwrap()), Cred::of_process()).blocking()
+    }
+
+    /// Calls that the manager has answered, when it has come to rest.
+    fn calls(&self) -> u64 {
+        let sleeps = self.server.counters().sleeps;
+        let begun = Instant::now();
+        while self.server.counters().sleeps == sleeps && begun.elapsed() < Duration::from_millis(300) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.server.counters().calls
+    }
+}
+
+fn page(version: u64) -> Vec<u8> {
+    version.to_le_bytes().repeat(PAGE / 8)
+}
+
+#[test]
+fn what_is_known_costs_no_message() {
+    let rig = rig(Options::default());
+    let (writer, reader) = (rig.client(), rig.client());
+    writer.mkdir("d", 0o755).unwrap();
+    let file = writer.open("d/file", NEW).unwrap();
+    for i in 0..32 {
+        file.write_all_at(&page(i), i * PAGE as u64).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    let seen = reader.open("d/file", Open::new().read(true)).unwrap();
+    let mut bytes = vec![0; PAGE];
+    let pass = |bytes: &mut Vec<u8>| {
+        for i in (0..32u64).map(|i| i * 13 % 32) {
+            assert_eq!(seen.read_at(bytes, i * PAGE as u64).unwrap(), PAGE);
+            assert_eq!(*bytes, page(i));
+            assert_eq!(seen.read_at(&mut bytes[..100], i * PAGE as u64 + 3900).unwrap(), 100);
+            assert_eq!(reader.stat("d/file").unwrap().size, 32 * PAGE as u64);
+        }
+    };
+    (0..3).for_each(|_| pass(&mut bytes));
+    let before = rig.calls();
+    (0..10).for_each(|_| pass(&mut bytes));
+    assert_eq!(rig.calls() - before, 0, "calls for what is known");
+}
+
+#[test]
+fn changes_are_seen_at_once() {
+    let rig = rig(Options::default());
+    let (a, b) = (rig.client(), rig.client());
+    a.mkdir("d", 0o755).unwrap();
+    let file = a.open("d/f", NEW).unwrap();
+    let seen = b.open_retry("d/f");
+    let mut bytes = vec![0; 3 * PAGE];
+    let mut check = |want: &[u8]| {
+        for _ in 0..3 {
+            let n = seen.read_at(&mut bytes, 0).unwrap();
+            assert_eq!((n, &bytes[..n] == want), (want.len(), true));
+            assert_eq!(b.stat("d/f").unwrap().size, want.len() as u64);
+        }
+    };
+    file.write_all_at(&[1; 5000], 0).unwrap();
+    check(&[1; 5000]);
+    file.write_all_at(&[2; 10], 4990).unwrap();
+    check(&[&[1; 4990][..], &[2; 10]].concat());
+    let beside = rig.beside.open("d/f", Open::new().write(true)).unwrap();
+    beside.write_all_at(&[3; 4], 0).unwrap();
+    check(&[&[3; 4][..], &[1; 4986], &[2; 10]].concat());
+    beside.set_len(6).unwrap();
+    check(&[3, 3, 3, 3, 1, 1]);
+    file.set_len(5000).unwrap();
+    check(&[&[3, 3, 3, 3, 1, 1][..], &[0; 4994]].concat());
+    let append = rig.beside.open("d/f", Open::new().append(true)).unwrap();
+    append.append(&[4; 7]).unwrap();
+    check(&[&[3, 3, 3, 3, 1, 1][..], &[0; 4994], &[4; 7]].concat());
+    // Names and permissions.
+    rig.beside.rename("d/f", "d/g", Default::default()).unwrap();
+    assert!(b.stat("d/f").is_err() && b.stat("d/g").is_ok());
+    rig.beside.rename("d", "e", Default::default()).unwrap();
+    assert!(b.stat("d/g").is_err() && b.stat("e/g").is_ok());
+    a.chmod("e/g", 0o600).unwrap();
+    assert_eq!(b.stat("e/g").unwrap().perm, 0o600);
+    a.link("e/g", "e/h").unwrap();
+    assert_eq!(b.stat("e/g").unwrap().nlink, 2);
+    a.unlink("e/g").unwrap();
+    assert!(b.stat("e/g").is_err());
+    assert_eq!(b.stat("e/h").unwrap().nlink, 1);
+}
+
+trait OpenRetry {
+    fn open_retry(&self, path: &str) -> fs::client::BlockingFile<Remote>;
+}
+impl OpenRetry for Blocking<Remote> {
+    fn open_retry(&self, path: &str) -> fs::client::BlockingFile<Remote> {
+        self.open(path, Open::new().read(true)).unwrap()
+    }
+}
+
+#[test]
+fn a_new_file_with_an_old_inode() {
+    let rig = rig(Options::default());
+    let (a, b) = (rig.client(), rig.client());
+    let mut inodes = std::collections::HashSet::new();
+    let mut again = 0;
+    for round in 0..200u64 {
+        let file = a.open("f", NEW).unwrap();
+        file.write_all_at(&page(round), 0).unwrap();
+        let seen = b.open_retry("f");
+        again += !inodes.insert(seen.metadata().unwrap().ino) as usize;
+        let mut bytes = vec![0; PAGE];
+        for _ in 0..4 {
+            seen.read_at(&mut bytes, 0).unwrap();
+            assert_eq!(bytes, page(round));
+        }
+        file.close().unwrap();
+        seen.close().unwrap();
+        a.unlink("f").unwrap();
+    }
+    assert!(again > 100, "inodes are used again ({again} of 200), or this tests nothing");
+}
+
+/// Writers count up; no reader ever finds less than what was acknowledged before it read, or half of a write.
+#[test]
+fn readers_beside_writers() {
+    const PAGES: usize = 64;
+    // So few pages that windows come and go.
+    let rig = rig(Options { windows_max: 16 * PAGE, ..Options::default() });
+    let (a, place) = (rig.client(), |i: usize| (i * 37 * PAGE) as u64);
+    let file = a.open("f", NEW).unwrap();
+    (0..PAGES).for_each(|i| file.write_all_at(&page(0), place(i)).unwrap());
+    let done: [AtomicU64; PAGES] = [const { AtomicU64::new(0) }; PAGES];
+    let over = AtomicBool::new(false);
+    let (mut reads, writes) = (0, AtomicU64::new(0));
+    std::thread::scope(|s| {
+        let (rig, done, over, writes) = (&rig, &done, &over, &writes);
+        for writer in 0..2 {
+            s.spawn(move || {
+                let client = rig.client();
+                let through = client.open("f", Open::new().write(true)).unwrap();
+                let beside = rig.beside.open("f", Open::new().write(true)).unwrap();
+                let mut n = 1;
+                while !over.load(Ordering::Relaxed) {
+                    let i = (n as usize * 7 + writer) % (PAGES / 2) * 2 + writer;
+                    match writer {
+                        0 => through.write_all_at(&page(n), place(i)).unwrap(),
+                        _ => beside.write_all_at(&page(n), place(i)).unwrap(),
+                    }
+                    done[i].store(n, Ordering::SeqCst);
+                    writes.fetch_add(1, Ordering::Relaxed);
+                    n += 1;
+                    if n & 7 == 0 {
+                        std::thread::sleep(Duration::from_micros(300));
+                    }
+                }
+            });
+        }
+        let readers: Vec<_> = (0..2)
+            .map(|reader| {
+                s.spawn(move || {
+                    let client = rig.client();
+                    let file = client.open_retry("f");
+                    let (mut bytes, mut n) = (vec![0; PAGE], 0);
+                    let begun = Instant::now();
+                    while begun.elapsed() < Duration::from_secs(4) {
+                        let i = (n * (5 + reader)) % PAGES;
+                        let least = done[i].load(Ordering::SeqCst);
+                        assert_eq!(file.read_at(&mut bytes, place(i)).unwrap(), PAGE);
+                        let found = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+                        assert!(found >= least, "page {i} holds {found} after {least} was written");
+                        assert_eq!(bytes, page(found), "half of a write");
+                        n += 1;
+                    }
+                    n
+                })
+            })
+            .collect();
+        reads = readers.into_iter().map(|r| r.join().unwrap()).sum();
+        over.store(true, Ordering::Relaxed);
+    });
+    assert!(reads > 1000 && writes.load(Ordering::Relaxed) > 100);
+}
