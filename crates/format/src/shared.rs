@@ -108,8 +108,11 @@ media_struct! {
         doorbell: U64,
         /// atomic: one bit for each slot whose call shall be given up; set by the client, taken by the manager
         cancel: U64,
+        /// atomic: one bit for each slot with a request for whose answer nobody waits; set by the client, taken by the manager, which
+        /// runs all of these that it finds before any call that was posted later
+        one_way: U64,
         /// zero
-        reserved1: [u8; 48],
+        reserved1: [u8; 40],
         /// atomic: not 0 when the manager sleeps and must be woken through the eventfd; written by the manager
         asleep: U32,
         /// atomic: grows while the manager works; written by the manager

@@ -33,6 +33,13 @@ impl Region {
     pub fn cancel(&self) -> &AtomicU64 {
         self.0.long(offset_of!(SessionHeader, cancel))
     }
+    pub fn one_way(&self) -> &AtomicU64 {
+        self.0.long(offset_of!(SessionHeader, one_way))
+    }
+    /// Manager: whether the client wants something.
+    pub fn rings(&self) -> bool {
+        [self.doorbell(), self.one_way(), self.cancel()].iter().any(|w| w.load(Ordering::SeqCst) != 0)
+    }
     pub fn asleep(&self) -> &AtomicU32 {
         self.0.word(offset_of!(SessionHeader, asleep))
     }

@@ -87,6 +87,31 @@ impl Answer<'_> {
 }
 
 impl Remote {
+    /// Has the manager do something for whose end nobody needs to wait: it is done before any call that this or another client posts later.
+    /// False when that cannot be promised now, and nothing was posted.
+    pub(super) fn tell(&self, request: &Request) -> bool {
+        let session = &self.session;
+        let region = &session.region;
+        // A manager that sleeps looks at what woke it first.
+        if session.is_dead() || region.asleep().load(Ordering::SeqCst) != 0 {
+            return false;
+        }
+        let Some(number) = session.take_slot(None) else { return false };
+        region.put(number, request);
+        region.state(number).store(state::POSTED, Ordering::Release);
+        session.slots.lock().abandoned |= 1 << number;
+        region.one_way().fetch_or(1 << number, Ordering::SeqCst);
+        if region.asleep().load(Ordering::SeqCst) == 0 {
+            return true;
+        }
+        // It went to sleep meanwhile: then this is a call like any other.
+        session.ring();
+        while region.state(number).load(Ordering::Acquire) != state::DONE && session.check_alive() {
+            std::thread::yield_now();
+        }
+        true
+    }
+
     /// A call without strings.
     pub(super) async fn call(&self, request: Request) -> Result<Answer<'_>> {
         self.call_with(request, b"", b"").await
@@ -110,7 +135,7 @@ impl Remote {
         if session.is_dead() {
             return Err(GONE);
         }
-        let number = poll_fn(|cx| match session.take_slot(cx.waker()) {
+        let number = poll_fn(|cx| match session.take_slot(Some(cx.waker())) {
             Some(slot) => Poll::Ready(Ok(slot)),
             None if session.is_dead() => Poll::Ready(Err(GONE)),
             None => {

@@ -49,6 +49,13 @@ impl Remote {
         handle
     }
 
+    /// A lock may go with this handle.
+    fn locks(&self, handle: Handle) {
+        if let Some(file) = self.session.open.write().get_mut(&handle) {
+            file.locks = true;
+        }
+    }
+
     /// Reads without a message, if that can be done.
     fn read_here(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Option<usize> {
         self.session.windows.read(self.kept(), self.file(handle)?, offset, to)
@@ -300,8 +307,13 @@ impl FileSystem for Remote {
     }
 
     async fn release(&self, handle: Handle) -> Result<()> {
-        self.session.open.write().remove(&handle);
-        self.call(request(Op::Release, handle.0)).await.map(drop)
+        let file = self.session.open.write().remove(&handle);
+        let request = request(Op::Release, handle.0);
+        // Who waits for a lock that goes with this handle must not be told that it was closed before it is.
+        if file.is_some_and(|file| !file.locks) && self.tell(&request) {
+            return Ok(());
+        }
+        self.call(request).await.map(drop)
     }
 
     async fn fsync(&self, handle: Handle, datasync: bool) -> Result<()> {
@@ -436,6 +448,7 @@ impl FileSystem for Remote {
         lock: std::result::Result<RecordLock, (u64, u64)>,
         wait: bool,
     ) -> Result<()> {
+        self.locks(handle);
         let mut r = request(Op::Setlk, handle.0);
         let (start, end, kind, pid) = match lock {
             Ok(lock) => (lock.start, lock.end, Some(lock.kind), lock.pid),
@@ -448,6 +461,7 @@ impl FileSystem for Remote {
     }
 
     async fn flock(&self, handle: Handle, kind: Option<LockKind>, wait: bool) -> Result<()> {
+        self.locks(handle);
         let mut r = request(Op::Flock, handle.0);
         (r.mode, r.flags) = (kind_number(kind).into(), (wait as u32).into());
         self.call(r).await.map(drop)

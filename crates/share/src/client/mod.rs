@@ -63,7 +63,7 @@ struct Session {
 #[derive(Debug, Default)]
 struct Slots {
     taken: u64,
-    /// Of them those whose call was given up: free again when the manager has answered.
+    /// Of them those for whose answer nobody waits (any more): free again when the manager has answered.
     abandoned: u64,
     waiting: Vec<Waker>,
 }
@@ -123,22 +123,20 @@ impl Remote {
 
 impl Session {
     /// A free slot; without one, `waker` is woken when that may have changed.
-    fn take_slot(&self, waker: &Waker) -> Option<usize> {
+    fn take_slot(&self, waker: Option<&Waker>) -> Option<usize> {
         let mut slots = self.slots.lock();
-        if slots.taken == u64::MAX >> (64 - SLOTS) && slots.abandoned != 0 {
-            for slot in 0..SLOTS {
-                let bit = 1 << slot;
-                let answered =
-                    || self.region.state(slot).load(Ordering::Acquire) == format::shared::state::DONE;
-                if slots.abandoned & bit != 0 && answered() {
-                    slots.abandoned &= !bit;
-                    slots.taken &= !bit;
-                }
+        let mut abandoned = slots.abandoned;
+        while abandoned != 0 {
+            let slot = abandoned.trailing_zeros() as usize;
+            abandoned &= abandoned - 1;
+            if self.region.state(slot).load(Ordering::Acquire) == format::shared::state::DONE {
+                slots.abandoned &= !(1 << slot);
+                slots.taken &= !(1 << slot);
             }
         }
         let slot = (!slots.taken).trailing_zeros() as usize;
         if slot >= SLOTS {
-            slots.waiting.push(waker.clone());
+            slots.waiting.extend(waker.cloned());
             return None;
         }
         slots.taken |= 1 << slot;

@@ -31,12 +31,14 @@ pub(super) struct OpenFile {
     windows: bool,
     /// Reads do not move the time of access.
     pub noatime: bool,
+    /// It was asked for a lock.
+    pub locks: bool,
 }
 
 impl OpenFile {
     pub fn new(ino: Ino, flags: OpenFlags) -> OpenFile {
         let windows = flags.contains(OpenFlags::READ) && !flags.contains(OpenFlags::DIRECT);
-        OpenFile { ino, windows, noatime: flags.contains(OpenFlags::NOATIME) }
+        OpenFile { ino, windows, noatime: flags.contains(OpenFlags::NOATIME), locks: false }
     }
 
     /// Whether a read of so many bytes should be answered through a window the next time.

@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -55,6 +55,8 @@ pub(super) struct Poller<F> {
     next: u64,
     round: u64,
     ready: Vec<TaskId>,
+    /// Of this round: session, posted and cancelled slots.
+    taken: Vec<(u64, u64, u64)>,
     published_at: Instant,
 }
 
@@ -86,6 +88,7 @@ impl<F: FileSystem> Poller<F> {
             next: 1,
             round: 0,
             ready: Vec::new(),
+            taken: Vec::new(),
             published_at: Instant::now(),
         })
     }
@@ -136,45 +139,58 @@ impl<F: FileSystem> Poller<F> {
         }
     }
 
-    /// Takes new requests out of the sessions' memory and starts them.
+    /// Takes new requests out of the sessions' memory and starts them. What nobody waits for is taken last and run first: whoever posted a
+    /// call knew of everything that others had posted one way before.
     fn take_requests(&mut self) -> bool {
-        let mut worked = false;
-        for i in 0..self.active.len() {
-            let id = self.active[i];
+        let mut taken = std::mem::take(&mut self.taken);
+        for &id in &self.active {
             let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
             let Some(session) = session.filter(|s| !s.ending) else { continue };
             let region = &session.client.region;
-            if region.doorbell().load(Ordering::Relaxed) == 0 && region.cancel().load(Ordering::Relaxed) == 0
-            {
-                continue;
-            }
-            session.last = self.round;
-            worked = true;
-            let mut posted = region.doorbell().swap(0, Ordering::SeqCst);
-            let mut cancelled = region.cancel().swap(0, Ordering::SeqCst);
-            let mut started = 0u64;
-            while posted != 0 {
-                let slot = posted.trailing_zeros() as usize;
-                posted &= posted - 1;
-                // A slot whose call is under way takes no other; whoever rings for it anyway is not answered twice.
-                if slot < SLOTS && session.tasks[slot].is_none() {
-                    let (fs, client) = (self.fs.clone(), session.client.clone());
-                    session.tasks[slot] = Some(Box::pin(async move { execute(&*fs, &client, slot).await }));
-                    started |= 1 << slot;
-                }
-            }
-            while started != 0 {
-                let slot = started.trailing_zeros() as usize;
-                started &= started - 1;
-                self.poll_task(id, slot);
-            }
-            while cancelled != 0 {
-                let slot = cancelled.trailing_zeros() as usize;
-                cancelled &= cancelled - 1;
-                self.give_up(id, slot);
+            let take = |word: &AtomicU64| match word.load(Ordering::Relaxed) {
+                0 => 0,
+                _ => word.swap(0, Ordering::SeqCst),
+            };
+            let (posted, cancelled) = (take(region.doorbell()), take(region.cancel()));
+            if posted | cancelled != 0 {
+                session.last = self.round;
+                taken.push((id, posted, cancelled));
             }
         }
+        let mut worked = !taken.is_empty();
+        for i in 0..self.active.len() {
+            let id = self.active[i];
+            let Some(session) = self.connections.get_mut(&id).and_then(|c| c.session.as_mut()) else { continue };
+            let word = session.client.region.one_way();
+            if word.load(Ordering::SeqCst) != 0 {
+                session.last = self.round;
+                worked = true;
+                let slots = word.swap(0, Ordering::SeqCst);
+                self.start(id, slots);
+            }
+        }
+        for (id, posted, cancelled) in taken.drain(..) {
+            self.start(id, posted);
+            (0..SLOTS).filter(|slot| cancelled & 1 << slot != 0).for_each(|slot| self.give_up(id, slot));
+        }
+        self.taken = taken;
         worked
+    }
+
+    /// Runs the calls in these slots as far as they go at once.
+    fn start(&mut self, id: u64, mut slots: u64) {
+        while slots != 0 {
+            let slot = slots.trailing_zeros() as usize;
+            slots &= slots - 1;
+            let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
+            let Some(session) = session.filter(|s| !s.ending) else { return };
+            // A slot whose call is under way takes no other; whoever rings for it anyway is not answered twice.
+            if slot < SLOTS && session.tasks[slot].is_none() {
+                let (fs, client) = (self.fs.clone(), session.client.clone());
+                session.tasks[slot] = Some(Box::pin(async move { execute(&*fs, &client, slot).await }));
+                self.poll_task(id, slot);
+            }
+        }
     }
 
     /// Drops a call that its client no longer wants. It took effect or did not.
@@ -192,12 +208,7 @@ impl<F: FileSystem> Poller<F> {
     fn rest(&mut self) {
         let sessions = self.active.iter().filter_map(|id| self.connections.get(id)?.session.as_ref());
         let regions: Vec<&Region> = sessions.map(|s| &s.client.region).collect();
-        let rung = || {
-            let any = |r: &&Region| {
-                r.doorbell().load(Ordering::SeqCst) != 0 || r.cancel().load(Ordering::SeqCst) != 0
-            };
-            self.bell.any() || regions.iter().any(any)
-        };
+        let rung = || self.bell.any() || regions.iter().any(|r| r.rings());
         let patience = self.options.patience;
         if !regions.is_empty() && patience.wait(rung) {
             return;
@@ -373,7 +384,7 @@ impl<F: FileSystem> Poller<F> {
             }
             let region = &session.client.region;
             region.asleep().store(1, Ordering::SeqCst);
-            let quiet = region.doorbell().load(Ordering::SeqCst) == 0;
+            let quiet = !region.rings();
             if !quiet {
                 region.asleep().store(0, Ordering::SeqCst);
             }
