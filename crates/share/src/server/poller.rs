@@ -160,7 +160,9 @@ impl<F: FileSystem> Poller<F> {
         let mut worked = !taken.is_empty();
         for i in 0..self.active.len() {
             let id = self.active[i];
-            let Some(session) = self.connections.get_mut(&id).and_then(|c| c.session.as_mut()) else { continue };
+            let Some(session) = self.connections.get_mut(&id).and_then(|c| c.session.as_mut()) else {
+                continue;
+            };
             let word = session.client.region.one_way();
             if word.load(Ordering::SeqCst) != 0 {
                 session.last = self.round;

@@ -1,0 +1,227 @@
+//! `freehold-calls`: how many calls of each kind some processes make in a second, on any directory.
+//!
+//! An ordinary program: it knows nothing of Freehold. Each process works in a directory of its own, or all in one with `--shared`. The
+//! processes begin each kind of call together; the figure is all calls divided by the time until the last process was through.
+
+use clap::Parser;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::time::Instant;
+
+/// Makes calls of one kind after the other on a directory, and says how many it made in a second.
+#[derive(Parser)]
+#[command(name = "freehold-calls", version)]
+struct Arguments {
+    /// Directory, in which one of its own is made and removed again
+    #[arg(long)]
+    dir: PathBuf,
+    /// Processes
+    #[arg(long, default_value_t = 1)]
+    processes: u32,
+    /// Files of each process
+    #[arg(long, default_value_t = 20_000)]
+    files: u32,
+    /// Reads, writes, opens and stats of each process
+    #[arg(long, default_value_t = 100_000)]
+    calls: u32,
+    /// All processes make and remove their files in one directory
+    #[arg(long)]
+    shared: bool,
+    /// Only these kinds of calls (create is always made)
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Results as JSON
+    #[arg(long)]
+    json: bool,
+    /// For this program's own use
+    #[arg(long, hide = true)]
+    number: Option<u32>,
+}
+
+/// What is measured, in this order. Each leaves behind what the next one needs.
+const KINDS: &[&str] = &["create", "stat", "open-close", "pread-4k", "pwrite-4k", "small-write", "unlink"];
+const PAGE: usize = 4096;
+/// Bytes of the file that is read and written.
+const BIG: u64 = 8 << 20;
+
+#[derive(Serialize, Deserialize)]
+struct Row {
+    kind: String,
+    calls: u64,
+    seconds: f64,
+    per_second: f64,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match arguments.number {
+        Some(number) => child(&arguments, number),
+        None => parent(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("freehold-calls: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn wanted(arguments: &Arguments) -> impl Iterator<Item = &'static str> {
+    let all = arguments.only.is_empty();
+    KINDS.iter().copied().filter(move |k| all || *k == "create" || arguments.only.iter().any(|o| o == k))
+}
+
+struct Worker {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    fn hears(&mut self) -> io::Result<u64> {
+        let mut line = String::new();
+        if self.from.read_line(&mut line)? == 0 {
+            return Err(io::Error::other("a process ended early"));
+        }
+        line.trim().parse().map_err(|_| io::Error::other(format!("a process says {line:?}")))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn parent(arguments: &Arguments) -> io::Result<()> {
+    if let Some(unknown) = arguments.only.iter().find(|o| !KINDS.contains(&o.as_str())) {
+        return Err(io::Error::other(format!("there is no {unknown}: {}", KINDS.join(", "))));
+    }
+    let own = arguments.dir.join(format!("calls-{}", std::process::id()));
+    std::fs::create_dir(&own)?;
+    let done = measure(arguments, &own);
+    let removed = std::fs::remove_dir_all(&own);
+    let rows = done?;
+    removed?;
+    if arguments.json {
+        println!("{}", serde_json::to_string(&rows)?);
+    } else {
+        rows.iter().for_each(|r| println!("{:<12} {:>12.0} /s", r.kind, r.per_second));
+    }
+    Ok(())
+}
+
+fn measure(arguments: &Arguments, own: &Path) -> io::Result<Vec<Row>> {
+    let program = std::env::current_exe()?;
+    let start = |number: u32| {
+        let mut command = Command::new(&program);
+        command.arg("--dir").arg(own).args(["--number", &number.to_string()]);
+        command.args(["--files", &arguments.files.to_string(), "--calls", &arguments.calls.to_string()]);
+        if arguments.shared {
+            command.arg("--shared");
+        }
+        if !arguments.only.is_empty() {
+            command.args(["--only", &arguments.only.join(",")]);
+        }
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(io::Error::other("no pipes"));
+        };
+        Ok(Worker { child, to, from: BufReader::new(from) })
+    };
+    let mut workers = (0..arguments.processes).map(start).collect::<io::Result<Vec<Worker>>>()?;
+    workers.iter_mut().try_for_each(|w| w.hears().map(drop))?;
+    let mut rows = Vec::new();
+    for kind in wanted(arguments) {
+        let begun = Instant::now();
+        workers.iter_mut().try_for_each(|w| writeln!(w.to, "{kind}"))?;
+        let mut calls = 0;
+        for worker in &mut workers {
+            calls += worker.hears()?;
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        rows.push(Row { kind: kind.into(), calls, seconds, per_second: calls as f64 / seconds });
+        // What a kind needs before it is measured is made now.
+        workers.iter_mut().try_for_each(|w| writeln!(w.to, "prepare"))?;
+        workers.iter_mut().try_for_each(|w| w.hears().map(drop))?;
+    }
+    for mut worker in workers {
+        writeln!(worker.to, "end")?;
+        worker.child.wait()?;
+    }
+    Ok(rows)
+}
+
+/// One process: does what it is told, and answers with the number of calls.
+fn child(arguments: &Arguments, number: u32) -> io::Result<()> {
+    let own = match arguments.shared {
+        true => arguments.dir.clone(),
+        false => arguments.dir.join(format!("p{number}")),
+    };
+    if !arguments.shared {
+        std::fs::create_dir(&own)?;
+    }
+    let path = |letter: char, i: u32| own.join(format!("{letter}{number}-{i:06}"));
+    let paths: Vec<PathBuf> = (0..arguments.files).map(|i| path('f', i)).collect();
+    let small: Vec<PathBuf> = (0..arguments.files).map(|i| path('s', i)).collect();
+    let mut page = vec![number as u8 + 1; PAGE];
+    let big = File::options().read(true).write(true).create_new(true).open(path('b', 0))?;
+    let mut out = io::stdout();
+    writeln!(out, "0")?;
+    out.flush()?;
+    for line in io::stdin().lock().lines() {
+        let done = match line?.as_str() {
+            "end" => break,
+            "prepare" => {
+                if big.metadata()?.len() < BIG {
+                    (0..BIG / PAGE as u64).try_for_each(|i| big.write_all_at(&page, i * PAGE as u64))?;
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
+                // Twice, so that whoever keeps pages has them.
+                for at in (0..2 * BIG).step_by(PAGE) {
+                    big.read_exact_at(&mut page, at % BIG)?;
+                }
+                0
+            }
+            kind => calls(kind, arguments, &paths, &small, &big, &mut page)?,
+        };
+        writeln!(out, "{done}")?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+fn calls(
+    kind: &str,
+    arguments: &Arguments,
+    paths: &[PathBuf],
+    small: &[PathBuf],
+    big: &File,
+    page: &mut [u8],
+) -> io::Result<u64> {
+    let some = &paths[..paths.len().min(1000)];
+    let often = (0..arguments.calls as usize).map(|i| i % some.len());
+    let places =
+        (0..arguments.calls).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as u64 % (BIG / PAGE as u64));
+    let mut places = places.map(|p| p * PAGE as u64);
+    match kind {
+        "create" => paths.iter().try_for_each(|p| File::create_new(p).map(drop))?,
+        "stat" => often.clone().try_for_each(|i| std::fs::metadata(&some[i]).map(drop))?,
+        "open-close" => often.clone().try_for_each(|i| File::open(&some[i]).map(drop))?,
+        "pread-4k" => places.try_for_each(|at| big.read_exact_at(page, at))?,
+        "pwrite-4k" => places.try_for_each(|at| big.write_all_at(page, at))?,
+        "small-write" => small.iter().try_for_each(|p| File::create_new(p)?.write_all_at(page, 0))?,
+        "unlink" => paths.iter().try_for_each(std::fs::remove_file)?,
+        other => return Err(io::Error::other(format!("there is no {other}"))),
+    }
+    Ok(match kind {
+        "create" | "unlink" | "small-write" => paths.len() as u64,
+        _ => arguments.calls as u64,
+    })
+}

@@ -1,0 +1,45 @@
+//! `freehold-calls` on an ordinary directory: it measures what it is asked to, and leaves nothing behind.
+
+use std::process::Command;
+
+fn run(arguments: &[&str]) -> (serde_json::Value, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_freehold-calls"))
+        .args(["--json", "--files", "50", "--calls", "200", "--dir"])
+        .arg(dir.path())
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    (serde_json::from_slice(&output.stdout).unwrap(), dir)
+}
+
+#[test]
+fn all_kinds() {
+    for shared in [&[][..], &["--shared"]] {
+        let (rows, dir) = run(&[&["--processes", "3"], shared].concat());
+        let rows = rows.as_array().unwrap();
+        assert_eq!(rows.len(), 7);
+        for row in rows {
+            let calls = if ["create", "unlink", "small-write"].contains(&row["kind"].as_str().unwrap()) {
+                150
+            } else {
+                600
+            };
+            assert_eq!(row["calls"], calls, "{row}");
+            assert!(row["per_second"].as_f64().unwrap() > 0.0);
+        }
+        assert_eq!(dir.path().read_dir().unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn some_kinds_and_none() {
+    let (rows, _dir) = run(&["--only", "unlink"]);
+    assert_eq!(rows.as_array().unwrap().len(), 2);
+    let wrong = Command::new(env!("CARGO_BIN_EXE_freehold-calls"))
+        .args(["--dir", "/tmp", "--only", "x"])
+        .output()
+        .unwrap();
+    assert!(!wrong.status.success());
+}
