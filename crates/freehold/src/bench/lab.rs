@@ -39,7 +39,7 @@ impl Lab {
     /// The image of a subject, allocated and written; made at the first call.
     pub fn image(&self, kind: Kind) -> Result<PathBuf> {
         let name = match kind {
-            Kind::Freehold | Kind::FreeholdLoop | Kind::Fuse => "freehold.img",
+            Kind::Freehold | Kind::FreeholdLoop | Kind::Fuse | Kind::Run => "freehold.img",
             Kind::Ext4 | Kind::Ext4Direct | Kind::Passthrough => "ext4.img",
             Kind::Xfs => "xfs.img",
             Kind::Raw => "raw.img",
@@ -245,7 +245,7 @@ pub fn available(kind: Kind) -> Result<()> {
         Kind::FreeholdLoop => &["losetup"],
         Kind::Xfs => &["losetup", "mkfs.xfs", "mount", "umount"],
         Kind::Ext4 | Kind::Ext4Direct => &["losetup", "mkfs.ext4", "mount", "umount"],
-        Kind::Fuse => &[],
+        Kind::Fuse | Kind::Run => &[],
         Kind::Passthrough => &["losetup", "mkfs.ext4", "mount", "umount", "cc", "pkg-config"],
     };
     if !rustix::process::geteuid().is_root() {

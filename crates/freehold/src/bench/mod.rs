@@ -17,6 +17,7 @@ mod machine;
 mod meta;
 mod mount;
 mod ours;
+mod programs;
 mod raw;
 mod report;
 mod sample;
@@ -80,7 +81,7 @@ pub struct BenchArgs {
     pub child: Option<String>,
 }
 
-const GROUPS: &[&[&str]] = &[meta::ROWS, durable::ROWS, data::ROWS, mount::ROWS, fuse_rows::ROWS];
+const GROUPS: &[&[&str]] = &[meta::ROWS, durable::ROWS, data::ROWS, mount::ROWS, fuse_rows::ROWS, programs::ROWS];
 
 /// Names of all rows, as `--only` takes them.
 pub fn row_names() -> impl Iterator<Item = &'static str> {
@@ -128,6 +129,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
     data::measure(&mut bench)?;
     mount::measure(&mut bench)?;
     fuse_rows::measure(&mut bench)?;
+    programs::measure(&mut bench)?;
     report::print(&bench);
     if let Some(path) = &args.json {
         let text = report::json(&bench, &machine)?;

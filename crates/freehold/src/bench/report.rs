@@ -11,7 +11,9 @@ pub fn print(bench: &Bench) {
     let rows: Vec<&Row> = bench.results.rows.iter().filter(|r| !r.samples.is_empty()).collect();
     let in_process = [Kind::Freehold, Kind::FreeholdLoop, Kind::Ext4, Kind::Xfs, Kind::Raw, Kind::Ext4Direct];
     let mounted = [Kind::Fuse, Kind::Passthrough, Kind::Ext4];
-    for (subject, kinds) in [(Kind::Freehold, &in_process[..]), (Kind::Fuse, &mounted[..])] {
+    let programs = [Kind::Run, Kind::Ext4, Kind::Xfs];
+    let all = [(Kind::Freehold, &in_process[..]), (Kind::Fuse, &mounted[..]), (Kind::Run, &programs[..])];
+    for (subject, kinds) in all {
         let rows: Vec<&Row> = rows.iter().copied().filter(|r| r.subject == subject).collect();
         let kinds: Vec<Kind> =
             kinds.iter().copied().filter(|k| rows.iter().any(|r| r.samples.contains_key(k))).collect();

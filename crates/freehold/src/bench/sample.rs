@@ -27,6 +27,8 @@ pub enum Kind {
     Fuse,
     /// libfuse's passthrough over ext4.
     Passthrough,
+    /// Ordinary programs on a volume, under `freehold run`.
+    Run,
 }
 
 impl Kind {
@@ -41,6 +43,7 @@ impl Kind {
             Kind::Ext4Direct => "ext4 O_DIRECT",
             Kind::Fuse => "freehold fuse",
             Kind::Passthrough => "passthrough",
+            Kind::Run => "freehold run",
         }
     }
 }

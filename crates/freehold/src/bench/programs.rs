@@ -1,0 +1,260 @@
+//! Rows of ordinary programs in processes of their own: on a volume through `freehold run`, and on ext4 and XFS.
+//!
+//! The programs are `freehold-calls` (calls of one kind after the other) and `freehold-workload` (Filebench's personalities), which know nothing
+//! of Freehold and stand beside this program. The volume is served by a process of its own, so with two busy programs there are three busy
+//! processes.
+
+use super::driver::Bench;
+use super::lab::MountGuard;
+use super::ours;
+use super::sample::{Goal, Kind, Sample};
+use super::stop;
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The rows of this file: `run` for calls, `filebench` for the personalities.
+pub const ROWS: &[&str] = &["run", "filebench"];
+
+const CALLS: &str = "freehold-calls";
+const WORKLOAD: &str = "freehold-workload";
+
+/// How the programs of `run` are started, and what is asked of them.
+struct Case {
+    prefix: &'static str,
+    processes: u32,
+    shared: bool,
+    note: &'static str,
+    /// Kinds of calls, and how many times ext4's rate is asked for.
+    kinds: &'static [(&'static str, f64)],
+}
+
+const CASES: &[Case] = &[
+    Case {
+        prefix: "run1",
+        processes: 1,
+        shared: false,
+        note: "one process",
+        kinds: &[
+            ("create", 5.0),
+            ("stat", 4.0),
+            ("open-close", 2.0),
+            ("pread-4k", 3.0),
+            ("pwrite-4k", 2.0),
+            ("small-write", 4.0),
+            ("unlink", 4.0),
+        ],
+    },
+    Case {
+        prefix: "run2",
+        processes: 2,
+        shared: false,
+        note: "two processes at once, each in a directory of its own",
+        kinds: &[
+            ("create", 3.0),
+            ("stat", 1.0),
+            ("open-close", 1.0),
+            ("pread-4k", 1.0),
+            ("pwrite-4k", 1.0),
+            ("small-write", 1.0),
+            ("unlink", 3.0),
+        ],
+    },
+    Case {
+        prefix: "run8",
+        processes: 8,
+        shared: true,
+        note: "eight processes in one directory",
+        kinds: &[("create", 1.0)],
+    },
+];
+
+const PERSONALITIES: &[(&str, f64)] =
+    &[("fileserver", 2.0), ("varmail", 5.0), ("webserver", 2.0), ("webproxy", 2.0)];
+
+/// A volume served by a process of its own. Unmounted and ended when dropped.
+struct Served {
+    mount: Option<MountGuard>,
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Served {
+    fn start(program: &Path, image: &Path, dir: PathBuf) -> Result<Served> {
+        ours::mkfs(image)?;
+        let before = std::fs::metadata(&dir)?.dev();
+        let child = Command::new(program)
+            .arg("mount")
+            .args([image, &dir])
+            .args(["--foreground", "-o", "allow_other"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .with_context(|| format!("starting {}", program.display()))?;
+        let mut served = Served { mount: None, child, dir };
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(20) {
+            if std::fs::metadata(&served.dir)?.dev() != before {
+                served.mount = Some(MountGuard { dir: served.dir.clone() });
+                return Ok(served);
+            }
+            if let Some(status) = served.child.try_wait()? {
+                bail!("the server ended: {status}");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bail!("no mount within 20 s")
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        drop(self.mount.take());
+        for _ in 0..500 {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a program to its end and returns what it printed, which is JSON.
+fn output(mut command: Command, name: &str) -> Result<Value> {
+    let out = command.stdin(Stdio::null()).output().with_context(|| format!("starting {name}"))?;
+    stop::check()?;
+    let said = String::from_utf8_lossy(&out.stderr);
+    ensure!(out.status.success(), "{name}: {} ({})", said.trim(), out.status);
+    serde_json::from_slice(&out.stdout).with_context(|| format!("{name} printed no JSON"))
+}
+
+/// A sample of which only the rate and the time are known.
+fn sample(value: f64, seconds: f64, ops: u64) -> Sample {
+    Sample { value, seconds, ops, ..Sample::default() }
+}
+
+/// Where a program runs.
+struct Place<'a> {
+    kind: Kind,
+    dir: &'a Path,
+    /// `freehold`, when the program runs under it.
+    under: Option<&'a Path>,
+}
+
+impl Place<'_> {
+    fn command(&self, program: &Path) -> Command {
+        match self.under {
+            None => Command::new(program),
+            Some(freehold) => {
+                let mut command = Command::new(freehold);
+                command.args(["run", "--"]).arg(program);
+                command
+            }
+        }
+    }
+}
+
+fn calls(bench: &mut Bench, place: &Place<'_>, program: &Path) -> Result<()> {
+    let (files, calls) = ((bench.scale.files / 20).max(50), (bench.scale.files / 5).max(200));
+    for case in CASES {
+        let mut command = place.command(program);
+        command.arg("--json").arg("--dir").arg(place.dir);
+        command.args(["--processes", &case.processes.to_string()]);
+        command.args(["--files", &(files / case.processes).to_string(), "--calls", &calls.to_string()]);
+        if case.shared {
+            command.arg("--shared");
+        }
+        command.args(["--only", &case.kinds.iter().map(|k| k.0).collect::<Vec<_>>().join(",")]);
+        let rows = output(command, CALLS)?;
+        for row in rows.as_array().context("no rows")? {
+            let number = |name: &str| row[name].as_f64().with_context(|| format!("no {name}"));
+            let found = sample(number("per_second")?, number("seconds")?, number("calls")? as u64);
+            let name = format!("{}-{}", case.prefix, row["kind"].as_str().unwrap_or("?"));
+            bench.results.add(&name, "calls/s", place.kind, found);
+        }
+    }
+    Ok(())
+}
+
+fn personalities(bench: &mut Bench, place: &Place<'_>, program: &Path) -> Result<()> {
+    let (scale, seconds) = if bench.scale.files >= 500_000 { ("0.2", "10") } else { ("0.002", "0.3") };
+    for (name, _) in PERSONALITIES {
+        let dir = place.dir.join(name);
+        std::fs::create_dir(&dir)?;
+        let mut command = place.command(program);
+        command.arg(name).arg("--dir").arg(&dir);
+        command.args(["--json", "-", "--processes", "2", "--scale", scale, "--seconds", seconds]);
+        let report = output(command, name)?;
+        let all = report["all"]["per_s"].as_f64().context("no rate")?;
+        let seconds = report["seconds"].as_f64().context("no time")?;
+        ensure!(report["error_count"] == 0, "{name}: {}", report["errors"]);
+        bench.results.add(&format!("filebench-{name}"), "ops/s", place.kind, sample(all, seconds, 0));
+    }
+    Ok(())
+}
+
+/// Measures the rows.
+pub fn measure(bench: &mut Bench) -> Result<()> {
+    if !bench.wants(ROWS) {
+        return Ok(());
+    }
+    let Some(freehold) = bench.program.clone() else { return Ok(()) };
+    if let Err(e) = super::lab::available(Kind::Fuse) {
+        bench.results.skip(format!("rows of programs: {e:#}"));
+        return Ok(());
+    }
+    let beside = |name: &str| freehold.with_file_name(name);
+    let missing = [CALLS, WORKLOAD, "libfreehold_preload.so"].into_iter().find(|n| !beside(n).is_file());
+    if let Some(name) = missing {
+        bench.results.skip(format!("rows of programs: {name} is not beside {}", freehold.display()));
+        return Ok(());
+    }
+    let wants = |name: &str| bench.wants(&[name]);
+    let (wants_calls, wants_personalities) = (wants("run"), wants("filebench"));
+    for case in CASES.iter().filter(|_| wants_calls) {
+        for (kind, times) in case.kinds {
+            let goal = Some(Goal::AtLeast(Kind::Ext4, *times));
+            bench.describe(&format!("{}-{kind}", case.prefix), "calls/s", goal, case.note).subject = Kind::Run;
+        }
+    }
+    for (name, times) in PERSONALITIES.iter().filter(|_| wants_personalities) {
+        let goal = Some(Goal::AtLeast(Kind::Ext4, *times));
+        let note = "two processes with the threads of Filebench, a fifth of its files";
+        bench.describe(&format!("filebench-{name}"), "ops/s", goal, note).subject = Kind::Run;
+    }
+    let mut kinds = vec![Kind::Run];
+    kinds.extend(bench.mounted_peers());
+    for repetition in 0..bench.scale.repeat as usize {
+        for i in 0..kinds.len() {
+            let kind = kinds[(i + repetition) % kinds.len()];
+            let done = one(bench, kind, &freehold, wants_calls, wants_personalities);
+            bench.note(kind, done)?;
+        }
+    }
+    Ok(())
+}
+
+fn one(bench: &mut Bench, kind: Kind, freehold: &Path, calls_too: bool, personalities_too: bool) -> Result<()> {
+    let both = |bench: &mut Bench, place: &Place<'_>| {
+        if calls_too {
+            calls(bench, place, &freehold.with_file_name(CALLS))?;
+        }
+        if personalities_too {
+            personalities(bench, place, &freehold.with_file_name(WORKLOAD))?;
+        }
+        Ok(())
+    };
+    if kind == Kind::Run {
+        let (image, dir) = (bench.lab.image(Kind::Freehold)?, bench.lab.mountpoint("run.mnt")?);
+        let served = Served::start(freehold, &image, dir)?;
+        let place = Place { kind, dir: &served.dir, under: Some(freehold) };
+        return both(bench, &place);
+    }
+    let mounted = bench.lab.peer(kind)?;
+    both(bench, &Place { kind, dir: &mounted.dir, under: None })
+}
