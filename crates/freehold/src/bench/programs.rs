@@ -190,7 +190,7 @@ fn personalities(bench: &mut Bench, place: &Place<'_>, program: &Path) -> Result
         command.arg(name).arg("--dir").arg(&dir);
         command.args(["--json", "-", "--processes", "2", "--scale", scale, "--seconds", seconds]);
         let report = output(command, name)?;
-        let all = report["all"]["per_s"].as_f64().context("no rate")?;
+        let all = report["all"]["ops_per_s"].as_f64().context("no rate")?;
         let seconds = report["seconds"].as_f64().context("no time")?;
         ensure!(report["error_count"] == 0, "{name}: {}", report["errors"]);
         bench.results.add(&format!("filebench-{name}"), "ops/s", place.kind, sample(all, seconds, 0));
