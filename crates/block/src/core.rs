@@ -140,6 +140,10 @@ pub struct Counters {
     pub logged_pages: u64,
     /// Blocks read for file data, read-ahead included.
     pub read_blocks: u64,
+    /// Pages that reads found in memory, holes included.
+    pub read_hits: u64,
+    /// Pages that reads had to wait for.
+    pub read_misses: u64,
     /// Checkpoints completed.
     pub checkpoints: u64,
     /// Inode blocks written by checkpoints.

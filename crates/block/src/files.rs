@@ -210,6 +210,8 @@ impl Core {
         step: impl FnOnce(&mut Core, Slot, Option<&mut ReadAhead>) -> Res<T>,
     ) -> Res<T> {
         let open = *self.handles.file(handle, OpenFlags::READ)?;
+        // Before the first step: a wait for the inode is not a wait for its data.
+        self.need_tail(open.slot)?;
         let mut ahead = open.ahead;
         // A repetition after waiting is not another read: the window moves once for each.
         let sequential = std::mem::take(first) && !open.flags.contains(OpenFlags::DIRECT);

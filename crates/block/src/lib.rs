@@ -41,5 +41,5 @@ mod writeback;
 
 pub use crate::core::{Clock, Counters, OpenOptions, RealClock};
 pub use crate::mkfs::{MkfsOptions, MkfsReport, mkfs};
-pub use crate::volume::Volume;
+pub use crate::volume::{CacheUsage, Volume};
 pub use crate::worker::Worker;

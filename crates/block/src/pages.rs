@@ -72,11 +72,15 @@ impl Core {
             }
             Some(Data::Extents(_)) => {}
         }
+        let first = ahead.is_some();
         if let Some(ahead) = ahead {
             self.read_ahead(slot, ahead, offset, end, size);
         }
         let mut pos = offset + *done as u64;
         let (ready_to, missing) = self.ready(slot, pos, end);
+        if first {
+            self.count_found(slot, pos, missing, end);
+        }
         let locked = missing.is_some() || total <= COPY_LOCKED_MAX;
         while pos < ready_to {
             let page = pos / PAGE64;
@@ -130,10 +134,14 @@ impl Core {
             }
             Some(Data::Extents(_)) => {}
         }
+        let first = ahead.is_some();
         if let Some(ahead) = ahead {
             self.read_ahead(slot, ahead, offset, end, size);
         }
         let (ready_to, missing) = self.ready(slot, pos, end);
+        if first {
+            self.count_found(slot, pos, missing, end);
+        }
         while pos < ready_to {
             let (at, n) = (pos % PAGE64, (PAGE64 - pos % PAGE64).min(end - pos) as usize);
             match self.cache.lookup(key(slot, pos / PAGE64)) {
@@ -152,6 +160,18 @@ impl Core {
     fn ready(&self, slot: Slot, pos: u64, end: u64) -> (u64, Option<u64>) {
         let missing = self.first_missing(slot, pos / PAGE64, end.div_ceil(PAGE64));
         (missing.map_or(end, |page| (page * PAGE64).clamp(pos, end)), missing)
+    }
+
+    /// Counts what a read of `pos..end` finds when it comes; what it has to wait for is counted once, not again when it is there.
+    fn count_found(&mut self, slot: Slot, pos: u64, missing: Option<u64>, end: u64) {
+        let (from, to) = (pos / PAGE64, end.div_ceil(PAGE64));
+        let absent = |page: &u64| {
+            let found = self.cache.find(key(slot, *page));
+            found.is_none_or(|f| !self.cache.is_valid(f))
+        };
+        let misses = missing.map_or(0, |page| (page..to).filter(absent).count() as u64);
+        self.counters.read_misses += misses;
+        self.counters.read_hits += to - from - misses;
     }
 
     /// Starts to read from a missing page on, and waits for it. A bounded part is asked for at once, so that it is still there

@@ -28,6 +28,17 @@ pub struct Volume {
     inner: Arc<Inner>,
 }
 
+/// Memory of a page cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheUsage {
+    /// Its size, bytes.
+    pub bytes: u64,
+    /// Bytes of pages that hold something.
+    pub used: u64,
+    /// Bytes of pages that are newer than the medium.
+    pub dirty: u64,
+}
+
 struct Inner {
     shared: Arc<Shared>,
     worker: Mutex<Option<JoinHandle<()>>>,
@@ -78,6 +89,13 @@ impl Volume {
     /// What the page cache did since it was opened.
     pub fn cache_counters(&self) -> CacheCounters {
         self.inner.shared.lock().cache.counters()
+    }
+    /// What the page cache holds now.
+    pub fn cache_usage(&self) -> CacheUsage {
+        let core = self.inner.shared.lock();
+        let bytes = |frames: usize| frames as u64 * fs::cache::PAGE as u64;
+        let cache = &core.cache;
+        CacheUsage { bytes: bytes(cache.len()), used: bytes(cache.used()), dirty: bytes(cache.dirty()) }
     }
     /// Why the volume was latched read-only, if it was.
     pub fn latched(&self) -> Option<String> {

@@ -31,8 +31,11 @@
 //! with `EBUSY` until the first one closed it or its process ended.
 
 pub mod bench;
+pub mod control;
 mod image;
+pub mod metrics;
 pub mod mounts;
+pub mod observe;
 pub mod options;
 pub mod patience;
 pub mod service;
@@ -54,9 +57,14 @@ use std::sync::Arc;
 /// # Errors
 /// `Media`: it does not exist, must not be opened, somebody else uses it (`EBUSY`), is read-only (`EROFS`).
 pub fn medium(path: impl AsRef<Path>, read_only: bool) -> Result<Arc<dyn Media>> {
-    if !read_only && image::is_read_only_device(path.as_ref()) {
+    Ok(uring(path.as_ref(), read_only)?)
+}
+
+/// As [`medium`], with its own type: for those who want to look at it.
+fn uring(path: &Path, read_only: bool) -> Result<Arc<UringMedia>> {
+    if !read_only && image::is_read_only_device(path) {
         // The kernel would let it be opened, and fail every write.
-        let device = path.as_ref().display().to_string();
+        let device = path.display().to_string();
         return Err(media::MediaError::Setup { device, doing: "opening", errno: libc::EROFS }.into());
     }
     let options = media::uring::Options { read_only, ..Default::default() };

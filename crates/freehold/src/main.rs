@@ -19,6 +19,7 @@ Examples:
   freehold cp -r src disk.img:/src        copy into an image that is not mounted
   freehold fsck disk.img                  check a volume that is not mounted
   freehold serve --config volumes.toml    serve many volumes in one process
+  freehold top /mnt                       watch what a served volume does
 
 Exit codes: 0 done, 1 failed, 2 wrong usage (fsck has those of fsck(8), see freehold fsck --help).
 Set FREEHOLD_LOG=debug (or info, warn, error) to see more or less of what happens inside.")]
@@ -33,6 +34,8 @@ enum Command {
     Mount(cli::mount::Args),
     Umount(cli::umount::Args),
     Serve(cli::serve::Args),
+    Clients(cli::clients::Args),
+    Top(cli::top::Args),
     Df(cli::df::Args),
     Ls(cli::ls::Args),
     Cp(cli::cp::Args),
@@ -66,6 +69,8 @@ fn main() -> ExitCode {
         Command::Mount(args) => cli::mount::run(args),
         Command::Umount(args) => cli::umount::run(args),
         Command::Serve(args) => cli::serve::run(args),
+        Command::Clients(args) => cli::clients::run(args),
+        Command::Top(args) => cli::top::run(args),
         Command::Df(args) => cli::df::run(args),
         Command::Ls(args) => cli::ls::run(args),
         Command::Cp(args) => cli::cp::run(args),

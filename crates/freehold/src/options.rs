@@ -2,6 +2,7 @@
 
 use crate::VolumeOptions;
 use fuse::MountOptions;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,12 +15,15 @@ pub struct ServeOptions {
     pub mount: MountOptions,
     /// Where other processes begin sessions over shared memory; `None`: nowhere.
     pub share: Option<PathBuf>,
+    /// Where metrics are told over HTTP; `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
 }
 
 impl ServeOptions {
     /// Parses words separated by commas, later ones winning. Beside those of [`MountOptions::parse`]:
     /// `cache=` (bytes of the page cache), `dirty=` (most bytes not yet written), `dirty_age=` (seconds until changes are
-    /// durable by themselves), `engine_read_ahead=` (bytes), `discard`, `nodiscard`, `share=` (path of a socket). `ro` and `noatime` hold for volume and mount.
+    /// durable by themselves), `engine_read_ahead=` (bytes), `discard`, `nodiscard`, `share=` (path of a socket),
+    /// `metrics=` (address and port). `ro` and `noatime` hold for volume and mount.
     /// Sizes take the suffixes k, m, g, t.
     ///
     /// With `sloppy` (mount -s) unknown words are left out.
@@ -28,7 +32,7 @@ impl ServeOptions {
     /// A sentence that names the word that is not understood or whose value is wrong.
     pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>, sloppy: bool) -> Result<ServeOptions, String> {
         let mount = MountOptions { fsname: String::new(), ..MountOptions::default() };
-        let mut all = ServeOptions { volume: VolumeOptions::default(), mount, share: None };
+        let mut all = ServeOptions { volume: VolumeOptions::default(), mount, share: None, metrics: None };
         for word in texts.into_iter().flat_map(|t| t.split(',')).map(str::trim).filter(|w| !w.is_empty()) {
             match all.set(word) {
                 Err(e) if !(sloppy && e.contains("unknown")) => return Err(e),
@@ -69,12 +73,23 @@ impl ServeOptions {
                 }
                 self.share = Some(value.into());
             }
+            "metrics" => {
+                self.metrics = Some(parse_address(value).map_err(|e| format!("option '{word}': {e}"))?)
+            }
             "discard" if value.is_empty() => v.discard = true,
             "nodiscard" if value.is_empty() => v.discard = false,
             _ => return self.mount.set(word),
         }
         Ok(())
     }
+}
+
+/// Reads where to listen: `127.0.0.1:9464`, `[::1]:9464`.
+///
+/// # Errors
+/// A sentence that says what an address looks like.
+pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| format!("'{text}' is not an address and a port; write it as in 127.0.0.1:9464"))
 }
 
 /// Reads a size: a number, with a fraction if you like, and a suffix k, m, g or t (powers of 1024; `KiB`, `MB`, ... mean the
@@ -151,7 +166,9 @@ mod tests {
         assert!(o.volume.read_only && o.mount.read_only && o.mount.noatime && o.volume.discard);
         assert_eq!((o.volume.cache_bytes, o.volume.dirty_bytes_max), (64 << 20, 32 << 20));
         assert_eq!(o.volume.dirty_age_max, Duration::from_millis(500));
-        assert!(o.mount.fsname.is_empty());
+        assert!(o.mount.fsname.is_empty() && o.metrics.is_none());
+        let o = ServeOptions::parse(["metrics=[::1]:9464"], false).unwrap();
+        assert_eq!(o.metrics.unwrap().port(), 9464);
         for bad in [
             "wibble",
             "cache",
@@ -160,6 +177,7 @@ mod tests {
             "dirty_age=nan",
             "cache=x",
             "share=here",
+            "metrics=9464",
             "colour=red",
         ] {
             let e = ServeOptions::parse([bad], false).err().unwrap();

@@ -8,8 +8,12 @@
 //! namespace, named after the image; [`Watch`] connects to it before unmounting and reads how the volume was closed. Nothing
 //! is accepted over it. Without the socket (another network namespace) there is still the lock on the image.
 //!
+//! A second socket answers questions about the volume while it is served: see [`crate::control`].
+//!
 //! Tested in `tests/mount.rs`.
 
+use crate::control::Control;
+use crate::observe::Observed;
 use crate::options::ServeOptions;
 use crate::{Error, Mount, Result, Volume};
 use fs::Watched;
@@ -21,7 +25,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// Why a volume could not be put into service.
@@ -42,6 +46,8 @@ pub struct Service {
     /// Serves other processes over shared memory, until the mount is gone.
     sessions: Mutex<Option<share::Server>>,
     news: Option<News>,
+    observed: Arc<Observed>,
+    control: Mutex<Option<Control>>,
 }
 
 /// Tells the kernel what changes in sessions.
@@ -80,8 +86,12 @@ impl Service {
         point: &Path,
         options: &ServeOptions,
     ) -> std::result::Result<Service, StartError> {
-        let open = || crate::open(image, options.volume.clone());
-        let volume = crate::patience::retry(image, open).map_err(StartError::Open)?;
+        let open = || {
+            let media = crate::uring(image, options.volume.read_only)?;
+            let watched = Arc::downgrade(&media);
+            Ok((Volume::open(media, options.volume.clone())?, watched))
+        };
+        let (volume, media) = crate::patience::retry(image, open).map_err(StartError::Open)?;
         let mut mount_options = options.mount.clone();
         if mount_options.fsname.is_empty() {
             let path = std::fs::canonicalize(image).unwrap_or_else(|_| image.to_path_buf());
@@ -104,8 +114,13 @@ impl Service {
         let news = News::open(image).inspect_err(|e| {
             tracing::warn!("{}: nobody can be told when it is closed: {e}", image.display())
         });
+        let observer = sessions.as_ref().map(share::Server::observer);
+        let observed = Arc::new(Observed::new((image, point), &volume, media, &mount, observer));
+        let control = Control::open(image, Arc::downgrade(&observed))
+            .inspect_err(|e| tracing::warn!("{}: nobody can ask about it: {e}", image.display()));
+        let control = Mutex::new(control.ok());
         let (image, point, sessions) = (image.into(), point.into(), Mutex::new(sessions));
-        Ok(Service { image, point, volume, mount, sessions, news: news.ok() })
+        Ok(Service { image, point, volume, mount, sessions, news: news.ok(), observed, control })
     }
 
     /// The image or device.
@@ -121,6 +136,11 @@ impl Service {
     /// The volume.
     pub fn volume(&self) -> &Volume {
         &self.volume
+    }
+
+    /// For looking at it while it is in service.
+    pub fn observed(&self) -> Weak<Observed> {
+        Arc::downgrade(&self.observed)
     }
 
     /// Unmounts. When files are still open after `patience`, they lose their mount: calls on them fail from then on.
@@ -151,6 +171,7 @@ impl Service {
         if let Some(sessions) = self.sessions.lock().unwrap_or_else(|e| e.into_inner()).take() {
             sessions.stop();
         }
+        drop(self.control.lock().unwrap_or_else(|e| e.into_inner()).take());
         let closed = self.volume.close_blocking();
         if let Some(news) = &self.news {
             news.tell(&closed);
@@ -174,12 +195,12 @@ fn open_sessions(
         .map_err(|e| io::Error::new(e.kind(), format!("sessions at {}: {e}", at.display())))
 }
 
-/// The name of the socket: device and inode number of the image, or the number of the device.
-fn address(image: &Path) -> io::Result<SocketAddr> {
+/// The name of a socket: device and inode number of the image, or the number of the device; and `suffix`.
+pub(crate) fn address(image: &Path, suffix: &str) -> io::Result<SocketAddr> {
     let meta = std::fs::metadata(image)?;
     let name = match meta.mode() & libc::S_IFMT == libc::S_IFBLK {
-        true => format!("freehold-device-{}", meta.rdev()),
-        false => format!("freehold-image-{}-{}", meta.dev(), meta.ino()),
+        true => format!("freehold-device-{}{suffix}", meta.rdev()),
+        false => format!("freehold-image-{}-{}{suffix}", meta.dev(), meta.ino()),
     };
     SocketAddr::from_abstract_name(name)
 }
@@ -196,7 +217,7 @@ struct News {
 
 impl News {
     fn open(image: &Path) -> io::Result<News> {
-        let address = address(image)?;
+        let address = address(image, "")?;
         let listener = UnixListener::bind_addr(&address)?;
         let (watchers, over) = (Arc::<Mutex<Vec<UnixStream>>>::default(), Arc::<AtomicBool>::default());
         let news = News { address, watchers: watchers.clone(), over: over.clone() };
@@ -263,7 +284,7 @@ impl Watch {
     /// `ConnectionRefused` when nobody can be reached; `PermissionDenied` when the socket belongs to somebody else than root
     /// or this user, whose word counts nothing.
     pub fn new(image: &Path) -> io::Result<Watch> {
-        let mut stream = UnixStream::connect_addr(&address(image)?)?;
+        let mut stream = UnixStream::connect_addr(&address(image, "")?)?;
         // SAFETY: geteuid has no preconditions.
         if !matches!(peer_uid(&stream)?, uid if uid == 0 || uid == unsafe { libc::geteuid() }) {
             return Err(io::ErrorKind::PermissionDenied.into());
@@ -294,7 +315,8 @@ impl Watch {
     }
 }
 
-fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
+/// The user at the other end, as the kernel reports it.
+pub(crate) fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
     let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the pointers are to a ucred and its length, which live during the call.

@@ -8,13 +8,14 @@ use crate::abi::{self, InHeader, op};
 use crate::device::{Buffer, DATA_AT, Device, REQUEST_AT, Reply, take};
 use crate::handles::Handles;
 use crate::interrupt::Interrupts;
+use crate::meter::class;
 use crate::options::MountOptions;
-use fs::{Attr, Cred, FileSystem, Handle, Ino};
+use fs::{Attr, Cred, FileSystem, Handle, Ino, Meter};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zerocopy::{Immutable, IntoBytes};
 
 /// A failed request.
@@ -95,6 +96,8 @@ pub struct Door<F> {
     pub capable: Mutex<HashSet<Ino>>,
     /// Whether `capable` is not empty.
     pub any_capable: AtomicBool,
+    /// What was asked for, and how long it took.
+    pub meter: Arc<Meter>,
 }
 
 /// Credentials for what the door does on the kernel's behalf.
@@ -117,8 +120,11 @@ pub async fn serve<F: FileSystem>(
             return buffer;
         }
     };
+    let begun = Instant::now();
     let reply = Reply::new(device, head.unique);
-    match door.dispatch(&head, &mut buffer, len).await {
+    let outcome = door.dispatch(&head, &mut buffer, len).await;
+    let failed = outcome.is_err();
+    match outcome {
         Ok(Answer::Nothing) => reply.nothing(),
         Ok(Answer::Empty) => drop(reply.data(&[])),
         Ok(Answer::Small(s)) => drop(reply.data(&s.bytes[..s.len])),
@@ -131,6 +137,7 @@ pub async fn serve<F: FileSystem>(
         }
         Err(e) => drop(reply.error(e.0)),
     }
+    door.meter.count(class(head.opcode), begun.elapsed(), failed);
     buffer
 }
 

@@ -130,6 +130,7 @@ impl<F: FileSystem> Door<F> {
         let now = open_flags(a.flags) | OpenFlags::APPEND;
         let handle = self.handles.transfer(&*self.fs, &kernel_cred(), Ino(head.nodeid), a.fh, now).await?;
         let n = self.fs.read(handle, a.offset, &mut to[..size]).await?;
+        self.meter.moved(n.min(size) as u64, 0);
         Ok(Answer::InBuffer(n.min(size)))
     }
 
@@ -147,6 +148,7 @@ impl<F: FileSystem> Door<F> {
             self.kill_suid(ino, handle).await?;
         }
         let n = self.fs.write(handle, a.offset, data).await?;
+        self.meter.moved(0, n as u64);
         Ok(Answer::of(&abi::WriteOut { size: n as u32, padding: 0 }))
     }
 

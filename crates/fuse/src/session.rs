@@ -12,7 +12,7 @@ use crate::exec::Executor;
 use crate::options::MountOptions;
 use crate::receive::{Ears, Receivers};
 use crate::sys::{self, Attached};
-use fs::FileSystem;
+use fs::{FileSystem, Meter};
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::path::Path;
@@ -35,6 +35,7 @@ pub struct Mount {
     device: Arc<Device>,
     attached: Mutex<Option<Attached>>,
     end: Arc<End>,
+    meter: Arc<Meter>,
 }
 
 /// Mounts `fs` at the directory `mountpoint`, served by background threads. Returns when it can be used.
@@ -48,8 +49,10 @@ pub fn mount<F: FileSystem>(fs: Arc<F>, mountpoint: &Path, options: MountOptions
     let (file, attached) = sys::attach(mountpoint, &options)?;
     let device = Arc::new(Device::new(file));
     let end = Arc::new(End::default());
+    let meter = Arc::new(Meter::new(&crate::meter::CLASSES));
     // From here on, dropping it detaches again.
-    let mount = Mount { device: device.clone(), attached: Mutex::new(Some(attached)), end: end.clone() };
+    let attached = Mutex::new(Some(attached));
+    let mount = Mount { device: device.clone(), attached, end: end.clone(), meter: meter.clone() };
     let mut buffer = Buffer::new(crate::options::MAX_TRANSFER as usize)?;
     let caps = match handshake(&device, &mut buffer, &options) {
         Ok(caps) => caps,
@@ -71,6 +74,7 @@ pub fn mount<F: FileSystem>(fs: Arc<F>, mountpoint: &Path, options: MountOptions
         interrupts: Default::default(),
         capable: Default::default(),
         any_capable: Default::default(),
+        meter,
     });
     if let Err(e) = start(door, device, end.clone()) {
         *end.over.lock() = true;
@@ -277,6 +281,11 @@ impl Mount {
             it.finish();
         }
         Ok(())
+    }
+
+    /// What the kernel asked for, and how long it took.
+    pub fn meter(&self) -> &Arc<Meter> {
+        &self.meter
     }
 
     /// Tells the kernel about changes made through other doors.

@@ -1,6 +1,8 @@
 //! The subcommands, and what they share.
 
+mod ask;
 pub mod cat;
+pub mod clients;
 pub mod cp;
 mod daemon;
 pub mod df;
@@ -16,6 +18,7 @@ pub mod mkfs;
 pub mod mount;
 pub mod serve;
 mod show;
+pub mod top;
 mod tree;
 pub mod umount;
 

@@ -6,6 +6,7 @@
 use super::daemon::{self, Signals};
 use super::{explain, log};
 use anyhow::{Context, anyhow, bail};
+use freehold::metrics::Listener;
 use freehold::mounts;
 use freehold::options::ServeOptions;
 use freehold::service::Service;
@@ -36,6 +37,7 @@ Options (-o), separated by commas:
   dirty=SIZE, dirty_age=SECONDS                         what may be unwritten, and how long [128m, 5]
   discard                                               tell the device what is free
   share=SOCKET                                          serve programs of the Rust library over shared memory
+  metrics=ADDRESS:PORT                                  metrics for Prometheus, at http://ADDRESS:PORT/metrics
   writeback, timeout=SECONDS, max_read=, max_write=,
   read_ahead=, threads=, shared, auto_unmount, fsname=  details of FUSE, see crates/fuse")]
 pub struct Args {
@@ -129,8 +131,10 @@ fn serve(args: &Args, options: &ServeOptions) -> anyhow::Result<()> {
         (None, false) => log::to_terminal("info"),
     }
     let (image, dir) = (&args.image, &args.dir);
+    let metrics = options.metrics.map(Listener::bind).transpose()?;
     let service = Service::start(image, dir, options).map_err(|e| explain::start(e, image, dir))?;
     tracing::info!("{} is served at {}", image.display(), dir.display());
+    let _exporter = metrics.map(|m| m.serve(vec![service.observed()])).transpose()?;
     if args.server && daemon::report(READY).is_err() {
         // Whoever asked for it has gone.
         service.stop(std::time::Duration::ZERO)?;

@@ -3,16 +3,20 @@
 use super::daemon::{self, Signals};
 use super::{explain, log, umount};
 use anyhow::{Context, anyhow, bail};
+use freehold::metrics::Listener;
 use freehold::mounts::{self, MountInfo};
-use freehold::options::ServeOptions;
+use freehold::options::{ServeOptions, parse_address};
 use freehold::service::Service;
 use serde::Deserialize;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 /// Serve the volumes of a configuration file, in the foreground
 #[derive(clap::Args)]
 #[command(after_help = "\
 The file is TOML, with a section for each volume:
+  metrics = \"127.0.0.1:9464\"       # optional, for Prometheus
+
   [[volume]]
   image = \"/srv/disk.img\"        # or a block device; relative to the directory of the file
   mountpoint = \"/data\"
@@ -31,6 +35,9 @@ pub struct Args {
     /// Append messages to this file instead of standard error
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    /// Tell metrics at http://ADDRESS:PORT/metrics (instead of where the file says)
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
+    metrics: Option<SocketAddr>,
     /// Serve the other volumes when one cannot be started (and exit with 1 in the end)
     #[arg(long)]
     keep_going: bool,
@@ -39,6 +46,7 @@ pub struct Args {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
+    metrics: Option<String>,
     volume: Vec<Entry>,
 }
 
@@ -51,6 +59,39 @@ struct Entry {
     options: String,
 }
 
+/// What a configuration file asks for.
+struct Plan {
+    metrics: Option<SocketAddr>,
+    /// Image, mount point, options.
+    volumes: Vec<(PathBuf, PathBuf, ServeOptions)>,
+}
+
+impl Plan {
+    /// Reads the text of `file`.
+    fn parse(text: &str, file: &Path) -> anyhow::Result<Plan> {
+        let name = file.display();
+        let config: Config =
+            toml::from_str(text).map_err(|e| anyhow!("{name}: {}", e.to_string().trim_end()))?;
+        if config.volume.is_empty() {
+            bail!("{name} names no volume");
+        }
+        let metrics = config.metrics.as_deref().map(parse_address).transpose();
+        let metrics = metrics.map_err(|e| anyhow!("{name}: metrics: {e}"))?;
+        let base = std::path::absolute(file).with_context(|| format!("{name}"))?;
+        let base = base.parent().unwrap_or(Path::new("/"));
+        let mut volumes = Vec::new();
+        for entry in &config.volume {
+            let options = ServeOptions::parse([entry.options.as_str()], false)
+                .map_err(|e| anyhow!("{name}: {}: {e}", entry.image.display()))?;
+            if options.metrics.is_some() {
+                bail!("{name}: metrics are those of all volumes; write them at the top of the file");
+            }
+            volumes.push((base.join(&entry.image), base.join(&entry.mountpoint), options));
+        }
+        Ok(Plan { metrics, volumes })
+    }
+}
+
 pub fn run(args: Args) -> anyhow::Result<()> {
     let signals = Signals::block();
     match &args.log {
@@ -59,19 +100,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
     let name = args.config.display();
     let text = std::fs::read_to_string(&args.config).with_context(|| format!("cannot read {name}"))?;
-    let config: Config =
-        toml::from_str(&text).map_err(|e| anyhow!("{name}: {}", e.to_string().trim_end()))?;
-    if config.volume.is_empty() {
-        bail!("{name} names no volume");
-    }
-    let base = std::path::absolute(&args.config).with_context(|| format!("{name}"))?;
-    let base = base.parent().unwrap_or(Path::new("/"));
-    let mut all = Vec::new();
-    for entry in &config.volume {
-        let options = ServeOptions::parse([entry.options.as_str()], false)
-            .map_err(|e| anyhow!("{name}: {}: {e}", entry.image.display()))?;
-        all.push((base.join(&entry.image), base.join(&entry.mountpoint), options));
-    }
+    let plan = Plan::parse(&text, &args.config)?;
+    let at = args.metrics.or(plan.metrics);
+    let all = plan.volumes;
+    let metrics = at.map(Listener::bind).transpose()?;
     let (mut services, mut failed) = (Vec::new(), Vec::new());
     for (image, point, options) in &all {
         let started = make_room(image, point).and_then(|()| {
@@ -99,6 +131,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             service.finish().map_err(|e| explain::volume(e, image))?;
         }
     } else if !services.is_empty() {
+        let observed = services.iter().map(Service::observed).collect();
+        let _exporter = metrics.map(|m| m.serve(observed)).transpose()?;
         daemon::notify("READY=1");
         daemon::serve(services, signals)?;
     }
@@ -122,4 +156,48 @@ fn make_room(image: &Path, point: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     bail!("{source} is mounted at {at} already. Stop it with: freehold umount {at}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> anyhow::Result<Plan> {
+        Plan::parse(text, Path::new("/etc/freehold.toml"))
+    }
+
+    #[test]
+    fn the_example_is_understood() {
+        let text = include_str!("../../../../contrib/freehold.toml");
+        let plan = parse(text).unwrap();
+        assert_eq!(plan.metrics, Some("127.0.0.1:9464".parse().unwrap()));
+        let [(image, point, options)] = &plan.volumes[..] else { panic!("one volume") };
+        assert_eq!((image.as_path(), point.as_path()), (Path::new("/srv/disk.img"), Path::new("/data")));
+        assert!(options.volume.noatime);
+        // What is commented out as well.
+        let more: String = text
+            .lines()
+            .map(|l| l.strip_prefix("# [[volume]]").map_or(l, |_| "[[volume]]"))
+            .map(|l| match l.strip_prefix("# ") {
+                Some(word) if word.contains(" = ") => format!("{word}\n"),
+                _ => format!("{l}\n"),
+            })
+            .collect();
+        assert_eq!(parse(&more).unwrap().volumes[1].0, Path::new("/dev/nvme1n1"));
+    }
+
+    #[test]
+    fn metrics_stand_at_the_top() {
+        let volume = "[[volume]]\nimage = 'a'\nmountpoint = 'b'\n";
+        let plan = parse(&format!("metrics = '[::]:1'\n{volume}")).unwrap();
+        assert_eq!((plan.metrics.unwrap().port(), plan.volumes[0].0.as_path()), (1, Path::new("/etc/a")));
+        for (text, part) in [
+            (format!("metrics = 'here'\n{volume}"), "not an address"),
+            (format!("metrics = 9464\n{volume}"), "metrics"),
+            (format!("{volume}options = 'metrics=127.0.0.1:1'"), "at the top"),
+        ] {
+            let e = parse(&text).err().unwrap().to_string();
+            assert!(e.contains(part), "{e}");
+        }
+    }
 }

@@ -153,6 +153,10 @@ impl PageCache {
     pub fn dirty(&self) -> usize {
         self.dirty
     }
+    /// Frames that hold something.
+    pub fn used(&self) -> usize {
+        self.frames.len() - self.free.free()
+    }
     /// Counters since the start.
     pub fn counters(&self) -> CacheCounters {
         self.counters

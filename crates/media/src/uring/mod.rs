@@ -163,6 +163,12 @@ impl UringMedia {
         })
     }
 
+    /// Requests that were submitted and are not completed, those that wait for a place with the kernel included.
+    pub fn in_flight(&self) -> usize {
+        let queue = self.queue.lock();
+        queue.slots.len() - queue.free.len() + queue.backlog.len()
+    }
+
     /// What was asked of it.
     pub fn counters(&self) -> Counters {
         self.front.counters()

@@ -9,6 +9,7 @@ use fs::{
     RecordLock, RenameFlags, Result, Seek, Time, XattrFlags,
 };
 use smallvec::SmallVec;
+use std::time::Instant;
 use zerocopy::{FromZeros, IntoBytes};
 
 /// The payload of an answer while it is written, straight into shared memory.
@@ -50,6 +51,7 @@ impl Out<'_> {
 
 /// Runs the call in a slot and answers it.
 pub(crate) async fn execute<F: FileSystem>(fs: &F, client: &Client, slot: SlotNo) {
+    let begun = Instant::now();
     let request: Request = client.region.get(slot);
     let mut out = Out { client, slot, len: 0, window: 0 };
     let reply = match run(fs, &request, &mut out).await {
@@ -67,6 +69,7 @@ pub(crate) async fn execute<F: FileSystem>(fs: &F, client: &Client, slot: SlotNo
     };
     client.region.put(slot, &reply);
     client.region.answered(slot);
+    client.tally.count(&request, &reply, begun);
 }
 
 /// The payload of a request, copied: the client may change its memory at any time.

@@ -9,6 +9,7 @@
 mod execute;
 mod poller;
 mod session;
+pub mod stats;
 mod tasks;
 mod windows;
 
@@ -18,6 +19,7 @@ use fs::FileSystem;
 use fs::watched::Watched;
 use parking_lot::Mutex;
 use poller::Poller;
+use stats::Board;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -71,6 +73,7 @@ pub struct Counters {
 pub struct Server {
     bell: Arc<Bell>,
     counters: Arc<Mutex<Counters>>,
+    board: Arc<Board>,
     path: PathBuf,
     thread: Option<JoinHandle<()>>,
 }
@@ -92,6 +95,7 @@ impl Server {
         let listener = crate::socket::listen(path)?;
         let bell = Arc::new(Bell::new()?);
         let counters = Arc::<Mutex<Counters>>::default();
+        let board = Arc::<Board>::default();
         let changes = Arc::new(Changes::new()?);
         // Clients must hear of what other clients change, so they do not listen at the door that they use.
         let ear = fs.door();
@@ -103,7 +107,7 @@ impl Server {
             windows,
             listener,
             bell.clone(),
-            counters.clone(),
+            (counters.clone(), board.clone()),
             options,
         )?;
         let thread = std::thread::Builder::new().name("freehold-share".into()).spawn(move || {
@@ -113,7 +117,7 @@ impl Server {
             }
             ear.unwatch();
         })?;
-        Ok(Server { bell, counters, path: path.into(), thread: Some(thread) })
+        Ok(Server { bell, counters, board, path: path.into(), thread: Some(thread) })
     }
 
     /// What it did and has; a little behind the truth while it is busy.

@@ -2,6 +2,7 @@
 
 use super::execute::execute;
 use super::session::{CLEAN_UP, Client, Connection, Session};
+use super::stats::Board;
 use super::tasks::{Bell, TaskId, TaskWaker};
 use super::windows::Windows;
 use super::{Counters, Options};
@@ -47,6 +48,7 @@ pub(super) struct Poller<F> {
     epoll: OwnedFd,
     bell: Arc<Bell>,
     published: Arc<Mutex<Counters>>,
+    board: Arc<Board>,
     counters: Counters,
     options: Options,
     connections: HashMap<u64, Connection>,
@@ -67,7 +69,7 @@ impl<F: FileSystem> Poller<F> {
         windows: Arc<Windows>,
         listener: OwnedFd,
         bell: Arc<Bell>,
-        published: Arc<Mutex<Counters>>,
+        (published, board): (Arc<Mutex<Counters>>, Arc<Board>),
         options: Options,
     ) -> io::Result<Poller<F>> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -81,6 +83,7 @@ impl<F: FileSystem> Poller<F> {
             epoll,
             bell,
             published,
+            board,
             counters: Counters::default(),
             options,
             connections: HashMap::new(),
@@ -338,6 +341,7 @@ impl<F: FileSystem> Poller<F> {
         region.asleep().store(1, Ordering::SeqCst);
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&self.epoll, &event, EventData::new_u64(id << KINDS | DOORBELL), EventFlags::IN)?;
+        let tally = self.board.tally(connection.pid);
         let fds = [fd.as_fd(), event.as_fd(), self.changes.reader()];
         socket::send(&connection.socket, welcome(id).as_bytes(), &fds)?;
         let client = Client::new(
@@ -347,9 +351,12 @@ impl<F: FileSystem> Poller<F> {
             self.options.handles_max,
             self.windows.clone(),
             connection.socket.clone(),
+            tally,
         );
+        let client = Arc::new(client);
+        self.board.add(&client);
         connection.session = Some(Session {
-            client: Arc::new(client),
+            client,
             tasks: std::array::from_fn(|_| None),
             wakers: vec![None; SLOTS + 1],
             active: false,

@@ -1,5 +1,6 @@
 //! One client as the manager sees it.
 
+use super::stats::Tally;
 use super::windows::{Window, Windows};
 use crate::region::{Region, SlotNo};
 use crate::socket;
@@ -21,6 +22,7 @@ pub(crate) struct Client {
     /// As the kernel reports it for the socket.
     pub cred: Cred,
     pub handles_max: usize,
+    pub tally: Tally,
     /// Of all clients.
     pub windows: Arc<Windows>,
     /// Over which descriptors are handed to it.
@@ -46,8 +48,9 @@ impl Client {
         handles_max: usize,
         windows: Arc<Windows>,
         socket: Arc<OwnedFd>,
+        tally: Tally,
     ) -> Client {
-        Client { session, region, cred, handles_max, windows, socket, held: Mutex::default() }
+        Client { session, region, cred, handles_max, windows, socket, tally, held: Mutex::default() }
     }
 
     /// Hands a window of a file to the client. False when its socket is full.

@@ -1,0 +1,74 @@
+//! `freehold clients`: who has a session.
+
+use super::{Exit, ask, show};
+use freehold::observe::{Session, Snapshot};
+use serde_json::json;
+use std::path::PathBuf;
+
+/// Show the processes that use served volumes over shared memory
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  freehold clients             of all mounted volumes
+  freehold clients /mnt        of one; its image or device does as well
+  freehold clients --json /mnt
+
+Programs that come through the kernel are not clients: see who uses a mount with fuser -vm DIR. \
+Only the user who serves a volume, and root, may ask.")]
+pub struct Args {
+    /// Directory in a mounted volume, image file or block device
+    #[arg(value_name = "DIR|IMAGE")]
+    target: Option<PathBuf>,
+    /// Tell it as JSON, times in seconds
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let (mut all, mut failed) = (Vec::new(), false);
+    for image in ask::images(args.target.as_deref())? {
+        match ask::ask(&image) {
+            Ok(snapshot) => all.push(snapshot),
+            // One that cannot be asked does not hide the others.
+            Err(e) if args.target.is_none() => {
+                eprintln!("freehold: {e:#}");
+                failed = true;
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    let rows = || all.iter().flat_map(|s| s.sessions.iter().map(move |c| (s, c)));
+    if args.json {
+        println!("{:#}", rows().map(|(s, c)| client(s, c)).collect::<serde_json::Value>());
+    } else {
+        let head = ["Pid", "Program", "User", "Session", "Handles", "Calls", "Age", "Idle", "Volume"]
+            .map(String::from);
+        let lines: Vec<Vec<String>> =
+            std::iter::once(head.to_vec()).chain(rows().map(|(s, c)| row(s, c))).collect();
+        print!("{}", show::table(&lines, &[1, 8]));
+    }
+    if failed { Err(Exit { code: 1, message: String::new() }.into()) } else { Ok(()) }
+}
+
+fn row(s: &Snapshot, c: &Session) -> Vec<String> {
+    vec![
+        c.pid.to_string(),
+        ask::program(c.pid),
+        c.uid.to_string(),
+        c.session.to_string(),
+        c.handles.to_string(),
+        c.calls.to_string(),
+        ask::short_time(c.age_seconds),
+        ask::short_time(c.idle_seconds),
+        show::name(s.volume.mountpoint.as_bytes()),
+    ]
+}
+
+fn client(s: &Snapshot, c: &Session) -> serde_json::Value {
+    json!({
+        "volume": s.volume.image, "mountpoint": s.volume.mountpoint, "pid": c.pid,
+        "program": ask::program(c.pid), "uid": c.uid, "session": c.session, "handles": c.handles,
+        "calls": c.calls, "bytes_read": c.bytes_read, "bytes_written": c.bytes_written,
+        "age_seconds": c.age_seconds, "idle_seconds": c.idle_seconds,
+    })
+}
