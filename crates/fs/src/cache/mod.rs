@@ -11,6 +11,7 @@
 
 mod bitmap;
 mod lent;
+pub mod policy;
 pub use bitmap::FreeMap;
 pub use lent::{Lender, Pages};
 
