@@ -7,10 +7,10 @@ use crate::{CACHES, FITTING_SEED, run_shared, traces};
 use fs::cache::policy::Params;
 use std::thread;
 
-const ALPHA: [f64; 6] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0];
-const BETA: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 4.0];
-const GAMMA: [f64; 7] = [0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0];
-const TURNOVER: [f64; 6] = [0.05, 0.125, 0.25, 0.5, 1.0, 2.0];
+const ALPHA: [f64; 8] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0];
+const BETA: [f64; 7] = [0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0];
+const GAMMA: [f64; 9] = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0];
+const TURNOVER: [f64; 7] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0];
 
 fn score(params: Params, traces: &[traces::Trace]) -> f64 {
     let mut sum = 0.0;

@@ -1,0 +1,285 @@
+//! Asynchronous requests: submitted to a queue, their completions taken by the thread that polls it.
+//!
+//! A request is a future of the library. It starts when it is submitted, if the session has a place for it, and goes on whenever the queue is
+//! polled; a call that is with the manager goes on anyway. There is no thread behind a queue.
+//!
+//! Invariant: a queue has at most `depth` requests, under way and completed together.
+
+use crate::border::{
+    Failure, FhAttr, Result, check_place, guard, guard_int, memory, memory_mut, object, path, put,
+};
+use crate::files::{FhFile, options};
+use crate::session::{FhSession, Place, Session};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::ffi::{c_char, c_int, c_void};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// The deepest queue.
+const DEPTH_MAX: u32 = 4096;
+
+/// What a request ends with.
+type Outcome = Result<(i64, Option<Box<FhFile>>)>;
+
+struct Request {
+    user_data: u64,
+    /// Taken when it starts.
+    place: Option<Place>,
+    future: Pin<Box<dyn Future<Output = Outcome>>>,
+}
+
+#[derive(Default)]
+struct State {
+    under_way: Vec<Request>,
+    done: VecDeque<(u64, Outcome)>,
+}
+
+/// `fh_queue`.
+pub struct FhQueue {
+    session: Arc<Session>,
+    depth: usize,
+    state: Mutex<State>,
+}
+
+/// `struct fh_completion`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct FhCompletion {
+    user_data: u64,
+    result: i64,
+    file: *mut FhFile,
+}
+
+impl State {
+    /// Lets all requests go on as far as they can.
+    fn turn(&mut self, session: &Arc<Session>, cx: &mut Context<'_>) {
+        let State { under_way, done } = self;
+        under_way.retain_mut(|request| {
+            if request.place.is_none() {
+                request.place = session.reserve();
+            }
+            if request.place.is_none() {
+                return true;
+            }
+            match request.future.as_mut().poll(cx) {
+                Poll::Pending => true,
+                Poll::Ready(outcome) => {
+                    done.push_back((request.user_data, outcome));
+                    false
+                }
+            }
+        });
+    }
+}
+
+impl FhQueue {
+    fn lock(&self) -> Result<MutexGuard<'_, State>> {
+        self.state.try_lock().ok_or_else(|| Failure::new(libc::EBUSY, "another thread uses the queue"))
+    }
+
+    fn submit(&self, user_data: u64, future: impl Future<Output = Outcome> + 'static) -> Result<()> {
+        let mut state = self.lock()?;
+        if state.under_way.len() + state.done.len() >= self.depth {
+            return Err(Failure::new(libc::EAGAIN, "the queue is full"));
+        }
+        state.under_way.push(Request { user_data, place: None, future: Box::pin(future) });
+        self.session.block_on(poll_fn(|cx| {
+            state.turn(&self.session, cx);
+            Poll::Ready(())
+        }));
+        Ok(())
+    }
+}
+
+/// # Safety
+/// The header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fh_queue_new(
+    session: *mut FhSession,
+    depth: u32,
+    queue: *mut *mut FhQueue,
+) -> c_int {
+    guard_int(|| {
+        // SAFETY: the header.
+        let FhSession(session) = unsafe { object(session) }?;
+        check_place(queue)?;
+        if !(1..=DEPTH_MAX).contains(&depth) {
+            return Err(Failure::new(libc::EINVAL, "a queue has room for 1 to 4096 requests"));
+        }
+        let made = FhQueue { session: session.clone(), depth: depth as usize, state: Mutex::default() };
+        // SAFETY: the header.
+        unsafe { put(queue, Box::into_raw(Box::new(made))) }
+    })
+}
+
+/// # Safety
+/// The header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fh_queue_free(queue: *mut FhQueue) -> c_int {
+    guard_int(|| {
+        // SAFETY: the header.
+        let there = unsafe { object(queue) }?;
+        drop(there.lock()?);
+        // SAFETY: the header: it was given by this library and is not used any more.
+        drop(unsafe { Box::from_raw(queue) });
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fh_submit_pread(
+    queue: *mut FhQueue,
+    file: *mut FhFile,
+    to: *mut c_void,
+    len: usize,
+    offset: u64,
+    user_data: u64,
+) -> c_int {
+    guard_int(|| {
+        // SAFETY: the header: the memory stays until the request has completed or the queue is freed.
+        let (q, f, to) = unsafe { (object(queue)?, object(file)?, memory_mut(to.cast(), len)?) };
+        let file = f.file.clone();
+        q.submit(user_data, async move { Ok((file.read_at(to, offset).await? as i64, None)) })
+    })
+}
+
+/// # Safety
+/// The header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fh_submit_pwrite(
+    queue: *mut FhQueue,
+    file: *mut FhFile,
+    from: *const c_void,
+    len: usize,
+    offset: u64,
+    user_data: u64,
+) -> c_int {
+    guard_int(|| {
+        // SAFETY: the header: the memory stays as it is until the request has completed or the queue is freed.
+        let (q, f, from) = unsafe { (object(queue)?, object(file)?, memory(from.cast(), len)?) };
+        let file = f.file.clone();
+        q.submit(user_data, async move { Ok((file.write_at(from, offset).await? as i64, None)) })
+    })
+}
+
+macro_rules! submit_sync {
+    ($($name:ident => $method:ident;)*) => {$(
+        /// # Safety
+        /// The header.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(queue: *mut FhQueue, file: *mut FhFile, user_data: u64) -> c_int {
+            guard_int(|| {
+                // SAFETY: the header.
+                let (q, f) = unsafe { (object(queue)?, object(file)?) };
+                let file = f.file.clone();
+                q.submit(user_data, async move {
+                    file.$method().await?;
+                    Ok((0, None))
+                })
+            })
+        }
+    )*};
+}
+
+submit_sync! {
+    fh_submit_fsync => fsync;
+    fh_submit_fdatasync => fdatasync;
+}
+
+/// # Safety
+/// The header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fh_submit_open(
+    queue: *mut FhQueue,
+    name: *const c_char,
+    flags: c_int,
+    mode: u32,
+    user_data: u64,
+) -> c_int {
+    guard_int(|| {
+        // SAFETY: the header.
+        let (q, name) = unsafe { (object(queue)?, path(name)?.to_owned()) };
+        let (options, session) = (options(flags, mode)?, q.session.clone());
+        q.submit(user_data, async move {
+            let file = session.client.open(name, options).await?;
+            Ok((0, Some(Box::new(FhFile::new(file, session)))))
+        })
+    })
+}
+
+/// Memory for a result that the header says stays until the request has completed.
+struct Room<T>(*mut T);
+
+impl<T> Room<T> {
+    fn put(&self, value: T) -> Result<()> {
+        // SAFETY: the header.
+        unsafe { put(self.0, value) }
+    }
+}
+
+/// # Safety
+/// The header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fh_submit_stat(
+    queue: *mut FhQueue,
+    name: *const c_char,
+    attr: *mut FhAttr,
+    user_data: u64,
+) -> c_int {
+    guard_int(|| {
+        // SAFETY: the header.
+        let (q, name) = unsafe { (object(queue)?, path(name)?.to_owned()) };
+        check_place(attr)?;
+        let (session, to) = (q.session.clone(), Room(attr));
+        q.submit(user_data, async move {
+            to.put(session.client.stat(name).await?.into())?;
+            Ok((0, None))
+        })
+    })
+}
+
+/// # Safety
+/// The header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fh_poll(
+    queue: *mut FhQueue,
+    completions: *mut FhCompletion,
+    max: u32,
+    timeout_ms: c_int,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the header.
+        let q = unsafe { object(queue) }?;
+        check_place(completions)?;
+        if max == 0 {
+            return Err(Failure::new(libc::EINVAL, "no room for completions"));
+        }
+        let mut state = q.lock()?;
+        let wait = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+        let until = wait.map(|wait| Instant::now() + wait);
+        q.session.block_on(poll_fn(|cx| {
+            state.turn(&q.session, cx);
+            let over = || until.is_some_and(|until| Instant::now() >= until);
+            match state.under_way.is_empty() || !state.done.is_empty() || over() {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        }));
+        let n = state.done.len().min(max as usize);
+        for (i, (user_data, outcome)) in state.done.drain(..n).enumerate() {
+            let (result, file) = match outcome {
+                Ok((value, file)) => (value, file.map_or(std::ptr::null_mut(), Box::into_raw)),
+                Err(failure) => (guard(|| Err(failure)), std::ptr::null_mut()),
+            };
+            // SAFETY: the header: there is room for `max`, and `i` is below.
+            unsafe { completions.add(i).write(FhCompletion { user_data, result, file }) };
+        }
+        Ok(n as i64)
+    }) as c_int
+}

@@ -1,0 +1,94 @@
+//! The C library from C: `api.c` is compiled, linked with the library and run against a served volume in memory; the header is
+//! compiled as C99 and as C++. Skipped where there is no compiler.
+//!
+//! Does not verify the static library, which has the same functions.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-pedantic", "-Werror"];
+
+fn here() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn there_is(compiler: &str) -> bool {
+    let found = Command::new(compiler).arg("--version").output().is_ok_and(|o| o.status.success());
+    if !found {
+        eprintln!("skipped: there is no {compiler}");
+    }
+    found
+}
+
+/// Where cargo put the shared library: beside the test.
+fn library() -> PathBuf {
+    let deps = std::env::current_exe().unwrap().parent().unwrap().to_path_buf();
+    assert!(deps.join("libfreehold.so").exists(), "no libfreehold.so in {}", deps.display());
+    deps
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}:\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn the_header_is_c99_and_cpp() {
+    let dir = tempfile::tempdir().unwrap();
+    let unit =
+        "#include <freehold.h>\n#include <freehold.h>\nint main(void) { return fh_disconnect(0) == 0; }\n";
+    for (compiler, standard, file) in [("cc", "-std=c99", "a.c"), ("c++", "-std=c++11", "a.cpp")] {
+        if there_is(compiler) {
+            let file = dir.path().join(file);
+            std::fs::write(&file, unit).unwrap();
+            let include = here().join("include");
+            run(Command::new(compiler)
+                .args(WARNINGS)
+                .args([standard, "-fsyntax-only", "-I"])
+                .arg(include)
+                .arg(file));
+        }
+    }
+}
+
+#[test]
+fn a_c_program_uses_a_served_volume() {
+    if !there_is("cc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("api");
+    let library = library();
+    let mut cc = Command::new("cc");
+    cc.args(WARNINGS).args(["-std=c99", "-g", "-pthread", "-I"]).arg(here().join("include"));
+    cc.arg(here().join("tests/api.c")).arg("-o").arg(&program);
+    cc.arg("-L").arg(&library).arg("-lfreehold").arg(format!("-Wl,-rpath,{}", library.display()));
+    run(&mut cc);
+
+    let media = Arc::new(media::ram::RamMedia::new(256 << 20).unwrap());
+    block::mkfs(media.clone(), &block::MkfsOptions::default()).unwrap();
+    let volume = Arc::new(block::Volume::open(media, block::OpenOptions::default()).unwrap());
+    let socket = dir.path().join("socket");
+    let server = share::Server::start(volume.clone(), &socket, share::server::Options::default()).unwrap();
+
+    let mut child = Command::new(&program)
+        .arg(&socket)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let ready = lines.next();
+    if matches!(&ready, Some(Ok(line)) if line == "ready") {
+        server.stop();
+        child.stdin.take().unwrap().write_all(b"stopped\n").unwrap();
+    }
+    let last = lines.next();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!((ready.unwrap().unwrap().as_str(), last.unwrap().unwrap().as_str()), ("ready", "done"));
+    volume.close_blocking().unwrap();
+}
