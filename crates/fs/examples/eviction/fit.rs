@@ -7,10 +7,10 @@ use crate::{CACHES, FITTING_SEED, run_shared, traces};
 use fs::cache::policy::Params;
 use std::thread;
 
-const ALPHA: [f64; 8] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0];
-const BETA: [f64; 7] = [0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0];
-const GAMMA: [f64; 9] = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0];
-const TURNOVER: [f64; 7] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0];
+const ALPHA: [f64; 6] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0];
+const BETA: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 4.0];
+const GAMMA: [f64; 7] = [0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0];
+const TURNOVER: [f64; 6] = [0.05, 0.125, 0.25, 0.5, 1.0, 2.0];
 
 fn score(params: Params, traces: &[traces::Trace]) -> f64 {
     let mut sum = 0.0;
@@ -55,12 +55,15 @@ fn search(start: Params, traces: &[traces::Trace]) -> (Params, f64) {
     }
 }
 
-/// Searches from the constants as they are, for both, side by side.
+/// Where searches begin.
+const START: Params = Params { alpha: 1.0, beta: 1.0, gamma: 0.1, turnover: 0.25, remember: false };
+
+/// Searches for both kinds, side by side.
 pub fn fit() {
     let traces: Vec<_> =
         [true, false].into_iter().flat_map(|varied| traces::all(FITTING_SEED, 60_000, varied)).collect();
     thread::scope(|scope| {
-        for (name, start) in [("PAPER", Params::PAPER), ("REMEMBERING", Params::REMEMBERING)] {
+        for (name, start) in [("PAPER", START), ("REMEMBERING", Params { remember: true, ..START })] {
             let traces = &traces;
             scope.spawn(move || {
                 let (best, score) = search(start, traces);

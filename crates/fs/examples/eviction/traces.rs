@@ -148,7 +148,7 @@ fn phases(m: &mut Making, process: usize) -> usize {
 
 /// All use the shared files, then nobody does for a while, in turns.
 fn pauses(m: &mut Making, process: usize) -> usize {
-    if m.at / 4_000 % 2 == 0 { shared_and_own(m, process) } else { own(m, process) }
+    if (m.at / 4_000).is_multiple_of(2) { shared_and_own(m, process) } else { own(m, process) }
 }
 
 /// Two processes go round and round through more than a small or middle cache holds; the others as [`shared_and_own`].

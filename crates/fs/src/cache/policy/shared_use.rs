@@ -47,10 +47,10 @@ pub struct Params {
 
 impl Params {
     /// The paper's formula, fitted with `cargo run --release -p freehold-fs --example eviction -- fit`.
-    pub const PAPER: Params = Params { alpha: 1.0, beta: 1.0, gamma: 0.1, turnover: 0.25, remember: false };
+    pub const PAPER: Params = Params { alpha: 1.0, beta: 0.25, gamma: 0.03, turnover: 1.0, remember: false };
     /// The same with memory of what was thrown out, fitted by the same command.
     pub const REMEMBERING: Params =
-        Params { alpha: 1.0, beta: 1.0, gamma: 0.1, turnover: 0.25, remember: true };
+        Params { alpha: 0.125, beta: 0.25, gamma: 0.001, turnover: 2.0, remember: true };
 
     /// One term of the sum: `t` is the share of the period since the last use, `r` the share of the processes.
     pub fn term(&self, t: f64, r: f64) -> f64 {
