@@ -206,9 +206,12 @@ proptest! {
     }
 }
 
+/// Parameters that are not fitted to anything: short periods in which use counts for much.
+const PLAIN: Params = Params { alpha: 1.0, beta: 1.0, gamma: 0.1, turnover: 0.25, remember: false };
+
 #[test]
 fn what_many_use_outlives_what_one_just_used() {
-    let mut policy = SharedUse::new(8, Params::PAPER);
+    let mut policy = SharedUse::new(8, PLAIN);
     let mut now = 0;
     for round in 0..6 {
         for process in 0..8 {
@@ -232,7 +235,7 @@ fn what_many_use_outlives_what_one_just_used() {
 
 #[test]
 fn of_two_alike_the_larger_one_goes() {
-    let mut policy = SharedUse::new(2, Params::PAPER);
+    let mut policy = SharedUse::new(2, PLAIN);
     policy.insert('s', 4096, 0, 1);
     policy.insert('l', 8192, 0, 1);
     assert_eq!(policy.victim(100), Some('l'));
@@ -240,7 +243,7 @@ fn of_two_alike_the_larger_one_goes() {
 
 #[test]
 fn an_entry_that_comes_back_is_known_only_when_remembered() {
-    for (params, known) in [(Params::PAPER, false), (Params::REMEMBERING, true)] {
+    for (params, known) in [(PLAIN, false), (Params { remember: true, ..PLAIN }, true)] {
         let mut policy = SharedUse::new(1, params);
         for now in 0..100 {
             policy.insert(now % 10, 4096, 0, now);
