@@ -8,7 +8,7 @@
 
 use super::session::Client;
 use super::{Counters, Server};
-use format::shared::{Reply, Request};
+use format::shared::{AttrImage, Reply, Request};
 use fs::meter::{DoorStats, Meter};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -169,7 +169,11 @@ impl Tally {
         let failed = reply.errno.get() != 0;
         let class = Some(request.op.get() as usize).filter(|&n| n < CLASSES.len()).unwrap_or(0);
         let (read, written) = match class {
-            READ if !failed => (reply.len.get() as u64, 0),
+            // Attributes may stand before the data.
+            READ if !failed => {
+                let attrs = reply.value.get() * size_of::<AttrImage>() as u64;
+                ((reply.len.get() as u64).saturating_sub(attrs), 0)
+            }
             WRITE if !failed => (0, reply.value.get()),
             _ => (0, 0),
         };
