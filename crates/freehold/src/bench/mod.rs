@@ -81,7 +81,8 @@ pub struct BenchArgs {
     pub child: Option<String>,
 }
 
-const GROUPS: &[&[&str]] = &[meta::ROWS, durable::ROWS, data::ROWS, mount::ROWS, fuse_rows::ROWS, programs::ROWS];
+const GROUPS: &[&[&str]] =
+    &[meta::ROWS, durable::ROWS, data::ROWS, mount::ROWS, fuse_rows::ROWS, programs::ROWS];
 
 /// Names of all rows, as `--only` takes them.
 pub fn row_names() -> impl Iterator<Item = &'static str> {

@@ -219,7 +219,8 @@ pub fn measure(bench: &mut Bench) -> Result<()> {
     for case in CASES.iter().filter(|_| wants_calls) {
         for (kind, times) in case.kinds {
             let goal = Some(Goal::AtLeast(Kind::Ext4, *times));
-            bench.describe(&format!("{}-{kind}", case.prefix), "calls/s", goal, case.note).subject = Kind::Run;
+            bench.describe(&format!("{}-{kind}", case.prefix), "calls/s", goal, case.note).subject =
+                Kind::Run;
         }
     }
     for (name, times) in PERSONALITIES.iter().filter(|_| wants_personalities) {
@@ -239,7 +240,13 @@ pub fn measure(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-fn one(bench: &mut Bench, kind: Kind, freehold: &Path, calls_too: bool, personalities_too: bool) -> Result<()> {
+fn one(
+    bench: &mut Bench,
+    kind: Kind,
+    freehold: &Path,
+    calls_too: bool,
+    personalities_too: bool,
+) -> Result<()> {
     let both = |bench: &mut Bench, place: &Place<'_>| {
         if calls_too {
             calls(bench, place, &freehold.with_file_name(CALLS))?;
