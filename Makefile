@@ -16,7 +16,7 @@ HELPERS := mount.freehold mount.fuse.freehold umount.freehold umount.fuse.freeho
 all: build
 
 build:
-	$(CARGO) build --release --locked -p freehold
+	$(CARGO) build --release --locked -p freehold -p freehold-preload
 
 demo:
 	./scripts/demo.sh
@@ -29,6 +29,7 @@ bench: build
 
 install: build
 	install -D -m 755 target/release/freehold $(DESTDIR)$(PREFIX)/bin/freehold
+	install -D -m 755 target/release/libfreehold_preload.so $(DESTDIR)$(PREFIX)/lib/freehold/libfreehold_preload.so
 	install -d $(DESTDIR)$(SBINDIR)
 	for h in $(HELPERS); do ln -sf $(PREFIX)/bin/freehold $(DESTDIR)$(SBINDIR)/$$h; done
 	@if [ -d $(DESTDIR)$(UNITDIR) ]; then \
@@ -36,7 +37,7 @@ install: build
 		echo "unit installed: $(DESTDIR)$(UNITDIR)/freehold.service"; fi
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/freehold $(DESTDIR)$(UNITDIR)/freehold.service
+	rm -f $(DESTDIR)$(PREFIX)/bin/freehold $(DESTDIR)$(PREFIX)/lib/freehold/libfreehold_preload.so $(DESTDIR)$(UNITDIR)/freehold.service
 	for h in $(HELPERS); do rm -f $(DESTDIR)$(SBINDIR)/$$h; done
 
 clean:

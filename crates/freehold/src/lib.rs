@@ -39,6 +39,7 @@ pub mod observe;
 pub mod options;
 pub mod patience;
 pub mod service;
+pub mod sessions;
 
 pub use block::{Counters, MkfsOptions, MkfsReport, OpenOptions as VolumeOptions, Volume};
 pub use fs::{

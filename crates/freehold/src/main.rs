@@ -16,6 +16,7 @@ Examples:
   freehold mkfs disk.img --size 8G        make a volume in an image file
   freehold mount disk.img /mnt            serve it at /mnt, in the background
   freehold umount /mnt                    stop that, and wait until the volume is closed
+  freehold run make -C /mnt/src           run a program that uses it past the kernel
   freehold cp -r src disk.img:/src        copy into an image that is not mounted
   freehold fsck disk.img                  check a volume that is not mounted
   freehold serve --config volumes.toml    serve many volumes in one process
@@ -36,6 +37,7 @@ enum Command {
     Serve(cli::serve::Args),
     Clients(cli::clients::Args),
     Top(cli::top::Args),
+    Run(cli::run::Args),
     Df(cli::df::Args),
     Ls(cli::ls::Args),
     Cp(cli::cp::Args),
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => cli::serve::run(args),
         Command::Clients(args) => cli::clients::run(args),
         Command::Top(args) => cli::top::run(args),
+        Command::Run(args) => cli::run::run(args),
         Command::Df(args) => cli::df::run(args),
         Command::Ls(args) => cli::ls::run(args),
         Command::Cp(args) => cli::cp::run(args),

@@ -11,8 +11,12 @@ use std::path::{Path, PathBuf};
 pub struct MountInfo {
     /// `major:minor` of what is mounted.
     pub device: String,
+    /// What of it: `/`, or the directory that a bind mount shows.
+    pub root: OsString,
     /// Where.
     pub point: PathBuf,
+    /// Whether nothing can be changed through it.
+    pub read_only: bool,
     /// Type, for FUSE with the subtype: `fuse.freehold`.
     pub kind: String,
     /// The source, for Freehold the image or device.
@@ -42,10 +46,14 @@ pub fn list() -> io::Result<Vec<MountInfo>> {
 fn parse(line: &[u8]) -> Option<MountInfo> {
     let mut fields = line.split(|&b| b == b' ');
     let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
-    let point = unescape(fields.nth(1)?);
+    let (root, point) = (unescape(fields.next()?), unescape(fields.next()?).into());
+    let is_ro = |options: &[u8]| options.split(|&b| b == b',').any(|o| o == b"ro");
+    let mut read_only = is_ro(fields.next()?);
     fields.by_ref().find(|f| *f == b"-")?;
     let kind = String::from_utf8(fields.next()?.to_vec()).ok()?;
-    Some(MountInfo { device, point: point.into(), kind, source: unescape(fields.next()?) })
+    let source = unescape(fields.next()?);
+    read_only |= fields.next().is_some_and(is_ro);
+    Some(MountInfo { device, root, point, read_only, kind, source })
 }
 
 /// Undoes the octal escapes of mountinfo.
@@ -237,7 +245,9 @@ mod tests {
             (m.point.as_path(), m.source.as_os_str()),
             (Path::new("/mnt/a b"), OsStr::new("/srv/x,y.img"))
         );
-        assert!(m.is_freehold() && parse(b"").is_none());
+        assert!(m.is_freehold() && !m.read_only && m.root == "/" && parse(b"").is_none());
+        let bound = parse(b"37 35 0:42 /sub /mnt/b ro - fuse.freehold /srv/x rw").unwrap();
+        assert!(bound.read_only && bound.root == "/sub");
     }
 
     #[test]

@@ -13,16 +13,29 @@ pub struct ServeOptions {
     pub volume: VolumeOptions,
     /// How it is mounted. `fsname` is empty unless it was given; the service then puts the image's path there.
     pub mount: MountOptions,
-    /// Where other processes begin sessions over shared memory; `None`: nowhere.
-    pub share: Option<PathBuf>,
+    /// Where other processes begin sessions over shared memory.
+    pub share: Share,
     /// Where metrics are told over HTTP; `None`: nowhere.
     pub metrics: Option<SocketAddr>,
+}
+
+/// Where other processes begin sessions over shared memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Share {
+    /// Nowhere.
+    Off,
+    /// At the usual place, see [`crate::sessions`]. Where there is none the volume is served without sessions.
+    #[default]
+    Usual,
+    /// At this socket.
+    At(PathBuf),
 }
 
 impl ServeOptions {
     /// Parses words separated by commas, later ones winning. Beside those of [`MountOptions::parse`]:
     /// `cache=` (bytes of the page cache), `dirty=` (most bytes not yet written), `dirty_age=` (seconds until changes are
     /// durable by themselves), `engine_read_ahead=` (bytes), `discard`, `nodiscard`, `share=` (path of a socket),
+    /// `share` (at the usual place, as without the word), `noshare`,
     /// `metrics=` (address and port). `ro` and `noatime` hold for volume and mount.
     /// Sizes take the suffixes k, m, g, t.
     ///
@@ -32,7 +45,8 @@ impl ServeOptions {
     /// A sentence that names the word that is not understood or whose value is wrong.
     pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>, sloppy: bool) -> Result<ServeOptions, String> {
         let mount = MountOptions { fsname: String::new(), ..MountOptions::default() };
-        let mut all = ServeOptions { volume: VolumeOptions::default(), mount, share: None, metrics: None };
+        let mut all =
+            ServeOptions { volume: VolumeOptions::default(), mount, share: Share::default(), metrics: None };
         for word in texts.into_iter().flat_map(|t| t.split(',')).map(str::trim).filter(|w| !w.is_empty()) {
             match all.set(word) {
                 Err(e) if !(sloppy && e.contains("unknown")) => return Err(e),
@@ -67,11 +81,13 @@ impl ServeOptions {
                 let wrong = || format!("option '{word}': expected seconds from 0.01 to 3600");
                 v.dirty_age_max = Duration::from_secs_f64(seconds.ok_or_else(wrong)?);
             }
+            "noshare" if value.is_empty() => self.share = Share::Off,
+            "share" if word == key => self.share = Share::Usual,
             "share" => {
                 if !value.starts_with('/') {
                     return Err(format!("option '{word}': expected the absolute path of a socket"));
                 }
-                self.share = Some(value.into());
+                self.share = Share::At(value.into());
             }
             "metrics" => {
                 self.metrics = Some(parse_address(value).map_err(|e| format!("option '{word}': {e}"))?)
@@ -169,6 +185,10 @@ mod tests {
         assert!(o.mount.fsname.is_empty() && o.metrics.is_none());
         let o = ServeOptions::parse(["metrics=[::1]:9464"], false).unwrap();
         assert_eq!(o.metrics.unwrap().port(), 9464);
+        assert!(o.mount.fsname.is_empty() && o.share == Share::Usual);
+        let share = |text| ServeOptions::parse([text], false).unwrap().share;
+        assert_eq!(share("share=/a/b"), Share::At("/a/b".into()));
+        assert_eq!((share("noshare"), share("noshare,share")), (Share::Off, Share::Usual));
         for bad in [
             "wibble",
             "cache",
@@ -178,6 +198,8 @@ mod tests {
             "cache=x",
             "share=here",
             "metrics=9464",
+            "share=",
+            "noshare=1",
             "colour=red",
         ] {
             let e = ServeOptions::parse([bad], false).err().unwrap();

@@ -14,7 +14,8 @@
 
 use crate::control::Control;
 use crate::observe::Observed;
-use crate::options::ServeOptions;
+use crate::options::{ServeOptions, Share};
+use crate::sessions::Place;
 use crate::{Error, Mount, Result, Volume};
 use fs::Watched;
 use fs::watched::{Change, Watcher};
@@ -44,7 +45,7 @@ pub struct Service {
     volume: Volume,
     mount: Mount,
     /// Serves other processes over shared memory, until the mount is gone.
-    sessions: Mutex<Option<share::Server>>,
+    sessions: Mutex<Option<(share::Server, Place)>>,
     news: Option<News>,
     observed: Arc<Observed>,
     control: Mutex<Option<Control>>,
@@ -99,8 +100,15 @@ impl Service {
         }
         let doors = Watched::new(Arc::new(volume.clone()));
         let started = fuse::mount(Arc::new(doors.clone()), point, mount_options).and_then(|mount| {
-            let sessions = options.share.as_deref().map(|at| open_sessions(&doors, &mount, at, options));
-            Ok((mount, sessions.transpose()?))
+            let sessions = match open_sessions(&doors, &mount, point, options) {
+                // Nobody has asked for it.
+                Err(e) if options.share == Share::Usual => {
+                    tracing::warn!("{}: served without sessions: {e}", point.display());
+                    None
+                }
+                sessions => sessions?,
+            };
+            Ok((mount, sessions))
         });
         let (mount, sessions) = match started {
             Ok(started) => started,
@@ -114,7 +122,7 @@ impl Service {
         let news = News::open(image).inspect_err(|e| {
             tracing::warn!("{}: nobody can be told when it is closed: {e}", image.display())
         });
-        let observer = sessions.as_ref().map(share::Server::observer);
+        let observer = sessions.as_ref().map(|(server, _)| server.observer());
         let observed = Arc::new(Observed::new((image, point), &volume, media, &mount, observer));
         let control = Control::open(image, Arc::downgrade(&observed))
             .inspect_err(|e| tracing::warn!("{}: nobody can ask about it: {e}", image.display()));
@@ -168,8 +176,9 @@ impl Service {
     /// Those of [`Volume::close`]: what was not synced may be lost, and the next open will take over the log.
     pub fn finish(&self) -> Result<()> {
         self.mount.wait();
-        if let Some(sessions) = self.sessions.lock().unwrap_or_else(|e| e.into_inner()).take() {
-            sessions.stop();
+        if let Some((server, place)) = self.sessions.lock().unwrap_or_else(|e| e.into_inner()).take() {
+            server.stop();
+            drop(place);
         }
         drop(self.control.lock().unwrap_or_else(|e| e.into_inner()).take());
         let closed = self.volume.close_blocking();
@@ -180,19 +189,22 @@ impl Service {
     }
 }
 
-/// Begins to serve other processes beside the mount.
+/// Begins to serve other processes beside the mount, when that is wanted and there is a place for it.
 fn open_sessions(
     doors: &Watched<Volume>,
     mount: &Mount,
-    at: &Path,
+    point: &Path,
     options: &ServeOptions,
-) -> io::Result<share::Server> {
+) -> io::Result<Option<(share::Server, Place)>> {
+    let Some(place) = Place::make(point, &options.share)? else { return Ok(None) };
     doors.watch(Arc::new(Kernel(mount.notifier())));
     // SAFETY: geteuid has no preconditions.
     let only_user = (!options.mount.allow_other).then(|| unsafe { libc::geteuid() });
     let options = share::server::Options { only_user, ..Default::default() };
-    share::Server::start_at_door(doors.door(), at, options)
-        .map_err(|e| io::Error::new(e.kind(), format!("sessions at {}: {e}", at.display())))
+    let at = &place.socket;
+    let server = share::Server::start_at_door(doors.door(), at, options)
+        .map_err(|e| io::Error::new(e.kind(), format!("sessions at {}: {e}", at.display())))?;
+    Ok(Some((server, place)))
 }
 
 /// The name of a socket: device and inode number of the image, or the number of the device; and `suffix`.

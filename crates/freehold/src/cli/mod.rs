@@ -16,6 +16,7 @@ mod log;
 pub mod ls;
 pub mod mkfs;
 pub mod mount;
+pub mod run;
 pub mod serve;
 mod show;
 pub mod top;

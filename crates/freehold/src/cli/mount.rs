@@ -36,7 +36,8 @@ Options (-o), separated by commas:
   cache=SIZE                                            page cache of the engine [256m]
   dirty=SIZE, dirty_age=SECONDS                         what may be unwritten, and how long [128m, 5]
   discard                                               tell the device what is free
-  share=SOCKET                                          serve programs of the Rust library over shared memory
+  share, share=SOCKET, noshare                          serve sessions over shared memory, for freehold run and the Rust
+                                                        library: at the usual place [yes], at SOCKET, or not
   metrics=ADDRESS:PORT                                  metrics for Prometheus, at http://ADDRESS:PORT/metrics
   writeback, timeout=SECONDS, max_read=, max_write=,
   read_ahead=, threads=, shared, auto_unmount, fsname=  details of FUSE, see crates/fuse")]

@@ -51,6 +51,8 @@ impl Place {
     pub fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_freehold"));
         command.current_dir(self.dir.path()).env_remove("FREEHOLD_LOG").env_remove("NOTIFY_SOCKET");
+        // Volumes of others on this machine are not seen, nor ours by them.
+        command.env("FREEHOLD_RUN_DIR", self.path("run"));
         command
     }
     pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Said {

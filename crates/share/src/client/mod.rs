@@ -23,7 +23,7 @@ use parking_lot::{Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -78,9 +78,18 @@ impl Remote {
     pub fn connect_with(path: impl AsRef<Path>, patience: Patience) -> io::Result<Remote> {
         let socket = socket::connect(path.as_ref())?;
         let hello = Hello { magic: MAGIC.into(), version: VERSION.into(), ..Hello::new_zeroed() };
-        socket::send(&socket, hello.as_bytes(), &[])?;
         let mut bytes = [0; size_of::<Welcome>()];
-        let (n, fds) = socket::receive(&socket, &mut bytes)?;
+        // A manager that refuses us says so and closes, perhaps before we have spoken: what it said is there to be read, behind the
+        // news that it did not listen.
+        let gone = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET));
+        match socket::send(&socket, hello.as_bytes(), &[]) {
+            Err(e) if !gone(&e) => return Err(e),
+            _ => {}
+        }
+        let (n, fds) = match socket::receive(&socket, &mut bytes) {
+            Err(e) if gone(&e) => socket::receive(&socket, &mut bytes)?,
+            received => received?,
+        };
         let refused = |why| io::Error::new(io::ErrorKind::InvalidData, why);
         let welcome =
             Welcome::read_from_bytes(&bytes[..n]).map_err(|_| refused("no manager answers there"))?;
@@ -96,8 +105,8 @@ impl Remote {
         memory::check_sealed(&memory, SESSION_BYTES)?;
         let session = Session {
             region: Region::map(&memory)?,
-            socket,
-            event,
+            socket: out_of_the_way(socket),
+            event: out_of_the_way(event),
             number: welcome.session.get(),
             patience,
             slots: Mutex::default(),
@@ -115,10 +124,20 @@ impl Remote {
         self.session.number
     }
 
+    /// The descriptors that the session needs: whoever closes them ends it.
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.session.socket.as_fd(), self.session.event.as_fd()]
+    }
+
     /// A message to the manager and back that does nothing else.
     pub async fn ping(&self) -> fs::Result<()> {
         self.call(crate::wire::request(crate::wire::Op::Ping, 0)).await.map(drop)
     }
+}
+
+/// Gives a descriptor a high number: programs like to choose low ones themselves.
+fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
+    rustix::io::fcntl_dupfd_cloexec(&fd, 700).unwrap_or(fd)
 }
 
 impl Session {

@@ -4,7 +4,7 @@ use super::{Remote, Session};
 use format::shared::{SLOTS, state};
 use parking_lot::Mutex;
 use rustix::thread::futex;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -31,62 +31,66 @@ impl Wake for Parker {
     }
 }
 
-thread_local! {
-    static PARKER: (Arc<Parker>, Waker) = {
-        let parker = Arc::new(Parker { woken: AtomicU32::new(0) });
-        (parker.clone(), Waker::from(parker))
-    };
-    /// Slots that the future polled now waits for; `None` when this thread is not in `block_on`.
-    static AWAITED: RefCell<Option<Vec<(usize, usize)>>> = const { RefCell::new(None) };
+fn new_parker() -> (Arc<Parker>, Waker) {
+    let parker = Arc::new(Parker { woken: AtomicU32::new(0) });
+    (parker.clone(), Waker::from(parker))
 }
+
+thread_local! {
+    static PARKER: (Arc<Parker>, Waker) = new_parker();
+    /// Where `block_on` on this thread notes the slots that the future polled now waits for; null outside of it. Nothing here
+    /// has a destructor, so that a program can still use its files while it exits.
+    static AWAITED: Cell<*const List> = const { Cell::new(std::ptr::null()) };
+}
+
+/// Sessions (their addresses) and slots.
+type List = RefCell<Vec<(usize, usize)>>;
 
 /// Notes that the future on this thread waits for a slot. False when somebody else must wake it.
 pub(super) fn awaits(session: &Session, slot: usize) -> bool {
-    AWAITED.with_borrow_mut(|awaited| match awaited {
-        Some(list) => {
-            list.push((std::ptr::from_ref(session).addr(), slot));
-            true
-        }
-        None => false,
-    })
+    // SAFETY: set by `block_on` below, whose list lives until it sets the former value again.
+    let list = unsafe { AWAITED.get().as_ref() };
+    if let Some(list) = list {
+        list.borrow_mut().push((std::ptr::from_ref(session).addr(), slot));
+    }
+    list.is_some()
 }
 
 /// Runs a future of calls of this session to its end.
 pub(super) fn block_on<T: Future>(remote: &Remote, future: T) -> T::Output {
-    /// Calls may nest: what the outer one waited for is put back.
-    struct Restore(Option<Vec<(usize, usize)>>);
+    /// Calls may nest: where the outer one notes its slots is put back.
+    struct Restore(*const List);
     impl Drop for Restore {
         fn drop(&mut self) {
-            let before = self.0.take();
-            AWAITED.with_borrow_mut(|awaited| *awaited = before);
+            AWAITED.set(self.0);
         }
     }
     let session = &*remote.session;
     let own = std::ptr::from_ref(session).addr();
     let mut future = pin!(future);
-    PARKER.with(|(parker, waker)| {
-        let outer = AWAITED.with_borrow_mut(|awaited| awaited.replace(Vec::new()));
-        let nested = outer.is_some();
-        let _restore = Restore(outer);
-        let mut cx = Context::from_waker(waker);
-        loop {
-            AWAITED.with_borrow_mut(|awaited| awaited.get_or_insert_default().clear());
-            if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
-                if nested {
-                    // This call may have used up a wake-up that was meant for the one around it.
-                    parker.woken.store(1, Ordering::Release);
-                }
-                return out;
+    let list = List::default();
+    // A thread that ends has no parker any more.
+    let (parker, waker) =
+        PARKER.try_with(|(parker, waker)| (parker.clone(), waker.clone())).unwrap_or_else(|_| new_parker());
+    let restore = Restore(AWAITED.replace(&raw const list));
+    let nested = !restore.0.is_null();
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        list.borrow_mut().clear();
+        if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
+            if nested {
+                // This call may have used up a wake-up that was meant for the one around it.
+                parker.woken.store(1, Ordering::Release);
             }
-            let slots: Vec<usize> = AWAITED.with_borrow(|awaited| {
-                let list = awaited.as_deref().unwrap_or_default();
-                list.iter().filter(|(s, _)| *s == own).map(|(_, slot)| *slot).collect()
-            });
-            let foreign = AWAITED.with_borrow(|a| a.as_ref().is_some_and(|a| a.len() > slots.len()));
-            sleep(session, &slots, &parker.woken, foreign);
-            parker.woken.store(0, Ordering::Release);
+            return out;
         }
-    })
+        let awaited = list.borrow();
+        let slots: Vec<usize> = awaited.iter().filter(|(s, _)| *s == own).map(|(_, slot)| *slot).collect();
+        let foreign = awaited.len() > slots.len();
+        drop(awaited);
+        sleep(session, &slots, &parker.woken, foreign);
+        parker.woken.store(0, Ordering::Release);
+    }
 }
 
 /// Waits until one of the slots is answered, the future is woken, or it is time to look at other things.
@@ -140,7 +144,7 @@ pub(super) fn register(session: &Arc<Session>, slot: usize, waker: &Waker) {
 
 /// Whether a future on this thread is run by [`block_on`], which looks again by itself.
 pub(super) fn is_run_here() -> bool {
-    AWAITED.with_borrow(|awaited| awaited.is_some())
+    !AWAITED.get().is_null()
 }
 
 /// Starts the helper, unless it runs.

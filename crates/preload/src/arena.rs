@@ -1,0 +1,310 @@
+//! What an open file is to the kernel, so that it survives dup, fork, vfork and exec.
+//!
+//! State that all sharers of an open file description must agree on (which inode, flags, offset) lies in a slot of an arena: a sealed
+//! memfd that processes map. The description itself is a kernel description of that memfd, opened anew for each file, whose
+//! position says which slot is meant. Whatever the kernel does with descriptors (dup2 in a child of vfork, file actions of
+//! posix_spawn, exec) carries the identity along; a program that starts finds its inherited files by looking at its descriptors.
+//!
+//! Such a descriptor is write-only and stands beyond the end of a memfd that cannot grow: should somebody use it without us (a
+//! static program), reads fail with `EBADF` and writes with `EPERM`, rather than going somewhere.
+//!
+//! Slots are never used twice: a child may still have one that its parent has closed. A full arena is replaced by a new one, and
+//! goes away with its last open file.
+
+use crate::hook::{Res, errno, fail};
+use libc::c_int;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+const NAME: &std::ffi::CStr = c"freehold-open-files";
+const LINK: &[u8] = b"/memfd:freehold-open-files";
+const SLOT: usize = 512;
+const SLOTS: usize = 512;
+const BYTES: usize = SLOT * SLOTS;
+/// Position of slot 0, far beyond the end of the memfd.
+const BASE: i64 = 1 << 40;
+/// Our own descriptors are put from here upwards, out of the way of the program's.
+pub(crate) const HIGH: c_int = 700;
+/// Longest path kept in a slot.
+const PATH_MAX: usize = SLOT - 56;
+
+/// State of an open file description, shared by the processes that have it.
+#[repr(C)]
+pub(crate) struct Slot {
+    /// Not 0 when the slot was filled. In slot 0: the next free slot.
+    pub used: AtomicU32,
+    /// Process that works with the offset, 0 for none.
+    lock: AtomicU32,
+    /// Which volume: a hash of the mount path.
+    pub mount: AtomicU64,
+    pub ino: AtomicU64,
+    pub generation: AtomicU32,
+    /// As given to open(2), with what fcntl(F_SETFL) changed.
+    pub flags: AtomicU32,
+    /// `FileType` as a number.
+    pub kind: AtomicU32,
+    path_len: AtomicU32,
+    pub offset: AtomicU64,
+    reserved: u64,
+    path: [u8; PATH_MAX],
+}
+const _: () = assert!(size_of::<Slot>() == SLOT);
+
+/// A mapped arena.
+pub(crate) struct Arena {
+    base: *mut Slot,
+    /// Of the memfd; -1 when no more slots are taken from it.
+    fd: AtomicI32,
+    /// Inode of the memfd.
+    ino: u64,
+}
+
+// SAFETY: slots consist of atomics, and of paths that are written once before the slot is given out.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: the mapping and the descriptor are ours; no slot of it is used any more.
+        unsafe {
+            libc::munmap(self.base.cast(), BYTES);
+        }
+        self.close();
+    }
+}
+
+/// A slot and what keeps it mapped.
+#[derive(Clone)]
+pub(crate) struct Place {
+    arena: Arc<Arena>,
+    number: usize,
+}
+
+static CURRENT: Mutex<Option<Arc<Arena>>> = Mutex::new(None);
+
+/// Moves a descriptor of ours out of the way, and has it closed by exec.
+pub(crate) fn high(fd: c_int) -> c_int {
+    for from in [HIGH, 200, 64] {
+        // SAFETY: only descriptors are touched.
+        let moved = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from) } as c_int;
+        if moved >= 0 {
+            // SAFETY: `fd` was ours.
+            unsafe { libc::syscall(libc::SYS_close, fd) };
+            return moved;
+        }
+    }
+    fd
+}
+
+fn map(fd: c_int) -> Option<(*mut Slot, u64)> {
+    // SAFETY: a zeroed stat is a valid place for the result, and the mapping is new.
+    unsafe {
+        let mut st: libc::stat = std::mem::zeroed();
+        if libc::syscall(libc::SYS_fstat, fd, &mut st) != 0 || st.st_size < BYTES as i64 {
+            return None;
+        }
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let base = libc::syscall(libc::SYS_mmap, 0usize, BYTES, prot, libc::MAP_SHARED, fd, 0i64);
+        (base != -1).then_some((base as *mut Slot, st.st_ino))
+    }
+}
+
+impl Arena {
+    fn close(&self) {
+        let fd = self.fd.swap(-1, Ordering::Relaxed);
+        if fd >= 0 {
+            // SAFETY: the descriptor is ours.
+            unsafe { libc::syscall(libc::SYS_close, fd) };
+        }
+    }
+
+    fn new() -> Res<Arena> {
+        // SAFETY: system calls on a descriptor of our own.
+        let fd = unsafe { libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+        if fd < 0 {
+            return fail(errno());
+        }
+        let fd = high(fd);
+        let seals = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
+        // SAFETY: as above.
+        let sealed = unsafe {
+            libc::syscall(libc::SYS_ftruncate, fd, BYTES) == 0
+                && libc::syscall(libc::SYS_fcntl, fd, libc::F_ADD_SEALS, seals) == 0
+        };
+        let Some((base, ino)) = map(fd).filter(|_| sealed) else { return fail(libc::ENOMEM) };
+        let arena = Arena { base, fd: AtomicI32::new(fd), ino };
+        arena.slot(0).used.store(1, Ordering::Relaxed);
+        Ok(arena)
+    }
+
+    fn slot(&self, number: usize) -> &Slot {
+        assert!(number < SLOTS);
+        // SAFETY: in the mapping, which has SLOTS slots and lives as long as self.
+        unsafe { &*self.base.add(number) }
+    }
+}
+
+/// What a new slot says.
+pub(crate) struct Facts<'a> {
+    pub mount: u64,
+    pub ino: u64,
+    pub generation: u32,
+    pub flags: u32,
+    pub kind: u32,
+    pub path: &'a [u8],
+}
+
+/// A new kernel descriptor, the lowest that is free, and its slot. `EMFILE`, `ENFILE`, `ENOMEM`.
+pub(crate) fn make(facts: &Facts<'_>) -> Res<(c_int, Place)> {
+    let (fd, place) = take(facts.flags as c_int & libc::O_CLOEXEC)?;
+    let slot = place.slot();
+    slot.mount.store(facts.mount, Ordering::Relaxed);
+    slot.ino.store(facts.ino, Ordering::Relaxed);
+    slot.generation.store(facts.generation, Ordering::Relaxed);
+    slot.flags.store(facts.flags, Ordering::Relaxed);
+    slot.kind.store(facts.kind, Ordering::Relaxed);
+    if facts.path.len() <= PATH_MAX {
+        let to = slot.path.as_ptr().cast_mut();
+        // SAFETY: the slot is new, so nobody else looks at it; the length was checked.
+        unsafe { std::ptr::copy_nonoverlapping(facts.path.as_ptr(), to, facts.path.len()) };
+        slot.path_len.store(facts.path.len() as u32 + 1, Ordering::Relaxed);
+    }
+    slot.used.store(1, Ordering::Release);
+    Ok((fd, place))
+}
+
+/// Another description of the file that `fd` leads to.
+fn reopen(fd: c_int, flags: c_int) -> c_int {
+    let mut path = [0u8; 32];
+    let written = std::io::Write::write_fmt(&mut &mut path[..31], format_args!("/proc/self/fd/{fd}"));
+    assert!(written.is_ok());
+    // SAFETY: a C string of our own.
+    unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) as c_int }
+}
+
+/// A slot that nobody has used, and a kernel descriptor that means it. The lock is held until the descriptor exists, because a full
+/// arena's own descriptor is closed.
+fn take(cloexec: c_int) -> Res<(c_int, Place)> {
+    let mut current = CURRENT.lock();
+    for _ in 0..2 {
+        if let Some(arena) = &*current {
+            let number = arena.slot(0).used.fetch_add(1, Ordering::Relaxed) as usize;
+            if number < SLOTS {
+                let fd = reopen(arena.fd.load(Ordering::Relaxed), libc::O_WRONLY | cloexec);
+                if fd < 0 {
+                    return fail(errno());
+                }
+                let to = BASE + number as i64;
+                // SAFETY: a position is set.
+                let at = unsafe { libc::syscall(libc::SYS_lseek, fd, to, libc::SEEK_SET) };
+                assert!(at == to, "a memfd can be positioned anywhere");
+                return Ok((fd, Place { arena: arena.clone(), number }));
+            }
+            arena.close();
+        }
+        *current = Some(Arc::new(Arena::new()?));
+    }
+    fail(libc::ENFILE)
+}
+
+/// The slot of a descriptor that was inherited, if it is one of ours. `known` are arenas mapped already.
+pub(crate) fn inherited(fd: c_int, known: &mut Vec<Arc<Arena>>) -> Option<Place> {
+    let mut path = [0u8; 32];
+    std::io::Write::write_fmt(&mut &mut path[..31], format_args!("/proc/self/fd/{fd}")).ok()?;
+    let mut link = [0u8; 64];
+    // SAFETY: buffers of our own with their lengths; positions and statistics of descriptors are read.
+    unsafe {
+        let n =
+            libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), link.as_mut_ptr(), link.len());
+        if n < LINK.len() as i64 || !link.starts_with(LINK) {
+            return None;
+        }
+        let at = libc::syscall(libc::SYS_lseek, fd, 0i64, libc::SEEK_CUR) - BASE;
+        if !(1..SLOTS as i64).contains(&at) {
+            return None;
+        }
+        let mut st: libc::stat = std::mem::zeroed();
+        if libc::syscall(libc::SYS_fstat, fd, &mut st) != 0 {
+            return None;
+        }
+        let found = known.iter().find(|a| a.ino == st.st_ino).cloned();
+        let arena = match found {
+            Some(arena) => arena,
+            None => {
+                let own = reopen(fd, libc::O_RDWR | libc::O_CLOEXEC);
+                if own < 0 {
+                    return None;
+                }
+                let mapped = map(own);
+                libc::syscall(libc::SYS_close, own);
+                let (base, ino) = mapped?;
+                let arena = Arc::new(Arena { base, fd: AtomicI32::new(-1), ino });
+                known.push(arena.clone());
+                arena
+            }
+        };
+        let place = Place { arena, number: at as usize };
+        (place.slot().used.load(Ordering::Acquire) != 0).then_some(place)
+    }
+}
+
+impl Place {
+    pub(crate) fn slot(&self) -> &Slot {
+        self.arena.slot(self.number)
+    }
+
+    /// The path below the mount at which the file was opened, when it is known.
+    pub(crate) fn path(&self) -> Option<&[u8]> {
+        let slot = self.slot();
+        let len = (slot.path_len.load(Ordering::Relaxed) as usize).checked_sub(1)?;
+        slot.path.get(..len)
+    }
+
+    /// Runs `f` while nobody else moves the offset, which `f` is given and returns anew.
+    pub(crate) fn with_offset<T>(&self, f: impl FnOnce(u64) -> Res<(u64, T)>) -> Res<T> {
+        struct Unlock<'a>(&'a AtomicU32);
+        impl Drop for Unlock<'_> {
+            fn drop(&mut self) {
+                self.0.store(0, Ordering::Release);
+            }
+        }
+        let slot = self.slot();
+        let me = crate::mounts::pid();
+        let mut tries = 0u32;
+        while let Err(owner) = slot.lock.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            tries += 1;
+            if tries < 100 {
+                std::hint::spin_loop();
+            } else if tries < 1000 {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(std::time::Duration::from_micros(100));
+                // SAFETY: signal 0 is none; it asks whether the process is there.
+                let gone =
+                    owner != 0 && tries.is_multiple_of(100) && unsafe { libc::kill(owner as i32, 0) } != 0;
+                if gone && errno() == libc::ESRCH {
+                    let _ = slot.lock.compare_exchange(owner, 0, Ordering::Relaxed, Ordering::Relaxed);
+                }
+            }
+        }
+        let _unlock = Unlock(&slot.lock);
+        let (offset, out) = f(slot.offset.load(Ordering::Relaxed))?;
+        slot.offset.store(offset, Ordering::Relaxed);
+        Ok(out)
+    }
+}
+
+/// Whether `fd` is a descriptor that arenas need.
+pub(crate) fn is_own(fd: c_int) -> bool {
+    fd >= 64 && CURRENT.lock().as_ref().is_some_and(|a| a.fd.load(Ordering::Relaxed) == fd)
+}
+
+/// In a child of fork: no other thread can hold the lock.
+pub(crate) fn after_fork() {
+    if CURRENT.is_locked() {
+        // SAFETY: the thread that held it exists only in the parent.
+        unsafe { CURRENT.force_unlock() };
+    }
+}

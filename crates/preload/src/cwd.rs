@@ -1,0 +1,296 @@
+//! The current directory: chdir, fchdir, getcwd, realpath.
+//!
+//! When the program goes into a volume the kernel is sent to the same path in the FUSE mount, so that what we do not see (exec, other
+//! libraries) starts from there too. Where that does not work (no FUSE mount) programs that it starts learn it from a descriptor that
+//! they inherit, whose slot says where the process stands, and where the kernel thought it was then: should it have gone elsewhere
+//! since, the descriptor counts for nothing.
+
+use crate::arena::{self, Facts, Place};
+use crate::hook::{Out, Res, errno, fail, hook, text};
+use crate::mounts::{self, Mount, borrowed_memory, mounts};
+use crate::path::{self, Dir, To};
+use crate::table;
+use fs::{Access, FileSystem, FileType, Ino};
+use libc::{AT_FDCWD, c_char, c_int};
+use parking_lot::Mutex;
+use std::ffi::CString;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// Where the process stands.
+#[derive(Clone)]
+pub(crate) enum Cwd {
+    Volume(Dir),
+    /// Outside; `above`: a mount lies below this directory.
+    Kernel {
+        above: bool,
+        text: Vec<u8>,
+    },
+}
+
+static CWD: Mutex<Cwd> = Mutex::new(Cwd::Kernel { above: false, text: Vec::new() });
+
+/// The descriptor that tells other programs where we stand, or -1.
+static KEPT: AtomicI32 = AtomicI32::new(-1);
+/// Mark in the `kind` of its slot.
+pub(crate) const CWD_MARK: u32 = 0x100;
+
+/// What the slot says of where the kernel thought we were.
+fn kernel_hash() -> u32 {
+    kernel_text().iter().fold(0x811c_9dc5, |h, &b| (h ^ b as u32).wrapping_mul(0x0100_0193))
+}
+
+/// Tells other programs that we stand in `dir`, or, with `None`, where the kernel says.
+fn keep(dir: Option<&Dir>) {
+    let mut fd = -1;
+    if let Some(dir) = dir {
+        let facts = Facts {
+            mount: dir.mount.hash,
+            ino: dir.ino.0,
+            generation: kernel_hash(),
+            flags: 0,
+            kind: FileType::Directory as u32 | CWD_MARK,
+            path: dir.path.as_deref().unwrap_or(&[b'/'; 4096]),
+        };
+        if let Ok((low, _)) = arena::make(&facts) {
+            // SAFETY: descriptors of our own.
+            unsafe {
+                fd = libc::syscall(libc::SYS_fcntl, low, libc::F_DUPFD, arena::HIGH) as c_int;
+                libc::syscall(libc::SYS_close, low);
+            }
+        }
+    }
+    let old = KEPT.swap(fd, Ordering::Relaxed);
+    if old >= 0 {
+        // SAFETY: as above.
+        unsafe { libc::syscall(libc::SYS_close, old) };
+    }
+}
+
+/// Takes in such a descriptor at the start of a program.
+pub(crate) fn adopt(fd: c_int, mount: &'static Mount, place: &Place) {
+    let slot = place.slot();
+    if slot.generation.load(Ordering::Relaxed) == kernel_hash() {
+        let ino = Ino(slot.ino.load(Ordering::Relaxed));
+        *CWD.lock() = Cwd::Volume(Dir { mount, ino, path: place.path().map(<[u8]>::to_vec) });
+        KEPT.store(fd, Ordering::Relaxed);
+    } else {
+        // SAFETY: a descriptor that only we know.
+        unsafe { libc::syscall(libc::SYS_close, fd) };
+    }
+}
+
+/// Whether the descriptor is that one.
+pub(crate) fn is_own(fd: c_int) -> bool {
+    fd >= 0 && KEPT.load(Ordering::Relaxed) == fd
+}
+
+/// A child of vfork went where the kernel knows: what it executes must not think otherwise. Our memory is its parent's and stays.
+fn forget_in_child() {
+    let kept = KEPT.load(Ordering::Relaxed);
+    if kept >= 0 {
+        // SAFETY: the child has a descriptor table of its own.
+        unsafe { libc::syscall(libc::SYS_close, kept) };
+    }
+}
+
+/// At the start: where the kernel says, unless something was adopted.
+pub(crate) fn begin_first() {
+    if KEPT.load(Ordering::Relaxed) < 0 {
+        begin();
+    }
+}
+
+pub(crate) fn now() -> Cwd {
+    CWD.lock().clone()
+}
+
+/// In a child of fork: no other thread can hold the lock.
+pub(crate) fn after_fork() {
+    if CWD.is_locked() {
+        // SAFETY: the thread that held it exists only in the parent.
+        unsafe { CWD.force_unlock() };
+    }
+}
+
+fn kernel_text() -> Vec<u8> {
+    let mut buffer = [0u8; 4096];
+    // SAFETY: the buffer with its length.
+    let n = unsafe { libc::syscall(libc::SYS_getcwd, buffer.as_mut_ptr(), buffer.len()) };
+    buffer[..n.clamp(1, 4096) as usize - 1].to_vec()
+}
+
+/// Finds out where the program was started, or where a call to the kernel has led.
+fn begin() {
+    keep(None);
+    let text = kernel_text();
+    let inside = mounts().iter().find(|m| {
+        text.strip_prefix(&m.prefix[..]).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+    });
+    if let Some(mount) = inside
+        && let Ok(To::Volume(found)) = path::resolve(AT_FDCWD, &text, true)
+        && found.attr.kind == FileType::Directory
+    {
+        *CWD.lock() = Cwd::Volume(Dir { mount, ino: found.attr.ino, path: found.path });
+        return;
+    }
+    let ends = text.len() - text.ends_with(b"/") as usize;
+    let above = mounts()
+        .iter()
+        .any(|m| m.prefix.strip_prefix(&text[..ends]).is_some_and(|rest| rest.starts_with(b"/")));
+    *CWD.lock() = Cwd::Kernel { above, text };
+}
+
+fn enter(dir: Dir) -> Res<c_int> {
+    dir.mount.run(|fs| fs.access(mounts::cred(), dir.ino, Access::EXEC))?;
+    if let Some(below) = &dir.path
+        && let Ok(path) = CString::new([&dir.mount.prefix[..], below].concat())
+    {
+        // SAFETY: a C string of our own. Failing is allowed: see the module.
+        let moved = unsafe { libc::syscall(libc::SYS_chdir, path.as_ptr()) } == 0;
+        if borrowed_memory() {
+            // A child of vfork goes there for what it will execute, which without the kernel would start elsewhere.
+            return if moved {
+                forget_in_child();
+                Ok(0)
+            } else {
+                fail(errno())
+            };
+        }
+        keep(if moved { None } else { Some(&dir) });
+    }
+    if borrowed_memory() {
+        return fail(libc::ENOENT);
+    }
+    *CWD.lock() = Cwd::Volume(dir);
+    Ok(0)
+}
+
+/// The absolute path of the current directory; `Libc` when the kernel knows it.
+fn current() -> Res<Vec<u8>> {
+    match now() {
+        Cwd::Kernel { .. } => Err(Out::Libc),
+        Cwd::Volume(Dir { mount, ino, path: Some(below) }) => {
+            let path = [&mount.prefix[..], &below].concat();
+            match path::resolve(AT_FDCWD, &path, true)? {
+                To::Volume(found) if found.attr.ino == ino => Ok(path),
+                _ => fail(libc::ENOENT),
+            }
+        }
+        Cwd::Volume(_) => fail(libc::ENOENT),
+    }
+}
+
+/// A string in memory from malloc, or in the caller's buffer of `size` bytes.
+///
+/// # Safety
+/// `buffer` is null or has `size` bytes.
+unsafe fn give(path: &[u8], buffer: *mut c_char, size: usize) -> Res<*mut c_char> {
+    // SAFETY: the size is checked before anything is copied.
+    unsafe {
+        let to = if buffer.is_null() { libc::malloc(size.max(path.len() + 1)).cast() } else { buffer };
+        if to.is_null() {
+            return fail(libc::ENOMEM);
+        }
+        std::ptr::copy_nonoverlapping(path.as_ptr(), to.cast(), path.len());
+        *to.add(path.len()) = 0;
+        Ok(to)
+    }
+}
+
+hook! {
+    fn chdir(path: *const c_char) -> c_int {
+        match path::resolve(AT_FDCWD, text(path)?, true) {
+            Ok(To::Volume(found)) if found.attr.kind != FileType::Directory => fail(libc::ENOTDIR),
+            Ok(To::Volume(found)) => {
+                enter(Dir { mount: found.mount, ino: found.attr.ino, path: found.path })
+            }
+            other => {
+                let done = match other {
+                    Ok(To::Kernel(path)) => chdir::real(path.as_ptr()),
+                    Err(Out::Libc) => chdir::real(path),
+                    Err(e) => return Err(e),
+                    Ok(To::Volume(_)) => unreachable!("handled above"),
+                };
+                if done != 0 {
+                    return fail(errno());
+                }
+                if borrowed_memory() { forget_in_child() } else { begin() }
+                Ok(0)
+            }
+        }
+    }
+
+    fn fchdir(fd: c_int) -> c_int {
+        let Some(open) = table::get(fd) else {
+            if fchdir::real(fd) != 0 {
+                return fail(errno());
+            }
+            if borrowed_memory() { forget_in_child() } else { begin() }
+            return Ok(0);
+        };
+        if open.kind != FileType::Directory {
+            return fail(libc::ENOTDIR);
+        }
+        enter(Dir { mount: open.mount, ino: open.ino, path: open.path().map(<[u8]>::to_vec) })
+    }
+
+    fn getcwd(buffer: *mut c_char, size: libc::size_t) -> *mut c_char {
+        let path = current()?;
+        if size == 0 && !buffer.is_null() {
+            return fail(libc::EINVAL);
+        }
+        if size != 0 && size <= path.len() {
+            return fail(libc::ERANGE);
+        }
+        give(&path, buffer, size)
+    }
+
+    fn __getcwd_chk(buffer: *mut c_char, size: libc::size_t, room: libc::size_t) -> *mut c_char {
+        let path = current()?;
+        let size = size.min(room);
+        if size == 0 {
+            return fail(libc::EINVAL);
+        }
+        if size <= path.len() {
+            return fail(libc::ERANGE);
+        }
+        give(&path, buffer, size)
+    }
+
+    fn get_current_dir_name() -> *mut c_char {
+        give(&current()?, std::ptr::null_mut(), 0)
+    }
+
+    fn realpath(path: *const c_char, to: *mut c_char) -> *mut c_char {
+        real_path(text(path)?, to)
+    }
+
+    fn __realpath_chk(path: *const c_char, to: *mut c_char, _room: libc::size_t) -> *mut c_char {
+        real_path(text(path)?, to)
+    }
+
+    fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
+        real_path(text(path)?, std::ptr::null_mut())
+    }
+}
+
+/// # Safety
+/// `to` is null or has `PATH_MAX` bytes.
+unsafe fn real_path(path: &[u8], to: *mut c_char) -> Res<*mut c_char> {
+    match path::resolve(AT_FDCWD, path, true)? {
+        // SAFETY: as the caller says.
+        To::Kernel(path) => match unsafe { realpath::real(path.as_ptr(), to) } {
+            done if done.is_null() => fail(errno()),
+            done => Ok(done),
+        },
+        To::Volume(found) => {
+            let Some(below) = found.path else { return fail(libc::ENOENT) };
+            let whole = [&found.mount.prefix[..], &below].concat();
+            if whole.len() >= libc::PATH_MAX as usize {
+                return fail(libc::ENAMETOOLONG);
+            }
+            // SAFETY: as the caller says; the length was checked.
+            unsafe { give(&whole, to, 0) }
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Descriptors: close, dup, fcntl, and locks; poll and ioctl as far as regular files have them.
+//!
+//! The kernel's descriptor is changed first, and the table follows. A child of vfork changes only the kernel's descriptors: the table is
+//! its parent's, and what it executes finds the descriptors by itself. The library's own descriptors are hidden from the program.
+
+use crate::hook::{Out, Res, errno, fail, hook};
+use crate::mounts::{self, borrowed_memory};
+use crate::table::{self, Open};
+use fs::{FileSystem, LockKind, RecordLock};
+use libc::{c_int, c_uint, c_ulong, off_t};
+use std::sync::atomic::Ordering;
+
+/// The kernel made descriptor `new` a copy of `old`.
+fn copied(old: c_int, new: c_int) -> Res<c_int> {
+    if new < 0 {
+        return fail(errno());
+    }
+    if (table::is_ours(old) || table::is_ours(new)) && old != new && !borrowed_memory() {
+        table::set(new, table::get(old));
+    }
+    Ok(new)
+}
+
+/// # Safety
+/// As of close(2).
+pub(crate) unsafe fn close_fd(fd: c_int) -> Res<c_int> {
+    if !table::is_ours(fd) {
+        return if mounts::is_own(fd) { fail(libc::EBADF) } else { Err(Out::Libc) };
+    }
+    if !borrowed_memory() {
+        table::set(fd, None);
+    }
+    // SAFETY: as the caller says.
+    if unsafe { close::real(fd) } == 0 { Ok(0) } else { fail(errno()) }
+}
+
+/// Closes a range without the library's own descriptors.
+///
+/// # Safety
+/// As of close_range(2).
+unsafe fn close_many(first: c_uint, last: c_uint, flags: c_int) -> Res<c_int> {
+    const CLOEXEC: c_int = 4;
+    if first > last || flags & !(CLOEXEC | 2) != 0 {
+        return fail(libc::EINVAL);
+    }
+    if flags & CLOEXEC == 0 && !borrowed_memory() {
+        for fd in table::ours_in(first as usize, last as usize) {
+            table::set(fd, None);
+        }
+    }
+    let mut from = first;
+    let own = (first.max(64)..=last.min(4096)).filter(|&fd| mounts::is_own(fd as c_int));
+    let mut pieces: Vec<(c_uint, c_uint)> = Vec::new();
+    for fd in own {
+        if fd > from {
+            pieces.push((from, fd - 1));
+        }
+        from = fd + 1;
+    }
+    if from <= last {
+        pieces.push((from, last));
+    }
+    for (first, last) in pieces {
+        // SAFETY: as the caller says.
+        if unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } != 0 {
+            return fail(errno());
+        }
+    }
+    Ok(0)
+}
+
+/// # Safety
+/// `argument` is what the command needs.
+unsafe fn control(fd: c_int, command: c_int, argument: usize) -> Res<c_int> {
+    let open = table::get(fd).ok_or(Out::Libc)?;
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            // SAFETY: only descriptors are touched.
+            copied(fd, unsafe { fcntl::real(fd, command, argument) })
+        }
+        libc::F_GETFD | libc::F_SETFD => Err(Out::Libc),
+        libc::F_GETFL => Ok(open.flags() & !(libc::O_CLOEXEC | libc::O_DIRECTORY | libc::O_NOFOLLOW)),
+        libc::F_SETFL => {
+            let may = libc::O_APPEND | libc::O_NONBLOCK | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME;
+            let flags = open.flags() & !may | argument as c_int & may;
+            let before = open.flags();
+            open.place.slot().flags.store(flags as u32, Ordering::Relaxed);
+            // What the manager looks at is fixed when a file is opened: it is opened anew.
+            const SEEN: c_int = libc::O_APPEND | libc::O_DIRECT | libc::O_NOATIME;
+            if (before ^ flags) & SEEN != 0 && open.reopen().is_err() {
+                open.place.slot().flags.store(before as u32, Ordering::Relaxed);
+                return fail(libc::EPERM);
+            }
+            Ok(0)
+        }
+        libc::F_GETLK
+        | libc::F_SETLK
+        | libc::F_SETLKW
+        | libc::F_OFD_GETLK
+        | libc::F_OFD_SETLK
+        | libc::F_OFD_SETLKW => {
+            // SAFETY: as the caller says.
+            let Some(lock) = (unsafe { (argument as *mut libc::flock).as_mut() }) else {
+                return fail(libc::EFAULT);
+            };
+            record_lock(&open, command, lock)
+        }
+        libc::F_GETOWN | libc::F_SETOWN => Ok(0),
+        libc::F_GETLEASE => Ok(libc::F_UNLCK),
+        _ => fail(libc::EINVAL),
+    }
+}
+
+/// First and last byte of a lock.
+fn range(open: &Open, lock: &libc::flock) -> Res<(u64, u64)> {
+    let base = match lock.l_whence as c_int {
+        libc::SEEK_SET => 0,
+        libc::SEEK_CUR => open.place.slot().offset.load(Ordering::Relaxed) as i64,
+        libc::SEEK_END => {
+            let handle = open.handle()?;
+            open.mount.run(|fs| fs.getattr(open.ino, Some(handle)))?.size as i64
+        }
+        _ => return fail(libc::EINVAL),
+    };
+    let overflow = || Out::Errno(libc::EOVERFLOW);
+    let at = base.checked_add(lock.l_start).ok_or_else(overflow)?;
+    let (start, end) = match lock.l_len {
+        0 => (at, -1),
+        n if n > 0 => (at, at.checked_add(n - 1).ok_or_else(overflow)?),
+        n => (at.checked_add(n).ok_or_else(overflow)?, at - 1),
+    };
+    match u64::try_from(start) {
+        Ok(start) if lock.l_len == 0 || end == i64::MAX => Ok((start, u64::MAX)),
+        Ok(start) => Ok((start, end as u64)),
+        Err(_) => fail(libc::EINVAL),
+    }
+}
+
+fn record_lock(open: &Open, command: c_int, lock: &mut libc::flock) -> Res<c_int> {
+    let whole = matches!(command, libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW);
+    if whole && lock.l_pid != 0 {
+        return fail(libc::EINVAL);
+    }
+    let handle = open.handle()?;
+    // Locks of an open file have it as their owner: its slot tells it from other files and processes.
+    let slot = std::ptr::from_ref(open.place.slot()).addr() as u64;
+    let owner = if whole { fs::LockOwner(1 << 31 | slot >> 9 & 0x7fff_ffff) } else { table::owner() };
+    let (start, end) = range(open, lock)?;
+    let pid = if whole { u32::MAX } else { mounts::pid() };
+    let kind = match lock.l_type as c_int {
+        libc::F_RDLCK => Some(LockKind::Shared),
+        libc::F_WRLCK => Some(LockKind::Exclusive),
+        libc::F_UNLCK => None,
+        _ => return fail(libc::EINVAL),
+    };
+    let wanted = kind.map(|kind| RecordLock { start, end, kind, pid });
+    if matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
+        let wanted = wanted.ok_or(Out::Errno(libc::EINVAL))?;
+        match open.mount.run(|fs| fs.getlk(handle, owner, wanted))? {
+            None => lock.l_type = libc::F_UNLCK as _,
+            Some(found) => {
+                let exclusive = found.kind == LockKind::Exclusive;
+                lock.l_type = if exclusive { libc::F_WRLCK } else { libc::F_RDLCK } as _;
+                lock.l_whence = libc::SEEK_SET as _;
+                lock.l_start = found.start as i64;
+                lock.l_len = if found.end == u64::MAX { 0 } else { (found.end - found.start + 1) as i64 };
+                lock.l_pid = found.pid as i32;
+            }
+        }
+        return Ok(0);
+    }
+    open.locked.store(true, Ordering::Relaxed);
+    let wait = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
+    open.mount.run(|fs| fs.setlk(handle, owner, wanted.ok_or((start, end)), wait))?;
+    Ok(0)
+}
+
+hook! {
+    fn close(fd: c_int) -> c_int { close_fd(fd) }
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int { close_many(first, last, flags) }
+    fn dup(fd: c_int) -> c_int { copied(fd, dup::real(fd)) }
+    fn dup2(old: c_int, new: c_int) -> c_int {
+        if mounts::is_own(new) { fail(libc::EBADF) } else { copied(old, dup2::real(old, new)) }
+    }
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+        if mounts::is_own(new) { fail(libc::EBADF) } else { copied(old, dup3::real(old, new, flags)) }
+    }
+    fn fcntl | fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int { control(fd, command, argument) }
+    fn flock(fd: c_int, operation: c_int) -> c_int {
+        let open = table::get(fd).ok_or(Out::Libc)?;
+        let handle = open.handle()?;
+        let kind = match operation & !libc::LOCK_NB {
+            libc::LOCK_SH => Some(LockKind::Shared),
+            libc::LOCK_EX => Some(LockKind::Exclusive),
+            libc::LOCK_UN => None,
+            _ => return fail(libc::EINVAL),
+        };
+        if open.inherited && kind.is_some() {
+            // It would be taken for the process that gave us the descriptor, and end with this one: nobody would be locked out.
+            return fail(libc::ENOLCK);
+        }
+        open.mount.run(|fs| fs.flock(handle, kind, operation & libc::LOCK_NB == 0))?;
+        Ok(0)
+    }
+    fn lockf | lockf64(fd: c_int, command: c_int, len: off_t) -> c_int {
+        let open = table::get(fd).ok_or(Out::Libc)?;
+        let mut lock: libc::flock = std::mem::zeroed();
+        lock.l_whence = libc::SEEK_CUR as _;
+        lock.l_len = len;
+        lock.l_type = if command == libc::F_ULOCK { libc::F_UNLCK } else { libc::F_WRLCK } as _;
+        match command {
+            libc::F_LOCK => record_lock(&open, libc::F_SETLKW, &mut lock),
+            libc::F_TLOCK | libc::F_ULOCK => record_lock(&open, libc::F_SETLK, &mut lock),
+            libc::F_TEST => {
+                record_lock(&open, libc::F_GETLK, &mut lock)?;
+                if lock.l_type == libc::F_UNLCK as i16 { Ok(0) } else { fail(libc::EACCES) }
+            }
+            _ => fail(libc::EINVAL),
+        }
+    }
+    fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+        const FICLONE: c_ulong = 0x4004_9409;
+        const FICLONERANGE: c_ulong = 0x4020_940d;
+        match request {
+            FICLONE | FICLONERANGE if table::is_ours(fd) || table::is_ours(argument as c_int) => {
+                fail(libc::EOPNOTSUPP)
+            }
+            libc::FIOCLEX | libc::FIONCLEX => Err(Out::Libc),
+            _ if table::is_ours(fd) => fail(libc::ENOTTY),
+            _ => Err(Out::Libc),
+        }
+    }
+}
+
+/// closefrom(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn closefrom(first: c_int) {
+    // SAFETY: as the caller says.
+    unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
+}

@@ -1,0 +1,234 @@
+//! How a function of libc is replaced: the macro [`hook!`], the real function behind it, and the guard around our code.
+//!
+//! A hooked function runs its body unless the library is off or this thread is already inside it; calls that our own code (or a
+//! signal handler on top of it) makes go to libc. A body answers `Err(Out::Libc)` when the call is none of ours. Panics become `EIO`.
+//!
+//! Variadic functions are declared with the one argument that can follow, which x86-64 and aarch64 Linux pass in the same register.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Why a body has no result of its own.
+#[derive(Debug)]
+pub(crate) enum Out {
+    /// The call is for libc, as it was made.
+    Libc,
+    /// It fails with this errno.
+    Errno(c_int),
+}
+
+impl From<fs::Error> for Out {
+    fn from(e: fs::Error) -> Out {
+        Out::Errno(match e.errno() {
+            libc::EUCLEAN | libc::ESHUTDOWN => libc::EIO,
+            errno => errno,
+        })
+    }
+}
+
+/// What a body gives.
+pub(crate) type Res<T> = std::result::Result<T, Out>;
+
+/// The failure `errno`.
+pub(crate) fn fail<T>(errno: c_int) -> Res<T> {
+    Err(Out::Errno(errno))
+}
+
+/// Results that say "look at errno".
+pub(crate) trait Failed: Copy + PartialEq {
+    const FAILED: Self;
+}
+impl Failed for i32 {
+    const FAILED: i32 = -1;
+}
+impl Failed for i64 {
+    const FAILED: i64 = -1;
+}
+impl Failed for isize {
+    const FAILED: isize = -1;
+}
+impl<T> Failed for *mut T {
+    const FAILED: *mut T = std::ptr::null_mut();
+}
+
+thread_local! {
+    /// Whether this thread runs our code. Without a destructor, so that it works at any time of a thread's life.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This thread is inside until the value is dropped.
+pub(crate) struct Inside(bool);
+
+/// Goes inside.
+pub(crate) fn inside() -> Inside {
+    Inside(INSIDE.replace(true))
+}
+
+/// Lets the calls go out again for the time of `f`: for callbacks of the program, and streams that come back to us.
+pub(crate) fn outside<T>(f: impl FnOnce() -> T) -> T {
+    let _back = Inside(INSIDE.replace(false));
+    f()
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.set(self.0);
+    }
+}
+
+/// Whether the thread is inside.
+pub(crate) fn is_inside() -> bool {
+    INSIDE.get()
+}
+
+pub(crate) fn errno() -> c_int {
+    // SAFETY: the address is that of this thread's errno.
+    unsafe { *libc::__errno_location() }
+}
+
+pub(crate) fn set_errno(errno: c_int) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno }
+}
+
+/// Runs a hooked call.
+pub(crate) fn run<R: Failed>(body: impl Fn() -> Res<R>, real: impl FnOnce() -> R) -> R {
+    if INSIDE.get() || !crate::mounts::active() {
+        return real();
+    }
+    let before = errno();
+    let inside = inside();
+    // An inode that goes away between the walk and the call makes the call start again.
+    let mut tries = 0;
+    let done = loop {
+        tries += 1;
+        match catch_unwind(AssertUnwindSafe(&body)) {
+            Ok(Err(Out::Errno(libc::ESTALE))) if tries < 8 => {}
+            Ok(Err(Out::Errno(libc::ESTALE))) => break Ok(fail(libc::ENOENT)),
+            done => break done,
+        }
+    };
+    drop(inside);
+    match done {
+        Ok(Ok(value)) => {
+            if value != R::FAILED {
+                set_errno(before);
+            }
+            value
+        }
+        Ok(Err(Out::Libc)) => {
+            set_errno(before);
+            real()
+        }
+        Ok(Err(Out::Errno(errno))) => {
+            set_errno(errno);
+            R::FAILED
+        }
+        Err(_) => {
+            set_errno(libc::EIO);
+            R::FAILED
+        }
+    }
+}
+
+/// The next function of this name behind us, looked up once.
+pub(crate) fn next(cache: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    let known = cache.load(Ordering::Relaxed);
+    if !known.is_null() {
+        return known;
+    }
+    let _inside = inside();
+    // SAFETY: the name ends with NUL.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    cache.store(found, Ordering::Relaxed);
+    found
+}
+
+/// Defines functions that stand before those of libc. `open` becomes `open` for the program and `open::real` for us. Names after
+/// `|` are aliases with the same body.
+macro_rules! hook {
+    ($( fn $name:ident $(| $alias:ident)* ($($args:tt)*) -> $r:ty $body:block )*) => {
+        $( hook!(@each [$name $($alias)*] ($($args)*) -> $r $body); )*
+    };
+    (@each [] $args:tt -> $r:ty $body:block) => {};
+    (@each [$name:ident $($more:ident)*] $args:tt -> $r:ty $body:block) => {
+        hook!(@one $name $args -> $r $body);
+        hook!(@each [$($more)*] $args -> $r $body);
+    };
+    (@one $name:ident ($($a:ident: $t:ty),*) -> $r:ty $body:block) => {
+        #[allow(unused_imports, dead_code, clippy::missing_safety_doc, clippy::too_many_arguments)]
+        pub(crate) mod $name {
+            use super::*;
+            /// The function of libc.
+            pub(crate) unsafe fn real($($a: $t),*) -> $r {
+                static NEXT: std::sync::atomic::AtomicPtr<std::ffi::c_void> =
+                    std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
+                const NAME: &std::ffi::CStr =
+                    match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                        Ok(name) => name,
+                        Err(_) => panic!(),
+                    };
+                let next = $crate::hook::next(&NEXT, NAME);
+                if next.is_null() {
+                    $crate::hook::set_errno(libc::ENOSYS);
+                    return <$r as $crate::hook::Failed>::FAILED;
+                }
+                // SAFETY: this is what libc has under this name, and the prototype is that of the manual.
+                let next: unsafe extern "C" fn($($t),*) -> $r = unsafe { std::mem::transmute(next) };
+                // SAFETY: the arguments are the caller's.
+                unsafe { next($($a),*) }
+            }
+        }
+        #[unsafe(no_mangle)]
+        #[allow(clippy::too_many_arguments)]
+        pub(crate) unsafe extern "C" fn $name($($a: $t),*) -> $r {
+            $crate::hook::run(
+                // SAFETY: pointers are what the caller's contract with libc makes them.
+                #[allow(unused_unsafe)] || -> $crate::hook::Res<$r> { unsafe { $body } },
+                // SAFETY: the call goes on as it came.
+                || unsafe { $name::real($($a),*) },
+            )
+        }
+    };
+}
+pub(crate) use hook;
+
+/// The bytes of a C string. `EFAULT` for a null pointer.
+///
+/// # Safety
+/// `p` is null or a C string that lives as long as the call.
+pub(crate) unsafe fn text<'a>(p: *const libc::c_char) -> Res<&'a [u8]> {
+    if p.is_null() {
+        return fail(libc::EFAULT);
+    }
+    // SAFETY: as the caller says.
+    Ok(unsafe { CStr::from_ptr(p) }.to_bytes())
+}
+
+/// Memory that the caller gives us to read. `EFAULT` for a null pointer with a length.
+///
+/// # Safety
+/// `p` points to `n` readable bytes, or is null.
+pub(crate) unsafe fn memory<'a>(p: *const c_void, n: usize) -> Res<&'a [u8]> {
+    match (p.is_null(), n) {
+        (_, 0) => Ok(&[]),
+        (true, _) => fail(libc::EFAULT),
+        // SAFETY: as the caller says.
+        _ => Ok(unsafe { std::slice::from_raw_parts(p.cast(), n) }),
+    }
+}
+
+/// Memory that the caller gives us to write.
+///
+/// # Safety
+/// `p` points to `n` writable bytes that nobody else uses, or is null.
+pub(crate) unsafe fn memory_mut<'a>(p: *mut c_void, n: usize) -> Res<&'a mut [u8]> {
+    match (p.is_null(), n) {
+        (_, 0) => Ok(&mut []),
+        (true, _) => fail(libc::EFAULT),
+        // SAFETY: as the caller says.
+        _ => Ok(unsafe { std::slice::from_raw_parts_mut(p.cast(), n) }),
+    }
+}

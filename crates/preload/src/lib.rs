@@ -1,0 +1,57 @@
+//! `libfreehold_preload.so`: unmodified dynamic programs use Freehold volumes at user-space speed.
+//!
+//! ```text
+//! freehold run program                 finds the mounts, and sets for the program:
+//! FREEHOLD_MOUNTS='/mnt/a=/run/freehold/a.sock;/mnt/b=/run/freehold/b.sock' LD_PRELOAD=libfreehold_preload.so program
+//! ```
+//!
+//! Calls of libc with a path below one of the mounts, or with a descriptor opened there, are calls of a session with the manager
+//! ([`share::Remote`]), begun at the first of them. All others go to libc: without the variable, in set-user-id programs, when the
+//! manager cannot be reached (then the FUSE mount below serves the path), and for calls that our own code makes.
+//!
+//! How it is made: [`hook`](self) replaces functions; `mounts` has the sessions; `path` decides where a path leads; `arena` and `table`
+//! make open files of descriptors; then one file for each family of calls.
+//!
+//! An open file survives dup, fork, vfork, posix_spawn and exec, with its offset shared (see `arena`); the other process opens
+//! the inode again at first use. Not there yet: flock locks do not follow, and on a
+//! descriptor that a program was started with there are none to be had (`ENOLCK`); a file whose last name is gone before that, or whose
+//! mode forbids opening it again, is `EBADF` there; descriptors passed over sockets are not ours at the other end.
+//!
+//! What is not served here and goes to the FUSE mount under the same path: exec and dlopen of files, FIFOs, sockets and devices,
+//! bind, inotify and fanotify, `name_to_handle_at`, `ftw`, `nftw`, `glob`, libc's own `fts`, `wordexp`, `tmpnam`, `mount`, AIO's and io_uring's paths,
+//! static programs and raw system calls. Through a descriptor of ours these fail: sendfile and splice (`EINVAL`), io_uring and AIO and raw
+//! system calls (`EBADF` for reads, `EPERM` for writes), most of ioctl (`ENOTTY`). Shared writable mappings need the FUSE mount,
+//! and others see what is written to them after msync (`mmap`).
+//! Calls wait uninterrupted: a signal does not end a wait for a lock. A signal handler that uses files of a volume while the same thread
+//! is inside of a call of ours is refused in the same way (`EBADF`, `EPERM`) instead of waiting for itself. C++ streams that took
+//! `stdout` before a redirection keep the old one. Where there is no FUSE mount, static programs
+//! started by one that went into a volume do not know it. A process's credentials are those with which its session began.
+//!
+//! For Linux with glibc. Tested on x86-64, in `tests/`, with real programs; not yet tried on aarch64.
+
+mod arena;
+mod attrs;
+mod cwd;
+mod dirs;
+mod fds;
+mod hook;
+mod mmap;
+mod mounts;
+mod names;
+mod open;
+mod path;
+mod rw;
+mod stat;
+mod stdio;
+mod table;
+mod xattr;
+
+/// Starts the library before main, so that redirected standard streams are ours from the beginning.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = {
+    extern "C" fn begin() {
+        let _ = std::panic::catch_unwind(mounts::active);
+    }
+    begin
+};

@@ -1,0 +1,276 @@
+//! Which paths are ours: `FREEHOLD_MOUNTS`, and a session for each mount, opened at first use.
+//!
+//! The library is off without the variable, and in set-user-id programs. Everything lives as long as the process: mounts are made once;
+//! a session is left behind (never freed) by a child of fork, which opens one of its own.
+
+use crate::hook::{Res, fail, inside};
+use fs::{Cred, FileSystem};
+use libc::c_int;
+use parking_lot::Mutex;
+use share::Remote;
+use std::os::fd::AsRawFd;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// A path that a manager serves.
+pub(crate) struct Mount {
+    /// Absolute, normal, without a slash at its end.
+    pub prefix: Vec<u8>,
+    socket: Vec<u8>,
+    /// Others are mounted below it.
+    pub has_inner: bool,
+    /// Names the mount to other processes.
+    pub hash: u64,
+    /// Device number that stat reports.
+    pub dev: u64,
+    session: AtomicPtr<Remote>,
+    connecting: Mutex<()>,
+    /// The process in which the manager could not be reached, so that it is not asked each time.
+    failed: AtomicU32,
+}
+
+const UNKNOWN: u32 = 0;
+const STARTING: u32 = 1;
+const OFF: u32 = 2;
+const ON: u32 = 3;
+
+static STATE: AtomicU32 = AtomicU32::new(UNKNOWN);
+static MOUNTS: OnceLock<Vec<Mount>> = OnceLock::new();
+static PID: AtomicU32 = AtomicU32::new(0);
+/// Grows with every fork on the way from the first process to this one: handles belong to one value of it.
+static LIFE: AtomicU64 = AtomicU64::new(1);
+static UMASK: AtomicU32 = AtomicU32::new(0o022);
+
+/// Whether there is anything to do for the library.
+#[inline]
+pub(crate) fn active() -> bool {
+    match STATE.load(Ordering::Acquire) {
+        ON => true,
+        UNKNOWN => start(),
+        _ => false,
+    }
+}
+
+#[cold]
+fn start() -> bool {
+    if STATE.compare_exchange(UNKNOWN, STARTING, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        return false;
+    }
+    let _inside = inside();
+    let mounts = read_mounts();
+    let on = !mounts.is_empty();
+    let _ = MOUNTS.set(mounts);
+    if !on {
+        STATE.store(OFF, Ordering::Release);
+        return false;
+    }
+    PID.store(std::process::id(), Ordering::Relaxed);
+    UMASK.store(kernel_umask().unwrap_or(0o022), Ordering::Relaxed);
+    // SAFETY: the handler is a function that lives as long as the library, which is never unloaded.
+    unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
+    crate::table::adopt();
+    crate::cwd::begin_first();
+    STATE.store(ON, Ordering::Release);
+    for fd in 0..3 {
+        crate::stdio::follow(fd);
+    }
+    true
+}
+
+fn read_mounts() -> Vec<Mount> {
+    // SAFETY: the environment is not changed while we look, as of any caller of getenv.
+    let value = unsafe {
+        if libc::getauxval(libc::AT_SECURE) != 0 {
+            return Vec::new();
+        }
+        let value = libc::getenv(c"FREEHOLD_MOUNTS".as_ptr());
+        if value.is_null() {
+            return Vec::new();
+        }
+        std::ffi::CStr::from_ptr(value).to_bytes()
+    };
+    let mut mounts: Vec<Mount> = parse(value)
+        .into_iter()
+        .enumerate()
+        .map(|(i, (prefix, socket))| Mount {
+            hash: prefix
+                .iter()
+                .fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ b as u64).wrapping_mul(0x0100_0000_01b3)),
+            dev: kernel_dev(&prefix).unwrap_or(libc::makedev(0xfee, i as u32)),
+            prefix,
+            socket,
+            has_inner: false,
+            session: AtomicPtr::default(),
+            connecting: Mutex::new(()),
+            failed: AtomicU32::new(0),
+        })
+        .collect();
+    // The innermost mount decides.
+    mounts.sort_by_key(|m| std::cmp::Reverse(m.prefix.len()));
+    for i in 0..mounts.len() {
+        let below = [&mounts[i].prefix[..], b"/"].concat();
+        mounts[i].has_inner = mounts.iter().any(|m| m.prefix.starts_with(&below));
+    }
+    mounts
+}
+
+/// Mount paths and sockets. Parts that make no sense are left out: their paths go to the kernel.
+fn parse(value: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    value
+        .split(|&b| b == b';')
+        .filter_map(|part| {
+            let at = part.iter().position(|&b| b == b'=')?;
+            let (path, socket) = (&part[..at], &part[at + 1..]);
+            let plain =
+                path.first() == Some(&b'/') && !path.split(|&b| b == b'/').any(|n| n == b"." || n == b"..");
+            let names: Vec<&[u8]> = path.split(|&b| b == b'/').filter(|n| !n.is_empty()).collect();
+            if !plain || names.is_empty() || socket.is_empty() {
+                return None;
+            }
+            Some((names.iter().flat_map(|n| [b"/", *n].concat()).collect(), socket.to_vec()))
+        })
+        .collect()
+}
+
+/// The device number of a kernel mount at `path`, if there is one.
+fn kernel_dev(path: &[u8]) -> Option<u64> {
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::MetadataExt;
+    let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
+    let (here, above) =
+        (std::fs::symlink_metadata(path).ok()?, std::fs::symlink_metadata(path.parent()?).ok()?);
+    (here.dev() != above.dev()).then_some(here.dev())
+}
+
+fn kernel_umask() -> Option<u32> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("Umask:"))?;
+    u32::from_str_radix(line.trim(), 8).ok()
+}
+
+/// The permission bits that new files do not get.
+pub(crate) fn umask_now() -> u32 {
+    UMASK.load(Ordering::Relaxed)
+}
+
+/// The program has changed it.
+pub(crate) fn umask_is(mask: u32) {
+    UMASK.store(mask & 0o777, Ordering::Relaxed);
+}
+
+/// The number of this process, as of the last fork.
+pub(crate) fn pid() -> u32 {
+    PID.load(Ordering::Relaxed)
+}
+
+/// Whether this is a child of vfork, which must leave our memory (its parent's) alone.
+pub(crate) fn borrowed_memory() -> bool {
+    // SAFETY: asks for a number.
+    unsafe { libc::syscall(libc::SYS_getpid) as u32 != pid() }
+}
+
+/// To which session handles belong.
+pub(crate) fn life() -> u64 {
+    LIFE.load(Ordering::Relaxed)
+}
+
+extern "C" fn after_fork() {
+    PID.store(std::process::id(), Ordering::Relaxed);
+    LIFE.fetch_add(1, Ordering::Relaxed);
+    crate::arena::after_fork();
+    crate::table::after_fork();
+    crate::cwd::after_fork();
+    crate::stdio::after_fork();
+    for mount in mounts() {
+        if mount.connecting.is_locked() {
+            // SAFETY: the thread that held it exists only in the parent.
+            unsafe { mount.connecting.force_unlock() };
+        }
+        let old = mount.session.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        // SAFETY: made by Box::into_raw and never freed.
+        if let Some(old) = unsafe { old.as_ref() } {
+            for fd in old.descriptors() {
+                // SAFETY: our copies of the parent's descriptors; the session is never used here.
+                unsafe { libc::syscall(libc::SYS_close, fd.as_raw_fd()) };
+            }
+        }
+    }
+}
+
+pub(crate) fn mounts() -> &'static [Mount] {
+    MOUNTS.get().map_or(&[], |m| m)
+}
+
+pub(crate) fn by_hash(hash: u64) -> Option<&'static Mount> {
+    mounts().iter().find(|m| m.hash == hash)
+}
+
+/// Credentials to pass along: the manager takes its own from the kernel.
+pub(crate) fn cred() -> &'static Cred {
+    static CRED: OnceLock<Cred> = OnceLock::new();
+    CRED.get_or_init(Cred::of_process)
+}
+
+impl Mount {
+    /// The session, begun now if need be. `None`: the manager cannot be reached, and the kernel serves this path.
+    pub(crate) fn session(&'static self) -> Option<&'static Remote> {
+        // SAFETY: made by Box::into_raw below and never freed.
+        if let Some(remote) = unsafe { self.session.load(Ordering::Acquire).as_ref() } {
+            return Some(remote);
+        }
+        if self.failed.load(Ordering::Relaxed) == pid() {
+            return None;
+        }
+        let _one = self.connecting.lock();
+        // SAFETY: as above.
+        if let Some(remote) = unsafe { self.session.load(Ordering::Acquire).as_ref() } {
+            return Some(remote);
+        }
+        use std::os::unix::ffi::OsStrExt;
+        match Remote::connect(std::path::Path::new(std::ffi::OsStr::from_bytes(&self.socket))) {
+            Ok(remote) => {
+                let remote: &'static Remote = Box::leak(Box::new(remote));
+                self.session.store(std::ptr::from_ref(remote).cast_mut(), Ordering::Release);
+                Some(remote)
+            }
+            Err(_) => {
+                self.failed.store(pid(), Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    /// Runs calls of the session. `EIO` without one.
+    pub(crate) fn run<T, U: Future<Output = fs::Result<T>>>(
+        &'static self,
+        call: impl FnOnce(&'static Remote) -> U,
+    ) -> Res<T> {
+        let Some(remote) = self.session() else { return fail(libc::EIO) };
+        Ok(remote.block_on(call(remote))?)
+    }
+
+    /// Whether `fd` is a descriptor that the session needs.
+    fn owns(&self, fd: c_int) -> bool {
+        // SAFETY: as in `session`.
+        let session = unsafe { self.session.load(Ordering::Acquire).as_ref() };
+        session.is_some_and(|s| s.descriptors().iter().any(|d| d.as_raw_fd() == fd))
+    }
+}
+
+/// Whether `fd` is one of the library's own, which the program must not touch.
+pub(crate) fn is_own(fd: c_int) -> bool {
+    fd >= 64 && (mounts().iter().any(|m| m.owns(fd)) || crate::arena::is_own(fd) || crate::cwd::is_own(fd))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variable() {
+        let got = parse(b"/mnt/a=/run/a.sock;//mnt//b/=/run/b;/=x;rel=y;/a/../b=z;/c=;nonsense");
+        let want: Vec<(Vec<u8>, Vec<u8>)> =
+            vec![(b"/mnt/a".to_vec(), b"/run/a.sock".to_vec()), (b"/mnt/b".to_vec(), b"/run/b".to_vec())];
+        assert_eq!(got, want);
+    }
+}

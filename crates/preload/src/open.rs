@@ -1,0 +1,235 @@
+//! open, openat, creat and their variants; mkstemp and its kin, which libc would make without us seeing it.
+
+use crate::hook::{Out, Res, errno, fail, hook, text};
+use crate::mounts;
+use crate::path::{self, Entry, To};
+use crate::table::{self, open_flags};
+use fs::{Attr, Error, FileSystem, FileType, Handle};
+use libc::{AT_FDCWD, c_char, c_int, mode_t};
+
+/// What was opened: the inode, its handle, and its path below the mount.
+struct Opened {
+    mount: &'static mounts::Mount,
+    attr: Attr,
+    handle: Option<Handle>,
+    path: Option<Vec<u8>>,
+}
+
+/// Opens `path`. `Libc` when it is the kernel's.
+///
+/// # Safety
+/// Calls libc with strings of our own only.
+pub(crate) unsafe fn open_at(dirfd: c_int, path: &[u8], flags: c_int, mode: mode_t) -> Res<c_int> {
+    let tmpfile = flags & libc::O_TMPFILE == libc::O_TMPFILE;
+    let opened = if flags & libc::O_PATH == 0 && flags & libc::O_CREAT != 0 && !tmpfile {
+        create(path::parent(dirfd, path)?, flags, mode)?
+    } else {
+        let follow = flags & libc::O_NOFOLLOW == 0;
+        match path::resolve(dirfd, path, follow)? {
+            To::Kernel(path) => To::Kernel(path),
+            To::Volume(found) if tmpfile => {
+                if found.attr.kind != FileType::Directory {
+                    return fail(libc::ENOTDIR);
+                }
+                let perm = (mode & !mounts::umask_now() & 0o7777) as u16;
+                let flags = open_flags(flags);
+                let (attr, handle) =
+                    found.mount.run(|fs| fs.tmpfile(mounts::cred(), found.attr.ino, perm, flags))?;
+                To::Volume(Opened { mount: found.mount, attr, handle: Some(handle), path: None })
+            }
+            To::Volume(found) if flags & libc::O_PATH == 0 && is_special(found.attr.kind) => {
+                To::Kernel(over_mount(found.mount, found.path.as_deref())?)
+            }
+            To::Volume(found) => {
+                let handle = open_existing(found.mount, &found.attr, flags)?;
+                To::Volume(Opened { mount: found.mount, attr: found.attr, handle, path: found.path })
+            }
+        }
+    };
+    match opened {
+        // SAFETY: a C string of our own.
+        To::Kernel(path) => match unsafe { openat::real(AT_FDCWD, path.as_ptr(), flags, mode) } {
+            -1 => fail(errno()),
+            fd => Ok(fd),
+        },
+        To::Volume(o) => {
+            let kept = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY);
+            table::insert(o.mount, &o.attr, kept, o.path.as_deref(), o.handle)
+        }
+    }
+}
+
+/// FIFOs, sockets and devices: the kernel knows what they do.
+fn is_special(kind: FileType) -> bool {
+    !matches!(kind, FileType::Regular | FileType::Directory | FileType::Symlink)
+}
+
+/// The path of something in a volume over the FUSE mount. `ENXIO` when it is not known.
+fn over_mount(mount: &mounts::Mount, path: Option<&[u8]>) -> Res<std::ffi::CString> {
+    let whole = [&mount.prefix[..], path.ok_or(Out::Errno(libc::ENXIO))?].concat();
+    std::ffi::CString::new(whole).or(fail(libc::EINVAL))
+}
+
+fn open_existing(mount: &'static mounts::Mount, attr: &Attr, flags: c_int) -> Res<Option<Handle>> {
+    let (ino, cred) = (attr.ino, mounts::cred());
+    if flags & libc::O_DIRECTORY != 0 && attr.kind != FileType::Directory {
+        return fail(libc::ENOTDIR);
+    }
+    if flags & libc::O_PATH != 0 {
+        return Ok(None);
+    }
+    Ok(Some(match attr.kind {
+        FileType::Directory if flags & libc::O_ACCMODE != libc::O_RDONLY => return fail(libc::EISDIR),
+        FileType::Directory => mount.run(|fs| fs.opendir(cred, ino))?,
+        FileType::Symlink => return fail(libc::ELOOP),
+        FileType::Regular => {
+            let flags = open_flags(flags) - fs::OpenFlags::EXCLUSIVE;
+            mount.run(|fs| fs.open(cred, ino, flags))?
+        }
+        // Was something else a moment ago.
+        _ => return fail(libc::ENXIO),
+    }))
+}
+
+/// Makes or opens a file, where symlinks at its end lead.
+fn create(to: To<Entry>, flags: c_int, mode: mode_t) -> Res<To<Opened>> {
+    let mut to = to;
+    let mut links = 0;
+    loop {
+        let entry = match to {
+            To::Kernel(path) => return Ok(To::Kernel(path)),
+            To::Volume(entry) => entry,
+        };
+        let mount = entry.dir.mount;
+        if !entry.ordinary() || entry.trailing || flags & libc::O_DIRECTORY != 0 {
+            return fail(match () {
+                _ if flags & libc::O_DIRECTORY != 0 => libc::EINVAL,
+                _ if !entry.ordinary() && flags & libc::O_EXCL != 0 => libc::EEXIST,
+                _ => libc::EISDIR,
+            });
+        }
+        let perm = (mode & !mounts::umask_now() & 0o7777) as u16;
+        let made = mount.session().ok_or(Out::Errno(libc::EIO)).map(|fs| {
+            fs.block_on(fs.create(mounts::cred(), entry.dir.ino, &entry.name, perm, open_flags(flags)))
+        })?;
+        match made {
+            Ok((attr, handle)) => {
+                let path = entry.dir.path.map(|p| [&p[..], b"/", &entry.name].concat());
+                return Ok(To::Volume(Opened { mount, attr, handle: Some(handle), path }));
+            }
+            Err(Error::SymlinkLoop) if flags & libc::O_NOFOLLOW == 0 && flags & libc::O_EXCL == 0 => {}
+            Err(e) if e.errno() == libc::EINVAL => {
+                let there = mount.run(|fs| fs.lookup(mounts::cred(), entry.dir.ino, &entry.name));
+                if flags & libc::O_EXCL != 0 || !there.is_ok_and(|attr| is_special(attr.kind)) {
+                    return Err(e.into());
+                }
+                let path = entry.dir.path.map(|p| [&p[..], b"/", &entry.name].concat());
+                return Ok(To::Kernel(over_mount(mount, path.as_deref())?));
+            }
+            Err(e) => return Err(e.into()),
+        }
+        let link = mount.run(|fs| fs.lookup(mounts::cred(), entry.dir.ino, &entry.name));
+        links += 1;
+        to = match link {
+            Ok(attr) if attr.kind == FileType::Symlink => path::behind(entry, attr.ino, &mut links)?,
+            // Another was faster and the symlink is gone: try again, but not for ever.
+            Ok(_) | Err(Out::Errno(libc::ENOENT)) if links < 40 => To::Volume(entry),
+            Ok(_) => return fail(libc::ELOOP),
+            Err(e) => return Err(e),
+        };
+    }
+}
+
+/// Puts a name in place of the six X before the last `suffix` bytes of a template, until `make` finds it free.
+///
+/// # Safety
+/// `template` is null or a C string that may be written.
+unsafe fn temporary<T>(template: *mut c_char, suffix: c_int, make: impl Fn(&[u8]) -> Res<T>) -> Res<T> {
+    const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    // SAFETY: as the caller says.
+    let path = unsafe { text(template) }?.to_vec();
+    let end = path.len().checked_sub(suffix.max(0) as usize).ok_or(Out::Errno(libc::EINVAL))?;
+    let begin = end.checked_sub(6).filter(|&b| &path[b..end] == b"XXXXXX").ok_or(Out::Errno(libc::EINVAL))?;
+    // Only where a volume is meant: libc does it as well elsewhere.
+    if !matches!(path::parent(AT_FDCWD, &path)?, To::Volume(_)) {
+        return Err(Out::Libc);
+    }
+    for _ in 0..1000 {
+        let mut random = [0u8; 8];
+        // SAFETY: a buffer of our own.
+        unsafe { libc::getrandom(random.as_mut_ptr().cast(), 8, 0) };
+        let mut number = u64::from_ne_bytes(random);
+        let mut path = path.clone();
+        for letter in &mut path[begin..end] {
+            *letter = LETTERS[(number % 62) as usize];
+            number /= 62;
+        }
+        match make(&path) {
+            Err(Out::Errno(libc::EEXIST)) => {}
+            Ok(made) => {
+                // SAFETY: six bytes within the template.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(path[begin..].as_ptr(), template.cast::<u8>().add(begin), 6)
+                };
+                return Ok(made);
+            }
+            other => return other,
+        }
+    }
+    fail(libc::EEXIST)
+}
+
+/// # Safety
+/// As of [`temporary`].
+unsafe fn temporary_file(template: *mut c_char, suffix: c_int, flags: c_int) -> Res<c_int> {
+    let flags = flags & !libc::O_ACCMODE | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+    // SAFETY: as the caller says.
+    unsafe { temporary(template, suffix, |path| open_at(AT_FDCWD, path, flags, 0o600)) }
+}
+
+hook! {
+    fn open | open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        open_at(AT_FDCWD, text(path)?, flags, mode)
+    }
+    fn openat | openat64(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        open_at(dirfd, text(path)?, flags, mode)
+    }
+    fn creat | creat64(path: *const c_char, mode: mode_t) -> c_int {
+        open_at(AT_FDCWD, text(path)?, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode)
+    }
+    fn __open_2 | __open64_2(path: *const c_char, flags: c_int) -> c_int {
+        open_at(AT_FDCWD, text(path)?, flags, 0)
+    }
+    fn __openat_2 | __openat64_2(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
+        open_at(dirfd, text(path)?, flags, 0)
+    }
+    fn mkstemp | mkstemp64(template: *mut c_char) -> c_int { temporary_file(template, 0, 0) }
+    fn mkostemp | mkostemp64(template: *mut c_char, flags: c_int) -> c_int {
+        temporary_file(template, 0, flags)
+    }
+    fn mkstemps | mkstemps64(template: *mut c_char, suffix: c_int) -> c_int {
+        temporary_file(template, suffix, 0)
+    }
+    fn mkostemps | mkostemps64(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
+        temporary_file(template, suffix, flags)
+    }
+    fn mkdtemp(template: *mut c_char) -> *mut c_char {
+        temporary(template, 0, |path| crate::names::make_dir(AT_FDCWD, path, 0o700))?;
+        Ok(template)
+    }
+}
+
+/// umask(2): the kernel's counts for what it makes, and ours follows it.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn umask(mask: mode_t) -> mode_t {
+    if !crate::hook::is_inside() && mounts::active() && !mounts::borrowed_memory() {
+        mounts::umask_is(mask);
+    }
+    // SAFETY: a system call that cannot fail.
+    unsafe { libc::syscall(libc::SYS_umask, mask) as mode_t }
+}
+
+/// The absolute kernel path of something in a volume, for what only the FUSE mount can do.
+pub(crate) fn kernel_path(open: &table::Open) -> Option<std::ffi::CString> {
+    std::ffi::CString::new([&open.mount.prefix[..], open.path()?].concat()).ok()
+}

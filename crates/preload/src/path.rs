@@ -1,0 +1,467 @@
+//! Where a path leads: into a volume, or to the kernel.
+//!
+//! A path is first made absolute as far as is needed, and compared with the mounts name by name ("." and empty names left out, ".."
+//! taken back by name: outside of volumes the kernel's own symlinks are not looked at). Inside of a volume it is walked as
+//! path_resolution(7) says: ".." is the true parent; a ".." above the volume's root, and a symlink with an absolute target, leave
+//! it, and what is left of the path is routed again, as it is where another mount covers a name. What ends up outside goes to libc with the path that resulted.
+//!
+//! A plain path costs one call. Where tested: below, and with programs in `tests/`.
+
+use crate::cwd;
+use crate::hook::{Out, Res, fail};
+use crate::mounts::{self, Mount, mounts};
+use crate::table;
+use fs::{Attr, FileSystem, FileType, Ino};
+use libc::{AT_FDCWD, c_int};
+use std::ffi::CString;
+
+const PATH_MAX: usize = 4096;
+const LINKS_MAX: usize = 40;
+
+/// A directory in a volume, and its path below the mount ("" for the root, else "/a/b"; `None`: not known).
+#[derive(Clone)]
+pub(crate) struct Dir {
+    pub mount: &'static Mount,
+    pub ino: Ino,
+    pub path: Option<Vec<u8>>,
+}
+
+/// Something in a volume.
+pub(crate) struct Found {
+    pub mount: &'static Mount,
+    pub attr: Attr,
+    pub path: Option<Vec<u8>>,
+}
+
+/// A name in a directory of a volume. The name is empty for the root, and can be "." or "..".
+pub(crate) struct Entry {
+    pub dir: Dir,
+    pub name: Vec<u8>,
+    /// Slashes follow it.
+    pub trailing: bool,
+}
+
+/// Where a path leads.
+pub(crate) enum To<T> {
+    /// Into a volume.
+    Volume(T),
+    /// To the kernel, by this absolute path.
+    Kernel(CString),
+}
+
+/// Where a walk begins.
+enum Start<'p> {
+    In(Dir, &'p [u8]),
+    Again(Vec<u8>),
+}
+
+/// The path below the mount to which an absolute path leads by its names.
+fn below(path: &[u8]) -> Option<(&'static Mount, usize)> {
+    mounts().iter().find_map(|m| strip(&m.prefix, path).map(|at| (m, at)))
+}
+
+/// Where in `path` the part behind `prefix` begins, if the path lies there. Without "..", which is for [`flat`].
+fn strip(prefix: &[u8], path: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    for want in prefix[1..].split(|&b| b == b'/') {
+        loop {
+            at += path[at..].iter().position(|&b| b != b'/')?;
+            let len = path[at..].iter().position(|&b| b == b'/').unwrap_or(path.len() - at);
+            let name = &path[at..at + len];
+            at += len;
+            match name {
+                b"." => {}
+                _ if name == want => break,
+                _ => return None,
+            }
+        }
+    }
+    Some(at)
+}
+
+/// As [`below`] for paths with ".." before the mount: they are taken back by name until the path is in a mount. Gives the mount and the
+/// rest.
+fn flat(path: &[u8]) -> Option<(&'static Mount, Vec<u8>)> {
+    let mut kept: Vec<u8> = Vec::new();
+    let mut rest = path;
+    loop {
+        if mounts().iter().any(|m| m.prefix == kept) {
+            // Another may be mounted further down.
+            let whole = [&kept[..], rest].concat();
+            return below(&whole).map(|(mount, at)| (mount, whole[at..].to_vec()));
+        }
+        let start = rest.iter().position(|&b| b != b'/')?;
+        let len = rest[start..].iter().position(|&b| b == b'/').unwrap_or(rest.len() - start);
+        match &rest[start..start + len] {
+            b"." => {}
+            b".." => kept.truncate(kept.iter().rposition(|&b| b == b'/').unwrap_or(0)),
+            name => {
+                kept.push(b'/');
+                kept.extend_from_slice(name);
+            }
+        }
+        rest = &rest[start + len..];
+    }
+}
+
+fn has_dotdot(path: &[u8]) -> bool {
+    path.windows(2).any(|w| w == b"..") && path.split(|&b| b == b'/').any(|n| n == b"..")
+}
+
+/// Where the walk of `path` from `dirfd` begins. `Libc` when the kernel has it as it is.
+fn start(dirfd: c_int, path: &[u8]) -> Res<Start<'_>> {
+    if path.len() >= PATH_MAX {
+        // As long as any kernel's limit: it says so itself.
+        return Err(Out::Libc);
+    }
+    if path.first() == Some(&b'/') {
+        return match below(path) {
+            Some((mount, at)) => Ok(Start::In(root(mount), &path[at..])),
+            None if has_dotdot(path) && flat(path).is_some() => Ok(Start::Again(path.to_vec())),
+            None => Err(Out::Libc),
+        };
+    }
+    if dirfd == AT_FDCWD {
+        return match cwd::now() {
+            cwd::Cwd::Volume(dir) => Ok(Start::In(dir, path)),
+            cwd::Cwd::Kernel { above, text } if above || has_dotdot(path) => {
+                let mut whole = text;
+                whole.push(b'/');
+                whole.extend_from_slice(path);
+                if flat(&whole).is_some() { Ok(Start::Again(whole)) } else { Err(Out::Libc) }
+            }
+            _ => Err(Out::Libc),
+        };
+    }
+    let Some(open) = table::get(dirfd) else { return Err(Out::Libc) };
+    if path.is_empty() {
+        return fail(libc::ENOENT);
+    }
+    if open.kind != FileType::Directory {
+        return fail(libc::ENOTDIR);
+    }
+    let dir = Dir { mount: open.mount, ino: open.ino, path: open.path().map(<[u8]>::to_vec) };
+    Ok(Start::In(dir, path))
+}
+
+fn root(mount: &'static Mount) -> Dir {
+    Dir { mount, ino: Ino::ROOT, path: Some(Vec::new()) }
+}
+
+fn kernel(path: Vec<u8>) -> Res<CString> {
+    CString::new(path).or(fail(libc::EINVAL))
+}
+
+/// A walk under way.
+struct Walk {
+    dir: Dir,
+    rest: Vec<u8>,
+    links: usize,
+}
+
+/// What a walk came to.
+enum Step {
+    /// Only the last name is left.
+    Last,
+    /// The kernel has the rest.
+    Outside(CString),
+}
+
+impl Walk {
+    /// Begins, or the path for the kernel. `Libc`: as it came.
+    fn begin(dirfd: c_int, path: &[u8]) -> Res<std::result::Result<Walk, CString>> {
+        match start(dirfd, path)? {
+            Start::In(dir, rest) if dir.mount.session().is_some() => {
+                Ok(Ok(Walk { dir, rest: rest.to_vec(), links: 0 }))
+            }
+            Start::In(dir, rest) => {
+                // No manager: the FUSE mount serves it. A relative path is made absolute, as the kernel may not stand there.
+                if dirfd == AT_FDCWD && path.first() == Some(&b'/') {
+                    return Err(Out::Libc);
+                }
+                let Some(at) = dir.path else { return fail(libc::EIO) };
+                Ok(Err(kernel([&dir.mount.prefix[..], &at, b"/", rest].concat())?))
+            }
+            Start::Again(whole) => Walk::route(whole, 0),
+        }
+    }
+
+    /// Routes an absolute path anew.
+    fn route(path: Vec<u8>, links: usize) -> Res<std::result::Result<Walk, CString>> {
+        match flat(&path) {
+            Some((mount, rest)) if mount.session().is_some() => {
+                Ok(Ok(Walk { dir: root(mount), rest, links }))
+            }
+            _ => Ok(Err(kernel(path)?)),
+        }
+    }
+
+    /// Goes on with an absolute path, the rest of this walk.
+    fn jump(&mut self, path: Vec<u8>) -> Res<Option<CString>> {
+        match Walk::route(path, self.links)? {
+            Ok(walk) => {
+                *self = walk;
+                Ok(None)
+            }
+            Err(path) => Ok(Some(path)),
+        }
+    }
+
+    /// The first name of the rest: where it begins and ends, and whether it is the last.
+    fn first(&self) -> Option<(usize, usize, bool)> {
+        let start = self.rest.iter().position(|&b| b != b'/')?;
+        let len = self.rest[start..].iter().position(|&b| b == b'/').unwrap_or(self.rest.len() - start);
+        let last = self.rest[start + len..].iter().all(|&b| b == b'/');
+        Some((start, start + len, last))
+    }
+
+    fn lookup(&self, name: &[u8]) -> Res<Attr> {
+        self.dir.mount.run(|fs| fs.lookup(mounts::cred(), self.dir.ino, name))
+    }
+
+    /// The path of `rest` from `name` (which ends at `end`) on, when another mount covers that name here.
+    fn covered(&self, name: &[u8], end: usize) -> Option<Vec<u8>> {
+        let mount = self.dir.mount;
+        let path = self.dir.path.as_ref().filter(|_| mount.has_inner)?;
+        let whole = [&mount.prefix[..], path, b"/", name].concat();
+        mounts().iter().any(|m| m.prefix == whole).then(|| [&whole[..], &self.rest[end..]].concat())
+    }
+
+    /// Goes up. True when that leaves the volume.
+    fn up(&mut self) -> Res<bool> {
+        if self.dir.ino == Ino::ROOT {
+            return Ok(true);
+        }
+        self.dir.ino = self.lookup(b"..")?.ino;
+        if let Some(path) = &mut self.dir.path {
+            path.truncate(path.iter().rposition(|&b| b == b'/').unwrap_or(0));
+        }
+        Ok(false)
+    }
+
+    fn enter(&mut self, name: &[u8], ino: Ino) {
+        self.dir.ino = ino;
+        if let Some(path) = &mut self.dir.path {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+    }
+
+    /// Puts the target of a symlink, whose name was consumed, before the rest.
+    fn follow(&mut self, link: Ino) -> Res<Option<CString>> {
+        self.links += 1;
+        if self.links > LINKS_MAX {
+            return fail(libc::ELOOP);
+        }
+        let mut target = self.dir.mount.run(|fs| fs.readlink(mounts::cred(), link))?;
+        target.extend_from_slice(&self.rest);
+        if target.len() >= PATH_MAX {
+            return fail(libc::ENAMETOOLONG);
+        }
+        if target.first() == Some(&b'/') {
+            return self.jump(target);
+        }
+        self.rest = target;
+        Ok(None)
+    }
+
+    /// Enters directories until only the last name is left; with `dots`, a last "." or ".." is walked too and leaves none.
+    fn descend(&mut self, dots: bool) -> Res<Step> {
+        if let Some(ino) = self.quick_parent()? {
+            self.dir = ino;
+        }
+        while let Some((start, end, last)) = self.first() {
+            let name = self.rest[start..end].to_vec();
+            if let Some(path) = self.covered(&name, end) {
+                match self.jump(path)? {
+                    Some(path) => return Ok(Step::Outside(path)),
+                    None => continue,
+                }
+            }
+            match &name[..] {
+                b"." if !last || dots => {
+                    self.rest.drain(..end);
+                }
+                b".." if !last || dots || self.dir.ino == Ino::ROOT => {
+                    if self.up()? {
+                        let prefix = &self.dir.mount.prefix;
+                        let above = prefix.iter().rposition(|&b| b == b'/').unwrap_or(0);
+                        let path = [&prefix[..above], b"/", &self.rest[end..]].concat();
+                        match self.jump(path)? {
+                            Some(path) => return Ok(Step::Outside(path)),
+                            None => continue,
+                        }
+                    }
+                    self.rest.drain(..end);
+                }
+                _ if last => return Ok(Step::Last),
+                name => {
+                    let attr = self.lookup(name)?;
+                    self.rest.drain(..end);
+                    match attr.kind {
+                        FileType::Directory => self.enter(name, attr.ino),
+                        FileType::Symlink => {
+                            if let Some(path) = self.follow(attr.ino)? {
+                                return Ok(Step::Outside(path));
+                            }
+                        }
+                        _ => return fail(libc::ENOTDIR),
+                    }
+                }
+            }
+        }
+        Ok(Step::Last)
+    }
+
+    /// The directory of the last name at once, when all names before it are plain and no symlink is among them.
+    fn quick_parent(&mut self) -> Res<Option<Dir>> {
+        if self.dir.mount.has_inner {
+            return Ok(None);
+        }
+        let end = self.rest.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
+        let head = self.rest[..end].iter().rposition(|&b| b == b'/').unwrap_or(0);
+        let Some(names) = plain(&self.rest[..head]).map(<[u8]>::to_vec) else { return Ok(None) };
+        match self.dir.mount.run(|fs| fs.walk(mounts::cred(), self.dir.ino, &names)) {
+            Ok(attr) if attr.kind == FileType::Directory => {
+                let path = self.dir.path.as_ref().map(|p| [&p[..], b"/", &names].concat());
+                self.rest.drain(..head);
+                Ok(Some(Dir { mount: self.dir.mount, ino: attr.ino, path }))
+            }
+            Ok(_) | Err(Out::Errno(libc::ENOTDIR)) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The last name, and whether slashes follow it.
+    fn last(&self) -> (Vec<u8>, bool) {
+        match self.first() {
+            Some((start, end, _)) => (self.rest[start..end].to_vec(), end < self.rest.len()),
+            None => (Vec::new(), true),
+        }
+    }
+}
+
+/// The path without slashes around it, when all its names are such that the engine walks them at once.
+fn plain(path: &[u8]) -> Option<&[u8]> {
+    let start = path.iter().position(|&b| b != b'/')?;
+    let end = path.iter().rposition(|&b| b != b'/')? + 1;
+    let names = &path[start..end];
+    names.split(|&b| b == b'/').all(|n| !matches!(n, b"" | b"." | b"..") && n.len() <= 255).then_some(names)
+}
+
+/// What `path` leads to. A symlink at its end is followed when `follow`, or when a slash stands behind it.
+pub(crate) fn resolve(dirfd: c_int, path: &[u8], follow: bool) -> Res<To<Found>> {
+    let mut walk = match Walk::begin(dirfd, path)? {
+        Ok(walk) => walk,
+        Err(path) => return Ok(To::Kernel(path)),
+    };
+    if path.is_empty() {
+        return fail(libc::ENOENT);
+    }
+    let mount = walk.dir.mount;
+    if let Some(names) = plain(&walk.rest).filter(|_| !mount.has_inner) {
+        let trailing = walk.rest.ends_with(b"/");
+        match mount.run(|fs| fs.walk(mounts::cred(), walk.dir.ino, names)) {
+            Ok(a) if a.kind == FileType::Symlink && (follow || trailing) => {}
+            Ok(a) if a.kind != FileType::Directory && trailing => return fail(libc::ENOTDIR),
+            Ok(attr) => {
+                let path = walk.dir.path.as_ref().map(|p| [&p[..], b"/", names].concat());
+                return Ok(To::Volume(Found { mount, attr, path }));
+            }
+            Err(Out::Errno(libc::ENOTDIR)) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    loop {
+        if let Step::Outside(path) = walk.descend(true)? {
+            return Ok(To::Kernel(path));
+        }
+        let (name, trailing) = walk.last();
+        let (mount, dir) = (walk.dir.mount, walk.dir.ino);
+        if name.is_empty() {
+            let attr = mount.run(|fs| fs.getattr(dir, None))?;
+            return Ok(To::Volume(Found { mount, attr, path: walk.dir.path }));
+        }
+        let attr = walk.lookup(&name)?;
+        if attr.kind != FileType::Symlink || !(follow || trailing) {
+            if trailing && attr.kind != FileType::Directory {
+                return fail(libc::ENOTDIR);
+            }
+            let path = walk.dir.path.map(|p| [&p[..], b"/", &name].concat());
+            return Ok(To::Volume(Found { mount, attr, path }));
+        }
+        walk.rest.clear();
+        if trailing {
+            walk.rest.push(b'/');
+        }
+        if let Some(path) = walk.follow(attr.ino)? {
+            return Ok(To::Kernel(path));
+        }
+    }
+}
+
+/// The directory and last name of `path`; a symlink of that name is not followed.
+pub(crate) fn parent(dirfd: c_int, path: &[u8]) -> Res<To<Entry>> {
+    let mut walk = match Walk::begin(dirfd, path)? {
+        Ok(walk) => walk,
+        Err(path) => return Ok(To::Kernel(path)),
+    };
+    if path.is_empty() {
+        return fail(libc::ENOENT);
+    }
+    if let Step::Outside(path) = walk.descend(false)? {
+        return Ok(To::Kernel(path));
+    }
+    let (name, trailing) = walk.last();
+    Ok(To::Volume(Entry { dir: walk.dir, name, trailing }))
+}
+
+/// Where a symlink at `entry` leads: the entry that its target names.
+pub(crate) fn behind(entry: Entry, link: Ino, links: &mut usize) -> Res<To<Entry>> {
+    let mut walk = Walk { dir: entry.dir, rest: Vec::new(), links: *links };
+    if let Some(path) = walk.follow(link)? {
+        return Ok(To::Kernel(path));
+    }
+    if let Step::Outside(path) = walk.descend(false)? {
+        return Ok(To::Kernel(path));
+    }
+    *links = walk.links;
+    let (name, trailing) = walk.last();
+    Ok(To::Volume(Entry { dir: walk.dir, name, trailing }))
+}
+
+impl Entry {
+    /// Whether the name is one that can be made or removed.
+    pub(crate) fn ordinary(&self) -> bool {
+        !matches!(&self.name[..], b"" | b"." | b"..")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes() {
+        for (path, rest) in [
+            ("/m/v/a", Some("/a")),
+            ("//m/.//v", Some("")),
+            ("/m/v/", Some("/")),
+            ("/m/vv/a", None),
+            ("/m", None),
+            ("/x/m/v", None),
+        ] {
+            let got = strip(b"/m/v", path.as_bytes()).map(|at| &path[at..]);
+            assert_eq!(got, rest, "{path}");
+        }
+    }
+
+    #[test]
+    fn dots() {
+        assert!(has_dotdot(b"a/.."));
+        assert!(has_dotdot(b"../a"));
+        assert!(!has_dotdot(b"a..b/..c/c.."));
+        assert_eq!(plain(b"/a/b/"), Some(&b"a/b"[..]));
+        assert_eq!(plain(b"a/./b"), None);
+    }
+}

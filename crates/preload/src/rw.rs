@@ -1,0 +1,278 @@
+//! read, write and their many variants; lseek; what copies between descriptors.
+
+use crate::hook::{Out, Res, fail, hook, memory, memory_mut};
+use crate::table::{self, Open};
+use fs::{FileSystem, FileType, Seek};
+use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
+
+/// The description, if reading is allowed.
+fn reader(fd: c_int) -> Res<Open> {
+    let open = table::get(fd).ok_or(Out::Libc)?;
+    match open.kind {
+        _ if !open.readable() => fail(libc::EBADF),
+        FileType::Directory => fail(libc::EISDIR),
+        _ => Ok(open),
+    }
+}
+
+fn writer(fd: c_int) -> Res<Open> {
+    let open = table::get(fd).ok_or(Out::Libc)?;
+    if open.writable() { Ok(open) } else { fail(libc::EBADF) }
+}
+
+/// Most bytes that the kernel moves in one call.
+const CALL_MAX: usize = 0x7fff_f000;
+
+pub(crate) fn read_at(open: &Open, offset: u64, to: &mut [u8]) -> Res<usize> {
+    let handle = open.handle()?;
+    let len = to.len().min(CALL_MAX);
+    open.mount.run(|fs| fs.read(handle, offset, &mut to[..len]))
+}
+
+fn write_at(open: &Open, offset: u64, from: &[u8]) -> Res<usize> {
+    let handle = open.handle()?;
+    if from.is_empty() {
+        return Ok(0);
+    }
+    let len = from.len().min(CALL_MAX);
+    open.mount.run(|fs| fs.write(handle, offset, &from[..len]))
+}
+
+fn read_here(open: &Open, to: &mut [u8]) -> Res<ssize_t> {
+    open.place.with_offset(|at| {
+        let n = read_at(open, at, to)?;
+        Ok((at + n as u64, n as ssize_t))
+    })
+}
+
+fn appends(open: &Open) -> bool {
+    open.flags() & libc::O_APPEND != 0
+}
+
+fn write_here(open: &Open, from: &[u8]) -> Res<ssize_t> {
+    open.place.with_offset(|at| {
+        let n = write_at(open, at, from)?;
+        let end = if appends(open) && n > 0 { size(open)? } else { at + n as u64 };
+        Ok((end, n as ssize_t))
+    })
+}
+
+fn size(open: &Open) -> Res<u64> {
+    let handle = open.handle()?;
+    Ok(open.mount.run(|fs| fs.getattr(open.ino, Some(handle)))?.size)
+}
+
+fn position(offset: off_t) -> Res<u64> {
+    u64::try_from(offset).or(fail(libc::EINVAL))
+}
+
+/// The buffers of a vector.
+///
+/// # Safety
+/// `v` points to `n` entries.
+unsafe fn vector<'a>(v: *const iovec, n: c_int) -> Res<&'a [iovec]> {
+    if !(0..=1024).contains(&n) {
+        return fail(libc::EINVAL);
+    }
+    if n == 0 {
+        return Ok(&[]);
+    }
+    if v.is_null() {
+        return fail(libc::EFAULT);
+    }
+    // SAFETY: as the caller says.
+    let v = unsafe { std::slice::from_raw_parts(v, n as usize) };
+    let total = v.iter().try_fold(0usize, |sum, e| sum.checked_add(e.iov_len));
+    if total.is_none_or(|t| t > isize::MAX as usize) { fail(libc::EINVAL) } else { Ok(v) }
+}
+
+/// # Safety
+/// The buffers of the vector are writable.
+unsafe fn scatter(open: &Open, mut at: u64, v: &[iovec]) -> Res<usize> {
+    let mut done = 0;
+    for e in v {
+        // SAFETY: as the caller says.
+        let to = unsafe { memory_mut(e.iov_base, e.iov_len) }?;
+        match read_at(open, at, to) {
+            Ok(n) => {
+                done += n;
+                at += n as u64;
+                if n < e.iov_len {
+                    break;
+                }
+            }
+            Err(e) if done == 0 => return Err(e),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+/// The bytes of a vector in one piece, so that a write is one call.
+///
+/// # Safety
+/// The buffers of the vector are readable.
+unsafe fn gather(v: &[iovec]) -> Res<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for e in v {
+        let room = CALL_MAX.min(e.iov_len);
+        bytes.try_reserve(room).or(fail(libc::ENOMEM))?;
+        // SAFETY: as the caller says.
+        bytes.extend_from_slice(unsafe { memory(e.iov_base, room) }?);
+        if bytes.len() >= 1 << 24 {
+            break;
+        }
+    }
+    Ok(bytes)
+}
+
+const RWF_KNOWN: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT;
+
+fn durable(open: &Open, flags: c_int) -> Res<()> {
+    if flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0 {
+        let handle = open.handle()?;
+        open.mount.run(|fs| fs.fsync(handle, flags & libc::RWF_SYNC == 0))?;
+    }
+    Ok(())
+}
+
+fn seek(fd: c_int, offset: off_t, whence: c_int) -> Res<off_t> {
+    let open = table::get(fd).ok_or(Out::Libc)?;
+    if open.flags() & libc::O_PATH != 0 {
+        return fail(libc::EBADF);
+    }
+    open.place.with_offset(|at| {
+        let from = match whence {
+            libc::SEEK_SET => 0,
+            libc::SEEK_CUR => at,
+            libc::SEEK_END => size(&open)?,
+            libc::SEEK_DATA | libc::SEEK_HOLE => {
+                let what = if whence == libc::SEEK_DATA { Seek::Data } else { Seek::Hole };
+                let handle = open.handle()?;
+                let offset = u64::try_from(offset).or(fail(libc::ENXIO))?;
+                let found = open.mount.run(|fs| fs.seek(handle, offset, what))?;
+                return Ok((found, found as off_t));
+            }
+            _ => return fail(libc::EINVAL),
+        };
+        match i64::try_from(from).ok().and_then(|from| from.checked_add(offset)) {
+            Some(to) if to >= 0 => Ok((to as u64, to)),
+            Some(_) => fail(libc::EINVAL),
+            None => fail(libc::EOVERFLOW),
+        }
+    })
+}
+
+/// # Safety
+/// The offsets are null or lead to offsets.
+unsafe fn copy_range(
+    from: c_int,
+    from_at: *mut off_t,
+    to: c_int,
+    to_at: *mut off_t,
+    len: size_t,
+    flags: libc::c_uint,
+) -> Res<ssize_t> {
+    let (a, b) = match (table::get(from), table::get(to)) {
+        (None, None) => return Err(Out::Libc),
+        (Some(a), Some(b)) if a.mount.hash == b.mount.hash => (a, b),
+        _ => return fail(libc::EXDEV),
+    };
+    if flags != 0 || a.kind != FileType::Regular || b.kind != FileType::Regular {
+        return fail(libc::EINVAL);
+    }
+    if !a.readable() || !b.writable() || appends(&b) {
+        return fail(libc::EBADF);
+    }
+    let (ha, hb) = (a.handle()?, b.handle()?);
+    // SAFETY: as the caller says.
+    let (fixed_a, fixed_b) = unsafe { (from_at.as_mut(), to_at.as_mut()) };
+    let here = |open: &Open, fixed: &Option<&mut off_t>| match fixed {
+        Some(at) => position(**at),
+        None => Ok(open.place.slot().offset.load(std::sync::atomic::Ordering::Relaxed)),
+    };
+    let (at_a, at_b) = (here(&a, &fixed_a)?, here(&b, &fixed_b)?);
+    let n = a.mount.run(|fs| fs.copy_range(ha, at_a, hb, at_b, len.min(1 << 30) as u64))?;
+    for (open, fixed, at) in [(&a, fixed_a, at_a), (&b, fixed_b, at_b)] {
+        match fixed {
+            Some(place) => *place = (at + n) as off_t,
+            None => open.place.with_offset(|_| Ok((at + n, ())))?,
+        }
+    }
+    Ok(n as ssize_t)
+}
+
+hook! {
+    fn read(fd: c_int, to: *mut c_void, n: size_t) -> ssize_t { read_here(&reader(fd)?, memory_mut(to, n)?) }
+    fn __read_chk(fd: c_int, to: *mut c_void, n: size_t, room: size_t) -> ssize_t {
+        read_here(&reader(fd)?, memory_mut(to, n.min(room))?)
+    }
+    fn pread | pread64(fd: c_int, to: *mut c_void, n: size_t, at: off_t) -> ssize_t {
+        Ok(read_at(&reader(fd)?, position(at)?, memory_mut(to, n)?)? as ssize_t)
+    }
+    fn __pread_chk | __pread64_chk(fd: c_int, to: *mut c_void, n: size_t, at: off_t, room: size_t) -> ssize_t {
+        Ok(read_at(&reader(fd)?, position(at)?, memory_mut(to, n.min(room))?)? as ssize_t)
+    }
+    fn readv(fd: c_int, v: *const iovec, n: c_int) -> ssize_t {
+        let open = reader(fd)?;
+        let v = vector(v, n)?;
+        open.place.with_offset(|at| {
+            let n = scatter(&open, at, v)?;
+            Ok((at + n as u64, n as ssize_t))
+        })
+    }
+    fn preadv | preadv64(fd: c_int, v: *const iovec, n: c_int, at: off_t) -> ssize_t {
+        Ok(scatter(&reader(fd)?, position(at)?, vector(v, n)?)? as ssize_t)
+    }
+    fn preadv2 | preadv64v2(fd: c_int, v: *const iovec, n: c_int, at: off_t, flags: c_int) -> ssize_t {
+        let open = reader(fd)?;
+        if flags & !RWF_KNOWN != 0 {
+            return fail(libc::EOPNOTSUPP);
+        }
+        let v = vector(v, n)?;
+        if at != -1 {
+            return Ok(scatter(&open, position(at)?, v)? as ssize_t);
+        }
+        open.place.with_offset(|at| {
+            let n = scatter(&open, at, v)?;
+            Ok((at + n as u64, n as ssize_t))
+        })
+    }
+    fn write(fd: c_int, from: *const c_void, n: size_t) -> ssize_t { write_here(&writer(fd)?, memory(from, n)?) }
+    fn pwrite | pwrite64(fd: c_int, from: *const c_void, n: size_t, at: off_t) -> ssize_t {
+        Ok(write_at(&writer(fd)?, position(at)?, memory(from, n)?)? as ssize_t)
+    }
+    fn writev(fd: c_int, v: *const iovec, n: c_int) -> ssize_t { write_here(&writer(fd)?, &gather(vector(v, n)?)?) }
+    fn pwritev | pwritev64(fd: c_int, v: *const iovec, n: c_int, at: off_t) -> ssize_t {
+        Ok(write_at(&writer(fd)?, position(at)?, &gather(vector(v, n)?)?)? as ssize_t)
+    }
+    fn pwritev2 | pwritev64v2(fd: c_int, v: *const iovec, n: c_int, at: off_t, flags: c_int) -> ssize_t {
+        let open = writer(fd)?;
+        if flags & !RWF_KNOWN != 0 {
+            return fail(libc::EOPNOTSUPP);
+        }
+        let bytes = gather(vector(v, n)?)?;
+        let n = if at == -1 {
+            write_here(&open, &bytes)?
+        } else {
+            write_at(&open, position(at)?, &bytes)? as ssize_t
+        };
+        durable(&open, flags)?;
+        Ok(n)
+    }
+    fn lseek | lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t { seek(fd, offset, whence) }
+    fn copy_file_range(
+        from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: libc::c_uint
+    ) -> ssize_t {
+        copy_range(from, from_at, to, to_at, len, flags)
+    }
+    fn sendfile | sendfile64(to: c_int, from: c_int, _at: *mut off_t, _n: size_t) -> ssize_t {
+        // Callers fall back to reading and writing.
+        if table::is_ours(to) || table::is_ours(from) { fail(libc::EINVAL) } else { Err(Out::Libc) }
+    }
+    fn splice(
+        from: c_int, _a: *mut off_t, to: c_int, _b: *mut off_t, _n: size_t, _flags: libc::c_uint
+    ) -> ssize_t {
+        if table::is_ours(to) || table::is_ours(from) { fail(libc::EINVAL) } else { Err(Out::Libc) }
+    }
+}

@@ -1,0 +1,152 @@
+//! What is particular to the library: paths that come and go, descriptors across processes, programs that close everything.
+//!
+//! Scripts of python3, compared with the same in an ordinary directory; skipped where there is none.
+
+mod rig;
+use rig::Rig;
+
+/// Runs a script of python in both places; `t` is the directory.
+fn same(rig: &Rig, script: &str) {
+    let head = "import os, sys, ctypes, threading, fcntl, errno, subprocess\nt = os.environ['T']\nj = os.path.join\n\
+                libc = ctypes.CDLL(None, use_errno=True)\n\
+                def tries(f):\n    try: return f()\n    except OSError as e: return errno.errorcode[e.errno]\n";
+    std::fs::write(rig.work.path().join("script.py"), format!("{head}{script}")).unwrap();
+    rig.same("python3 script.py");
+}
+
+fn rig() -> Option<Rig> {
+    let rig = Rig::new();
+    if rig.bash("python3 -c 0", rig.plain.path()).status.code() == Some(0) {
+        return Some(rig);
+    }
+    eprintln!("skipped: there is no python3");
+    None
+}
+
+#[test]
+fn paths() {
+    let Some(rig) = rig() else { return };
+    same(
+        &rig,
+        r#"
+os.makedirs(j(t, 'd/e')); open(j(t, 'd/f'), 'w').write('f')
+os.symlink(t + '/d', j(t, 'abs')); os.symlink('/etc', j(t, 'etc')); os.symlink('../../../../../../../../../etc/hostname', j(t, 'd/up')); os.symlink('loop', j(t, 'loop'))
+os.symlink('d/new', j(t, 'dangling')); os.symlink(t + '/d/new2', j(t, 'dangling2'))
+for p in ['abs/f', 'abs/../d/f', 'd/./e/../f', 'd//f', 'd/f/', 'd/f/.', 'd/f/..', 'loop', 'loop/x', 'etc/hostname', 'etc/../etc/hostname', 'd/up', '../..' + t + '/d/f',
+          'none/../d/f', 'dangling', 'x' * 256, 'd/' * 3000 + 'f', 'etc/none', 'abs', 'abs/', '', '.', 'd/e/../..']:
+    print(p[:30], tries(lambda: os.stat(j(t, p)).st_mode), tries(lambda: os.lstat(j(t, p)).st_mode), tries(lambda: open(j(t, p)).read(3)))
+open(j(t, 'dangling'), 'w').write('1'); open(j(t, 'dangling2'), 'w').write('2'); print(sorted(os.listdir(j(t, 'd'))))
+print(tries(lambda: os.open(j(t, 'dangling'), os.O_CREAT | os.O_EXCL)), tries(lambda: os.open(j(t, 'abs/f'), os.O_NOFOLLOW)), tries(lambda: os.open(j(t, 'abs'), os.O_NOFOLLOW)))
+print(tries(lambda: os.open(j(t, 'd'), os.O_CREAT | os.O_WRONLY)), tries(lambda: os.open(j(t, 'd/f'), os.O_DIRECTORY)), tries(lambda: os.open(j(t, 'q/'), os.O_CREAT | os.O_WRONLY)))
+print(os.path.realpath(j(t, 'abs/up')), os.path.realpath(j(t, 'etc')), os.path.realpath(j(t, 'abs/e'))[len(t):])
+for f in [lambda: os.rmdir(j(t, 'd/.')), lambda: os.rmdir(j(t, 'd/e/..')), lambda: os.unlink(j(t, 'd')), lambda: os.unlink(j(t, 'd/f/')), lambda: os.rename(j(t, 'd'), j(t, 'd/e/x')),
+          lambda: os.rename(j(t, 'd/f'), j(t, 'd/e')), lambda: os.link(j(t, 'd'), j(t, 'l')), lambda: os.mkdir(j(t, 'd/f/x')), lambda: os.symlink('', j(t, 'empty')), lambda: os.truncate(j(t, 'd'), 0),
+          lambda: os.rename(j(t, 'd/f'), j(t, 'd/f')), lambda: os.mkdir(j(t, 'slash/')), lambda: os.rmdir(j(t, 'slash/')), lambda: os.chmod(j(t, 'none'), 0), lambda: os.rename(j(t, 'd/f'), '/proc/here'), lambda: os.getxattr(j(t, 'd/f'), 'user.none')]:
+    print(tries(f))
+os.chdir(j(t, 'd/e')); print(os.stat('../f').st_size, os.stat('../../d').st_nlink, sorted(os.listdir('..'))); os.chdir('..'); print(os.getcwd()[len(t):]); os.chdir('/'); print(os.stat(t[1:] + '/d/f').st_size)
+os.chdir(j(t, 'etc')); print(os.getcwd())
+"#,
+    );
+}
+
+#[test]
+fn descriptors_across_processes() {
+    let Some(rig) = rig() else { return };
+    same(
+        &rig,
+        r#"
+f = os.open(j(t, 'f'), os.O_CREAT | os.O_RDWR); os.set_inheritable(f, True)
+os.write(f, b'parent ')
+if os.fork() == 0: os.write(f, b'child '); os._exit(0)
+os.wait(); os.write(f, b'parent '); print(os.lseek(f, 0, 1))
+subprocess.run(['python3', '-c', f'import os; os.write({f}, b"exec "); print(os.lseek({f}, 0, 1))'], pass_fds=[f]); os.write(f, b'end'); print(os.pread(f, 100, 0))
+os.lseek(f, 0, 0); subprocess.run(['cat'], stdin=f); print(os.lseek(f, 0, 1)); sys.stdout.flush()
+subprocess.run(['sh', '-c', 'echo err >&2; echo out'], stdout=f, stderr=f); os.posix_spawn('/bin/sh', ['sh', '-c', 'echo spawned >&9'], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, f, 9)]); os.wait(); print(os.pread(f, 100, 0))
+os.system(f'echo system >&{f}'); p = os.popen(f'cat {t}/f'); print(p.read()); p.close()
+d = os.dup2(f, 50); os.close(f); print(os.write(50, b'x'), tries(lambda: os.write(f, b'x'))); os.close(50); print(tries(lambda: os.fstat(50)))
+a = os.open(j(t, 'a'), os.O_CREAT | os.O_WRONLY | os.O_APPEND); b = os.open(j(t, 'a'), os.O_RDWR)
+os.write(b, b'1234'); os.write(a, b'5'); print(os.lseek(a, 0, 1), os.read(b, 9), tries(lambda: os.read(a, 1)), oct(fcntl.fcntl(a, fcntl.F_GETFL) & 0o3003))
+fcntl.fcntl(b, fcntl.F_SETFL, os.O_APPEND); os.lseek(b, 0, 0); os.write(b, b'6'); print(os.pread(b, 9, 0), fcntl.fcntl(b, fcntl.F_GETFD))
+fcntl.lockf(b, fcntl.LOCK_EX); fcntl.flock(b, fcntl.LOCK_EX); sys.stdout.flush()
+if os.fork() == 0:
+    c = os.open(j(t, 'a'), os.O_RDWR); print(tries(lambda: fcntl.lockf(c, fcntl.LOCK_EX | fcntl.LOCK_NB)), tries(lambda: fcntl.flock(c, fcntl.LOCK_EX | fcntl.LOCK_NB))); sys.stdout.flush(); os._exit(0)
+os.wait(); os.unlink(j(t, 'a')); print(os.fstat(b).st_nlink, os.pread(b, 3, 0), os.pwritev(b, [b'ab', b'cd'], 0), os.preadv(b, [bytearray(3), bytearray(9)], 0))
+"#,
+    );
+}
+
+#[test]
+fn programs_that_close_everything() {
+    let Some(rig) = rig() else { return };
+    same(
+        &rig,
+        r#"
+open(j(t, 'f'), 'w').write('x'); os.closerange(3, 2000); print(open(j(t, 'f')).read())
+f = os.open(j(t, 'f'), os.O_RDWR); libc.close_range(3, 0xffffffff, 0); print(tries(lambda: os.fstat(f)), open(j(t, 'f')).read())
+for fd in range(600, 1000): tries(lambda: os.dup2(0, fd))
+print(open(j(t, 'f')).read())
+os.closerange(0, 1); f = os.open(j(t, 'f'), os.O_RDONLY); print(f)
+"#,
+    );
+}
+
+#[test]
+fn c_streams() {
+    let Some(rig) = rig() else { return };
+    same(
+        &rig,
+        r#"
+libc.fopen.restype = ctypes.c_void_p; libc.freopen.restype = ctypes.c_void_p; libc.fdopen.restype = ctypes.c_void_p
+P = ctypes.c_void_p; path = j(t, 's').encode()
+f = libc.fopen(path, b'w+'); print(libc.fputs(b'hello world\n', P(f)) >= 0, libc.ftell(P(f)), libc.fileno(P(f)) > 2, libc.fseek(P(f), 6, 0)); b = ctypes.create_string_buffer(20); libc.fgets(b, 20, P(f)); print(b.value, libc.feof(P(f)), libc.fclose(P(f)))
+f = libc.fopen(path, b'a'); libc.fprintf(P(f), b'%d\n', 7); libc.fclose(P(f)); print(open(path).read(), libc.fopen(j(t, 'no/x').encode(), b'r'), libc.fopen(path, b'wx'))
+fd = os.open(path, os.O_RDONLY); f = libc.fdopen(fd, b'r'); libc.fgets(b, 20, P(f)); print(b.value, libc.fdopen(fd, b'w'), libc.fclose(P(f)), tries(lambda: os.fstat(fd)))
+sys.stdout.flush(); o = ctypes.c_void_p.in_dll(libc, 'stdout'); libc.freopen(j(t, 'o').encode(), b'w', o); libc.puts(b'to file'); libc.printf(b'%s\n', b'more'); libc.fflush(None); sys.stderr.write(open(j(t, 'o')).read())
+libc.puts(b'at exit')
+"#,
+    );
+    rig.same("cat $T/o");
+}
+
+#[test]
+fn many_threads() {
+    let Some(rig) = rig() else { return };
+    same(
+        &rig,
+        r#"
+def work(n):
+    for i in range(60):
+        p = j(t, f'{n}-{i}'); fd = os.open(p, os.O_CREAT | os.O_RDWR); os.write(fd, p.encode()); assert os.pread(fd, 999, 0) == p.encode(); os.close(fd)
+        if i % 2: os.unlink(p)
+        if i % 20 == 0: subprocess.run(['true'])
+threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+[x.start() for x in threads]; [x.join() for x in threads]; print(len(os.listdir(t)), sorted(os.listdir(t))[:3])
+"#,
+    );
+}
+
+#[test]
+fn many_files_and_directories_of_children() {
+    let Some(rig) = rig() else { return };
+    same(
+        &rig,
+        r#"
+fds = [os.open(j(t, f'f{i}'), os.O_CREAT | os.O_RDWR) for i in range(650)]
+for i in range(0, 650, 2): os.close(fds[i])
+for i in range(1, 650, 2): os.write(fds[i], b'%d' % i)
+print(os.pread(fds[649], 9, 0), open(j(t, 'f511')).read(), len(os.listdir(t)))
+d = os.open(t, os.O_RDONLY); print(len(os.listdir(d)), len(os.listdir(d))); os.close(d)
+subprocess.run(['pwd'], cwd='/'); here = os.getcwd(); print(here == os.getcwd())
+stop = []
+def replace():
+    while not stop: open(j(t, 'new'), 'w').close(); os.rename(j(t, 'new'), j(t, 'f1'))
+x = threading.Thread(target=replace); x.start()
+for i in range(300): open(j(t, 'f1')).close(); os.stat(j(t, 'f1'))
+for i in range(20):
+    r = os.fork()
+    if r == 0: os.pread(fds[3], 1, 0); open(j(t, 'f5')).close(); os._exit(0)
+    print(os.waitpid(r, 0)[1], end=' ')
+stop.append(1); x.join(); print('done')
+"#,
+    );
+}
