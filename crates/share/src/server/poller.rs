@@ -10,6 +10,7 @@ use crate::changes::Changes;
 use crate::region::Region;
 use crate::{memory, socket};
 use format::shared::{Hello, MAGIC, SESSION_BYTES, SLOTS, VERSION, Welcome};
+use foldhash::fast::FixedState;
 use fs::FileSystem;
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -51,7 +52,7 @@ pub(super) struct Poller<F> {
     board: Arc<Board>,
     counters: Counters,
     options: Options,
-    connections: HashMap<u64, Connection>,
+    connections: HashMap<u64, Connection, FixedState>,
     /// Sessions whose doorbells are looked at.
     active: Vec<u64>,
     next: u64,
@@ -86,7 +87,7 @@ impl<F: FileSystem> Poller<F> {
             board,
             counters: Counters::default(),
             options,
-            connections: HashMap::new(),
+            connections: HashMap::default(),
             active: Vec::new(),
             next: 1,
             round: 0,

@@ -4,6 +4,7 @@ use super::stats::Tally;
 use super::windows::{Window, Windows};
 use crate::region::{Region, SlotNo};
 use crate::socket;
+use foldhash::fast::FixedState;
 use format::shared::{MAGIC, Reply, SLOTS, WindowMessage};
 use fs::{Cred, Error, FileSystem, Handle, Ino, LockOwner, Result};
 use parking_lot::Mutex;
@@ -34,7 +35,7 @@ pub(crate) struct Client {
 #[derive(Default)]
 struct Held {
     /// With the inodes behind them.
-    handles: HashMap<Handle, Ino>,
+    handles: HashMap<Handle, Ino, FixedState>,
     /// Under which record locks were taken.
     owners: HashSet<LockOwner>,
     gone: bool,
