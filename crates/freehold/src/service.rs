@@ -57,16 +57,9 @@ struct Kernel(fuse::Notifier);
 impl Watcher for Kernel {
     fn changed(&self, change: &Change<'_>) {
         let told = match *change {
-            Change::Data { ino, start, end } => {
-                let start = i64::try_from(start).unwrap_or(i64::MAX);
-                // 0 means: to the end.
-                let len = i64::try_from(end).map_or(0, |end| end.saturating_sub(start).max(1));
-                self.0.inode(ino, start, len)
-            }
-            Change::Attr { ino } => self.0.inode(ino, -1, 0),
-            Change::Name { parent, name } => {
-                self.0.entry(parent, name).and_then(|()| self.0.inode(parent, -1, 0))
-            }
+            Change::Data { ino, start, end } => self.0.data(ino, start, end),
+            Change::Attr { ino } => self.0.attr(ino),
+            Change::Name { parent, name } => self.0.name(parent, name),
         };
         // Without a mount nobody keeps anything.
         if let Err(e) = told

@@ -77,6 +77,12 @@ wire! {
     Rename2In: 16 { newdir: u64, flags: u32, padding: u32, }
     /// LINK; the name follows.
     LinkIn: 8 { oldnodeid: u64, }
+    /// FORGET.
+    ForgetIn: 8 { nlookup: u64, }
+    /// BATCH_FORGET; so many [`ForgetOne`] follow.
+    BatchForgetIn: 8 { count: u32, dummy: u32, }
+    /// One inode of BATCH_FORGET.
+    ForgetOne: 16 { nodeid: u64, nlookup: u64, }
     /// OPEN and OPENDIR.
     OpenIn: 8 { flags: u32, open_flags: u32, }
     /// CREATE and TMPFILE; the name follows.

@@ -21,12 +21,14 @@ impl<F: FileSystem> Door<F> {
     pub(crate) async fn getattr(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (a, _) = take::<abi::GetAttrIn>(body).ok_or(MALFORMED)?;
         let handle = (a.flags & abi::GETATTR_FH != 0).then_some(Handle(a.fh));
+        self.known.attr(Ino(head.nodeid));
         Ok(self.attr_out(&self.fs.getattr(Ino(head.nodeid), handle).await?))
     }
 
     pub(crate) async fn statx(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (q, _) = take::<abi::StatxIn>(body).ok_or(MALFORMED)?;
         let handle = (q.flags & abi::GETATTR_FH != 0).then_some(Handle(q.fh));
+        self.known.attr(Ino(head.nodeid));
         let a = self.fs.getattr(Ino(head.nodeid), handle).await?;
         let (attr_valid, attr_valid_nsec) = split(self.options.attr_timeout);
         let time = |t: Time| abi::SxTime { sec: t.sec, nsec: t.nsec, reserved: 0 };
@@ -69,6 +71,7 @@ impl<F: FileSystem> Door<F> {
             handle: valid.contains(Fattr::FH).then_some(Handle(a.fh)),
         };
         let ino = Ino(head.nodeid);
+        self.known.attr(ino);
         let mut attr = self.fs.setattr(&self.cred(head), ino, set).await?;
         if set.size.is_some() || set.uid.is_some() || set.gid.is_some() {
             if attr.kind == FileType::Regular {
@@ -150,6 +153,8 @@ impl<F: FileSystem> Door<F> {
     pub(crate) async fn getxattr(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (a, rest) = take::<abi::GetXattr>(body).ok_or(MALFORMED)?;
         let (name, _) = take_name(rest).ok_or(MALFORMED)?;
+        // The kernel keeps access control lists like attributes.
+        self.known.attr(Ino(head.nodeid));
         sized(self.fs.getxattr(&self.cred(head), Ino(head.nodeid), name).await?, a.size)
     }
 

@@ -10,6 +10,7 @@
 //! an engine that fills a caller's buffer cannot promise.
 
 use crate::abi::{self, InHeader, OutHeader};
+use crate::known::Known;
 use parking_lot::Mutex;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
@@ -237,25 +238,48 @@ impl Drop for Reply {
 ///
 /// Calls may wait for requests on the same inode or directory, so make them on a thread that no request needs to go on.
 #[derive(Clone)]
-pub struct Notifier(Arc<Device>);
+pub struct Notifier {
+    device: Arc<Device>,
+    known: Arc<Known>,
+}
 
 impl Notifier {
-    pub(crate) fn new(device: Arc<Device>) -> Notifier {
-        Notifier(device)
+    pub(crate) fn new(device: Arc<Device>, known: Arc<Known>) -> Notifier {
+        Notifier { device, known }
     }
 
-    /// Drops what the kernel keeps of an inode: its attributes, and its data in the range (`len` 0: to the end). A negative
-    /// `offset` drops the attributes only. No error when the kernel keeps nothing of it.
-    pub fn inode(&self, ino: fs::Ino, offset: i64, len: i64) -> io::Result<()> {
+    /// Attributes of an inode changed: the kernel drops them, if it keeps them.
+    pub fn attr(&self, ino: fs::Ino) -> io::Result<()> {
+        if self.known.take_attr(ino) { self.inode(ino, -1, 0) } else { Ok(()) }
+    }
+
+    /// Bytes of a file from `start` to before `end` changed, and its attributes: the kernel drops what it keeps of both.
+    pub fn data(&self, ino: fs::Ino, start: u64, end: u64) -> io::Result<()> {
+        // To the end is 0 for the kernel, and so is what it could not say.
+        let (from, to) = (i64::try_from(start).unwrap_or(i64::MAX), i64::try_from(end).ok());
+        let len = to.map_or(0, |to| to.saturating_sub(from).max(1));
+        match self.known.take_data(ino, from == 0 && len == 0) {
+            None => Ok(()),
+            Some(false) => self.inode(ino, -1, 0),
+            Some(true) => self.inode(ino, from, len),
+        }
+    }
+
+    /// A name was made, removed or leads elsewhere, and so the attributes of its directory changed: the kernel drops what it keeps of both.
+    pub fn name(&self, parent: fs::Ino, name: &[u8]) -> io::Result<()> {
+        if self.known.take_name(parent, name) {
+            let head = abi::InvalEntry { parent: parent.0, namelen: name.len() as u32, flags: 0 };
+            let tail: Vec<u8> = [name, &[0]].concat();
+            Self::done(self.device.notify(abi::notify::INVAL_ENTRY, head.as_bytes(), &tail))?;
+        }
+        // With the list of names, which it may keep as pages.
+        if self.known.take_attr(parent) { self.inode(parent, 0, 0) } else { Ok(()) }
+    }
+
+    /// A negative `offset` drops the attributes only.
+    fn inode(&self, ino: fs::Ino, offset: i64, len: i64) -> io::Result<()> {
         let head = abi::InvalInode { ino: ino.0, off: offset, len };
-        Self::done(self.0.notify(abi::notify::INVAL_INODE, head.as_bytes(), &[]))
-    }
-
-    /// Drops what the kernel keeps of the name `name` in `parent`. No error when it keeps nothing of it.
-    pub fn entry(&self, parent: fs::Ino, name: &[u8]) -> io::Result<()> {
-        let head = abi::InvalEntry { parent: parent.0, namelen: name.len() as u32, flags: 0 };
-        let tail: Vec<u8> = [name, &[0]].concat();
-        Self::done(self.0.notify(abi::notify::INVAL_ENTRY, head.as_bytes(), &tail))
+        Self::done(self.device.notify(abi::notify::INVAL_INODE, head.as_bytes(), &[]))
     }
 
     fn done(result: io::Result<()>) -> io::Result<()> {

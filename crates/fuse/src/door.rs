@@ -8,9 +8,10 @@ use crate::abi::{self, InHeader, op};
 use crate::device::{Buffer, DATA_AT, Device, REQUEST_AT, Reply, take};
 use crate::handles::Handles;
 use crate::interrupt::Interrupts;
+use crate::known::Known;
 use crate::meter::class;
 use crate::options::MountOptions;
-use fs::{Attr, Cred, FileSystem, Handle, Ino, Meter};
+use fs::{Attr, Cred, Error, FileSystem, Handle, Ino, Meter};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -96,6 +97,8 @@ pub struct Door<F> {
     pub capable: Mutex<HashSet<Ino>>,
     /// Whether `capable` is not empty.
     pub any_capable: AtomicBool,
+    /// What the kernel may keep.
+    pub known: Arc<Known>,
     /// What was asked for, and how long it took.
     pub meter: Arc<Meter>,
 }
@@ -152,13 +155,26 @@ impl<F: FileSystem> Door<F> {
             op::WRITE => self.write(head, body).await,
             op::GETATTR => self.getattr(head, body).await,
             op::LOOKUP => self.lookup(head, body).await,
-            op::FORGET | op::BATCH_FORGET => Ok(Answer::Nothing),
+            op::FORGET => {
+                let (n, _) = take::<abi::ForgetIn>(body).ok_or(MALFORMED)?;
+                self.known.forget(Ino(head.nodeid), n.nlookup);
+                Ok(Answer::Nothing)
+            }
+            op::BATCH_FORGET => {
+                let (batch, mut rest) = take::<abi::BatchForgetIn>(body).ok_or(MALFORMED)?;
+                for _ in 0..batch.count {
+                    let (one, behind) = take::<abi::ForgetOne>(rest).ok_or(MALFORMED)?;
+                    self.known.forget(Ino(one.nodeid), one.nlookup);
+                    rest = behind;
+                }
+                Ok(Answer::Nothing)
+            }
             op::OPEN => self.open(head, body).await,
             op::RELEASE | op::RELEASEDIR => self.release(body).await,
             op::FLUSH => self.flush(body).await,
             op::READDIR | op::READDIRPLUS => {
                 let (a, _) = take(body).ok_or(MALFORMED)?;
-                self.readdir(a, head.opcode == op::READDIRPLUS, &mut buffer[DATA_AT..]).await
+                self.readdir(head, a, &mut buffer[DATA_AT..]).await
             }
             op::OPENDIR => self.opendir(head).await,
             op::CREATE => self.create(head, body).await,
@@ -200,6 +216,11 @@ impl<F: FileSystem> Door<F> {
     /// The caller. Permissions were checked by the kernel (see the crate's documentation).
     pub fn cred(&self, head: &InHeader) -> Cred {
         Cred { uid: head.uid, gid: head.gid, groups: no_groups(), checked: true }
+    }
+
+    /// Notes that an inode that was looked up or made goes to the kernel. Its attributes, and perhaps not those that were found: see [`Known`].
+    pub async fn given(&self, attr: Attr) -> Result<Attr, Error> {
+        if self.known.looked_up(attr.ino) { self.fs.getattr(attr.ino, None).await } else { Ok(attr) }
     }
 
     /// Reply for an inode that was looked up or made.

@@ -128,6 +128,7 @@ impl<F: FileSystem> Door<F> {
         let size = (a.size as usize).min(to.len());
         // Appending makes no difference to reads.
         let now = open_flags(a.flags) | OpenFlags::APPEND;
+        self.known.pages(Ino(head.nodeid));
         let handle = self.handles.transfer(&*self.fs, &kernel_cred(), Ino(head.nodeid), a.fh, now).await?;
         let n = self.fs.read(handle, a.offset, &mut to[..size]).await?;
         self.meter.moved(n.min(size) as u64, 0);
@@ -138,6 +139,7 @@ impl<F: FileSystem> Door<F> {
         let (a, data) = take::<abi::WriteIn>(body).ok_or(MALFORMED)?;
         let data = data.get(..a.size as usize).ok_or(MALFORMED)?;
         let ino = Ino(head.nodeid);
+        self.known.pages(ino);
         let now = match a.write_flags & abi::WRITE_CACHE {
             0 => open_flags(a.flags),
             _ => OpenFlags::empty(),

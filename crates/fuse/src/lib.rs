@@ -64,6 +64,7 @@ mod exec;
 mod files;
 mod handles;
 mod interrupt;
+mod known;
 mod meter;
 mod names;
 mod options;

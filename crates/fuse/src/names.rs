@@ -2,7 +2,7 @@
 
 use crate::abi::{self, InHeader, op};
 use crate::device::{take, take_name};
-use crate::door::{Answer, Door, Errno, MALFORMED, Outcome, rdev_from_kernel, split};
+use crate::door::{Answer, Door, Errno, MALFORMED, Outcome, kernel_cred, rdev_from_kernel, split};
 use crate::files::open_flags;
 use fs::{DirEntry, Error, FileSystem, Handle, Ino, OpenFlags, RenameFlags};
 use zerocopy::IntoBytes;
@@ -10,8 +10,9 @@ use zerocopy::IntoBytes;
 impl<F: FileSystem> Door<F> {
     pub(crate) async fn lookup(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (name, _) = take_name(body).ok_or(MALFORMED)?;
+        self.known.name(Ino(head.nodeid), name);
         match self.fs.lookup(&self.cred(head), Ino(head.nodeid), name).await {
-            Ok(attr) => Ok(Answer::of(&self.entry(&attr))),
+            Ok(attr) => Ok(Answer::of(&self.entry(&self.given(attr).await?))),
             Err(Error::NotFound) if !self.options.negative_timeout.is_zero() => {
                 // Node 0 with a validity: the kernel remembers that there is nothing.
                 let (entry_valid, entry_valid_nsec) = split(self.options.negative_timeout);
@@ -31,23 +32,26 @@ impl<F: FileSystem> Door<F> {
         let (name, _) = take_name(rest).ok_or(MALFORMED)?;
         let mode = self.masked(a.mode, a.umask);
         let rdev = rdev_from_kernel(a.rdev);
+        self.known.name(Ino(head.nodeid), name);
         let attr = self.fs.mknod(&self.cred(head), Ino(head.nodeid), name, mode, rdev).await?;
-        Ok(Answer::of(&self.entry(&attr)))
+        Ok(Answer::of(&self.entry(&self.given(attr).await?)))
     }
 
     pub(crate) async fn mkdir(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (a, rest) = take::<abi::MkdirIn>(body).ok_or(MALFORMED)?;
         let (name, _) = take_name(rest).ok_or(MALFORMED)?;
         let perm = (self.masked(a.mode, a.umask) & 0o7777) as u16;
+        self.known.name(Ino(head.nodeid), name);
         let attr = self.fs.mkdir(&self.cred(head), Ino(head.nodeid), name, perm).await?;
-        Ok(Answer::of(&self.entry(&attr)))
+        Ok(Answer::of(&self.entry(&self.given(attr).await?)))
     }
 
     pub(crate) async fn symlink(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (name, rest) = take_name(body).ok_or(MALFORMED)?;
         let (target, _) = take_name(rest).ok_or(MALFORMED)?;
+        self.known.name(Ino(head.nodeid), name);
         let attr = self.fs.symlink(&self.cred(head), Ino(head.nodeid), name, target).await?;
-        Ok(Answer::of(&self.entry(&attr)))
+        Ok(Answer::of(&self.entry(&self.given(attr).await?)))
     }
 
     pub(crate) async fn readlink(&self, head: &InHeader) -> Outcome {
@@ -57,13 +61,15 @@ impl<F: FileSystem> Door<F> {
     pub(crate) async fn link(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (a, rest) = take::<abi::LinkIn>(body).ok_or(MALFORMED)?;
         let (name, _) = take_name(rest).ok_or(MALFORMED)?;
+        self.known.name(Ino(head.nodeid), name);
         let attr = self.fs.link(&self.cred(head), Ino(a.oldnodeid), Ino(head.nodeid), name).await?;
-        Ok(Answer::of(&self.entry(&attr)))
+        Ok(Answer::of(&self.entry(&self.given(attr).await?)))
     }
 
     pub(crate) async fn remove(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (name, _) = take_name(body).ok_or(MALFORMED)?;
         let (cred, parent) = (self.cred(head), Ino(head.nodeid));
+        self.known.name(parent, name);
         match head.opcode {
             op::RMDIR => self.fs.rmdir(&cred, parent, name).await?,
             _ => self.fs.unlink(&cred, parent, name).await?,
@@ -84,6 +90,8 @@ impl<F: FileSystem> Door<F> {
         // RENAME_WHITEOUT (overlayfs) is the flag the contract does not have.
         let flags = RenameFlags::from_bits(flags).ok_or(Errno(libc::EINVAL))?;
         let cred = self.cred(head);
+        self.known.name(Ino(head.nodeid), name);
+        self.known.name(Ino(new_parent), new_name);
         self.fs.rename(&cred, Ino(head.nodeid), name, Ino(new_parent), new_name, flags).await?;
         Ok(Answer::Empty)
     }
@@ -93,6 +101,7 @@ impl<F: FileSystem> Door<F> {
         let (name, _) = take_name(rest).ok_or(MALFORMED)?;
         let perm = (self.masked(a.mode, a.umask) & 0o7777) as u16;
         let (flags, reply_flags) = self.flags_for(a.flags);
+        self.known.name(Ino(head.nodeid), name);
         // The kernel checked that the caller may make the file, not that he may open one that another door made
         // since. So an existing file is never opened here: ESTALE makes the kernel look the name up again and check.
         let made = self
@@ -106,6 +115,8 @@ impl<F: FileSystem> Door<F> {
             Err(Error::Exists) => return Err(Errno(libc::ESTALE)),
             other => other?,
         };
+        // A file that is gone again by now is open all the same.
+        let attr = self.given(attr).await.unwrap_or(attr);
         Ok(self.opened(handle, flags, reply_flags, Some(&attr)))
     }
 
@@ -115,18 +126,26 @@ impl<F: FileSystem> Door<F> {
         let (mut flags, reply_flags) = self.flags_for(a.flags);
         flags |= open_flags(a.flags) & OpenFlags::EXCLUSIVE;
         let (attr, handle) = self.fs.tmpfile(&self.cred(head), Ino(head.nodeid), perm, flags).await?;
+        // Nobody else knows it yet.
+        self.known.looked_up(attr.ino);
         Ok(self.opened(handle, flags, reply_flags, Some(&attr)))
     }
 
     pub(crate) async fn opendir(&self, head: &InHeader) -> Outcome {
         let handle = self.fs.opendir(&self.cred(head), Ino(head.nodeid)).await?;
+        // A list that is kept is as good as its directory's time of change.
+        self.known.attr(Ino(head.nodeid));
         let cached = if self.options.exclusive { abi::FOPEN_CACHE_DIR | abi::FOPEN_KEEP_CACHE } else { 0 };
         Ok(self.opened(handle, OpenFlags::READ, cached, None))
     }
 
-    pub(crate) async fn readdir(&self, a: abi::ReadIn, plus: bool, to: &mut [u8]) -> Outcome {
+    pub(crate) async fn readdir(&self, head: &InHeader, a: abi::ReadIn, to: &mut [u8]) -> Outcome {
+        let (dir, plus) = (Ino(head.nodeid), head.opcode == op::READDIRPLUS);
+        self.known.attr(dir);
         let room = (a.size as usize).min(to.len());
         let mut used = 0;
+        // Where entries stand that the kernel did not know before.
+        let mut new = Vec::new();
         let mut take_entry = |e: DirEntry<'_>| {
             let head = if plus { size_of::<abi::EntryOut>() } else { 0 } + size_of::<abi::Dirent>();
             let len = (head + e.name.len()).next_multiple_of(8);
@@ -140,6 +159,9 @@ impl<F: FileSystem> Door<F> {
                 let dots = e.name == b"." || e.name == b"..";
                 let out = if dots { abi::EntryOut::default() } else { self.entry(&e.attr) };
                 entry.copy_from_slice(out.as_bytes());
+                if !dots && (self.known.name(dir, e.name) | self.known.looked_up(e.attr.ino)) {
+                    new.push((used, e.name.to_vec(), e.attr.ino));
+                }
             }
             let dirent = abi::Dirent {
                 ino: e.attr.ino.0,
@@ -155,6 +177,25 @@ impl<F: FileSystem> Door<F> {
             true
         };
         self.fs.readdir(Handle(a.fh), a.offset, &mut take_entry).await?;
+        for (at, name, ino) in new {
+            let entry = &mut to[at..at + size_of::<abi::EntryOut>()];
+            let out = match self.fs.lookup(&kernel_cred(), dir, &name).await {
+                Ok(attr) if attr.ino == ino => self.entry(&attr),
+                // Another door was faster: the kernel has to ask for both.
+                _ => abi::EntryOut {
+                    entry_valid: 0,
+                    entry_valid_nsec: 0,
+                    attr_valid: 0,
+                    attr_valid_nsec: 0,
+                    ..read_entry(entry)
+                },
+            };
+            entry.copy_from_slice(out.as_bytes());
+        }
         Ok(Answer::InBuffer(used))
     }
+}
+
+fn read_entry(bytes: &[u8]) -> abi::EntryOut {
+    take(bytes).map_or_else(Default::default, |(entry, _)| entry)
 }

@@ -101,7 +101,7 @@ impl Receivers {
         run: impl Fn(&Arc<Device>, Buffer, usize, &mut T) -> Poll<Option<Buffer>>,
         task: &mut T,
     ) {
-        let mut spare = None;
+        let mut spare = warm(pool);
         let mut mind = Mind::default();
         loop {
             let mut buffer = match spare.take().map_or_else(|| pool.take(), Ok) {
@@ -194,6 +194,17 @@ impl Receivers {
         self.resting.lock().threads.gt(&0).then(|| self.call.notify_one());
         Ok(got?.map(|len| (&ears.waits, len)))
     }
+}
+
+/// Touches the memory that a thread will need, and returns its first buffer. A thread may be called for the first time while another one holds
+/// the address space and waits for just this mount (munmap writes back what was mapped), and could not get memory then.
+fn warm(pool: &BufferPool) -> Option<Buffer> {
+    let mut stack = [0u8; 64 << 10];
+    std::hint::black_box(&mut stack);
+    drop(std::hint::black_box(Box::new([0u8; 256])));
+    let mut buffer = pool.take().ok()?;
+    buffer.iter_mut().step_by(4096).for_each(|byte| *byte = 0);
+    Some(buffer)
 }
 
 /// What a thread remembers.

@@ -9,6 +9,7 @@ use crate::abi::{self, InHeader, Init, InitIn, InitOut, op};
 use crate::device::{Buffer, BufferPool, Device, Notifier, REQUEST_AT, Reply, take};
 use crate::door::{Door, serve};
 use crate::exec::Executor;
+use crate::known::Known;
 use crate::options::MountOptions;
 use crate::receive::{Ears, Receivers};
 use crate::sys::{self, Attached};
@@ -33,6 +34,7 @@ struct End {
 /// A mounted volume. Dropping it unmounts, even if files are open.
 pub struct Mount {
     device: Arc<Device>,
+    known: Arc<Known>,
     attached: Mutex<Option<Attached>>,
     end: Arc<End>,
     meter: Arc<Meter>,
@@ -52,7 +54,14 @@ pub fn mount<F: FileSystem>(fs: Arc<F>, mountpoint: &Path, options: MountOptions
     let meter = Arc::new(Meter::new(&crate::meter::CLASSES));
     // From here on, dropping it detaches again.
     let attached = Mutex::new(Some(attached));
-    let mount = Mount { device: device.clone(), attached, end: end.clone(), meter: meter.clone() };
+    let known = Arc::new(Known::default());
+    let mount = Mount {
+        device: device.clone(),
+        known: known.clone(),
+        attached,
+        end: end.clone(),
+        meter: meter.clone(),
+    };
     let mut buffer = Buffer::new(crate::options::MAX_TRANSFER as usize)?;
     let caps = match handshake(&device, &mut buffer, &options) {
         Ok(caps) => caps,
@@ -74,6 +83,7 @@ pub fn mount<F: FileSystem>(fs: Arc<F>, mountpoint: &Path, options: MountOptions
         interrupts: Default::default(),
         capable: Default::default(),
         any_capable: Default::default(),
+        known,
         meter,
     });
     if let Err(e) = start(door, device, end.clone()) {
@@ -290,7 +300,7 @@ impl Mount {
 
     /// Tells the kernel about changes made through other doors.
     pub fn notifier(&self) -> Notifier {
-        Notifier::new(self.device.clone())
+        Notifier::new(self.device.clone(), self.known.clone())
     }
 }
 

@@ -406,20 +406,33 @@ fn cached_direct_and_mapped_access_agree() {
                     bytes[at..end].fill(0);
                 }
                 7 if end <= bytes.len() => {
-                    // SAFETY: maps the file up to `end`, which it reaches; used within that and before munmap.
-                    unsafe {
-                        let prot = libc::PROT_READ | libc::PROT_WRITE;
-                        let fd = file.as_raw_fd();
-                        let map = libc::mmap(std::ptr::null_mut(), end, prot, libc::MAP_SHARED, fd, 0);
-                        assert!(map != libc::MAP_FAILED);
-                        let all = std::slice::from_raw_parts_mut(map.cast::<u8>(), end);
-                        assert!(all[at..end] == bytes[at..end], "step {step}: mapped");
-                        all[at..end].fill(fill);
-                        bytes[at..end].fill(fill);
-                        // munmap writes back with the address space locked, and the threads that serve share it.
-                        check(libc::msync(map, end, libc::MS_SYNC)).unwrap();
-                        libc::munmap(map, end);
-                    }
+                    // In a process of its own: munmap writes back with the address space locked, which the threads that serve would need.
+                    // SAFETY: the child makes system calls and touches memory that is there, nothing else, and ends. It maps the file up to
+                    // `end`, which it reaches, and uses it within that and before munmap.
+                    let child = check(unsafe {
+                        let child = libc::fork();
+                        if child == 0 {
+                            let prot = libc::PROT_READ | libc::PROT_WRITE;
+                            let fd = file.as_raw_fd();
+                            let map = libc::mmap(std::ptr::null_mut(), end, prot, libc::MAP_SHARED, fd, 0);
+                            if map == libc::MAP_FAILED {
+                                libc::_exit(2);
+                            }
+                            let all = std::slice::from_raw_parts_mut(map.cast::<u8>(), end);
+                            let same = all[at..end] == bytes[at..end];
+                            all[at..end].fill(fill);
+                            let done =
+                                libc::msync(map, end, libc::MS_SYNC) == 0 && libc::munmap(map, end) == 0;
+                            libc::_exit(if same && done { 0 } else { 1 });
+                        }
+                        child
+                    })
+                    .unwrap();
+                    let mut status = 0;
+                    // SAFETY: waits for the child just made.
+                    check(unsafe { libc::waitpid(child as i32, &mut status, 0) }).unwrap();
+                    assert_eq!(status, 0, "step {step}: mapped");
+                    bytes[at..end].fill(fill);
                 }
                 _ => {}
             }

@@ -6,6 +6,7 @@ use fuse::MountOptions;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -87,13 +88,24 @@ fn changes_behind_the_kernel_are_seen_after_a_notification() {
     let flags = OpenFlags::READ | OpenFlags::WRITE;
     let (attr, handle) = block_on(fs.create(&Cred::root(), Ino::ROOT, b"f", 0o644, flags)).unwrap();
     assert_eq!(errno(File::open(&path)), libc::ENOENT, "the kernel remembers that it was not there");
-    mount.notifier().entry(Ino::ROOT, b"f").unwrap();
+    mount.notifier().name(Ino::ROOT, b"f").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"");
     block_on(fs.write(handle, 0, b"other door")).unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"");
-    mount.notifier().inode(attr.ino, 0, 0).unwrap();
+    mount.notifier().data(attr.ino, 0, u64::MAX).unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"other door");
-    mount.notifier().inode(Ino(999_999), 0, 0).unwrap();
+    mount.notifier().data(Ino(999_999), 0, 0).unwrap();
+    // Again and again: told once, it asks again before it has to be told again.
+    for i in 0..5u64 {
+        block_on(fs.write(handle, 0, format!("{i} other door").as_bytes())).unwrap();
+        mount.notifier().data(attr.ino, 0, 1).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{i} other door"));
+        assert_eq!(fs::metadata(&path).unwrap().nlink(), 1 + i);
+        block_on(fs.link(&Cred::root(), attr.ino, Ino::ROOT, format!("l{i}").as_bytes())).unwrap();
+        mount.notifier().attr(attr.ino).unwrap();
+        mount.notifier().name(Ino::ROOT, format!("l{i}").as_bytes()).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count() as u64, 2 + i);
+    }
     block_on(fs.release(handle)).unwrap();
 }
 

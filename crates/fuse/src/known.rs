@@ -1,0 +1,144 @@
+//! What the kernel may keep of the volume: names, attributes and pages that it was given. What it was not given, or was told to drop and
+//! has not asked for since, need not be told when another door changes it: such a message costs more than most of the calls that
+//! would cause it.
+//!
+//! Order: what is about to be given is noted first and then asked of the engine, and whoever changes something looks here after the change.
+//! So either the note is seen and the kernel is told, or the change came before the engine was asked. Where the note can only be made
+//! afterwards (which inode a name leads to), it says whether it is new; then the engine must be asked again.
+
+use foldhash::fast::FixedState;
+use fs::Ino;
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, Hasher};
+
+/// Names that are told apart; with more of them all count as given.
+const NAMES_MAX: usize = 1 << 20;
+
+/// See the module.
+#[derive(Default)]
+pub struct Known {
+    inodes: Mutex<HashMap<Ino, Given, FixedState>>,
+    names: Mutex<Names>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Given {
+    /// Times that the kernel was given this inode as an answer to a lookup, without those it took back.
+    lookups: u64,
+    attr: bool,
+    pages: bool,
+}
+
+#[derive(Default)]
+struct Names {
+    hashes: HashSet<u64, FixedState>,
+    all: bool,
+}
+
+fn hash(parent: Ino, name: &[u8]) -> u64 {
+    let mut h = FixedState::with_seed(0x6e61_6d65).build_hasher();
+    h.write_u64(parent.0);
+    h.write(name);
+    h.finish()
+}
+
+impl Known {
+    /// A name is about to be given, or that there is none. True when that is new.
+    pub fn name(&self, parent: Ino, name: &[u8]) -> bool {
+        let mut names = self.names.lock();
+        if names.hashes.len() >= NAMES_MAX {
+            (names.all, names.hashes) = (true, HashSet::default());
+        }
+        !names.all && names.hashes.insert(hash(parent, name))
+    }
+
+    /// Attributes of an inode are about to be given.
+    pub fn attr(&self, ino: Ino) {
+        self.inodes.lock().entry(ino).or_default().attr = true;
+    }
+
+    /// An inode is the answer to a lookup, with its attributes. True when that is new.
+    pub fn looked_up(&self, ino: Ino) -> bool {
+        let mut inodes = self.inodes.lock();
+        let given = inodes.entry(ino).or_default();
+        given.lookups += 1;
+        !std::mem::replace(&mut given.attr, true)
+    }
+
+    /// Pages of a file are about to be given, or were written there.
+    pub fn pages(&self, ino: Ino) {
+        self.inodes.lock().entry(ino).or_default().pages = true;
+    }
+
+    /// The kernel has dropped everything about an inode that it was given so many times.
+    pub fn forget(&self, ino: Ino, lookups: u64) {
+        let mut inodes = self.inodes.lock();
+        if let Some(given) = inodes.get_mut(&ino) {
+            given.lookups = given.lookups.saturating_sub(lookups);
+            if given.lookups == 0 {
+                inodes.remove(&ino);
+            }
+        }
+    }
+
+    /// A name changed. Whether the kernel must be told; then it will have dropped it.
+    pub fn take_name(&self, parent: Ino, name: &[u8]) -> bool {
+        let mut names = self.names.lock();
+        names.all || names.hashes.remove(&hash(parent, name))
+    }
+
+    /// Attributes changed. Whether the kernel must be told; then it will have dropped them.
+    pub fn take_attr(&self, ino: Ino) -> bool {
+        self.inodes.lock().get_mut(&ino).is_some_and(|given| std::mem::replace(&mut given.attr, false))
+    }
+
+    /// Bytes of a file changed, or all of it. `None` when the kernel keeps nothing; else whether it keeps pages. It will have dropped
+    /// them.
+    pub fn take_data(&self, ino: Ino, all: bool) -> Option<bool> {
+        let mut inodes = self.inodes.lock();
+        let given = inodes.get_mut(&ino)?;
+        let before = *given;
+        given.attr = false;
+        given.pages &= !all;
+        (before.attr || before.pages).then_some(before.pages)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INO: Ino = Ino(5);
+
+    #[test]
+    fn told_once_until_it_is_given_again() {
+        let known = Known::default();
+        assert!(!known.take_attr(INO) && !known.take_name(INO, b"a") && known.take_data(INO, true).is_none());
+        assert!(known.name(INO, b"a") && !known.name(INO, b"a"));
+        assert!(known.looked_up(INO) && !known.looked_up(INO));
+        assert!(known.take_name(INO, b"a") && !known.take_name(INO, b"a"));
+        assert!(known.take_attr(INO) && !known.take_attr(INO));
+        known.attr(INO);
+        assert_eq!(known.take_data(INO, false), Some(false));
+        known.pages(INO);
+        assert_eq!(known.take_data(INO, false), Some(true), "other pages are left");
+        assert_eq!(known.take_data(INO, true), Some(true));
+        assert_eq!(known.take_data(INO, true), None);
+        assert!(known.looked_up(INO));
+        known.forget(INO, 2);
+        assert!(known.take_attr(INO), "one lookup is left");
+        known.pages(INO);
+        known.forget(INO, 1);
+        assert!(known.take_data(INO, true).is_none());
+    }
+
+    #[test]
+    fn too_many_names_all_count() {
+        let known = Known::default();
+        for i in 0..NAMES_MAX + 1 {
+            known.name(INO, &i.to_le_bytes());
+        }
+        assert!(known.take_name(INO, b"any") && known.take_name(INO, b"any"));
+    }
+}
