@@ -74,7 +74,7 @@ impl<K: Key> Policy<K> for S3Fifo<K> {
         true
     }
 
-    /// Ends: each step moves an entry to the main queue for good, or takes one of at most [`MOST_USES`] uses from one.
+    /// Ends: each step moves an entry to the main queue for good, or takes one of at most `MOST_USES` uses from one.
     fn victim(&mut self, _now: u64) -> Option<K> {
         loop {
             let small = self.queues.bytes(SMALL);
