@@ -19,7 +19,11 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
+
+/// How long an answer that the kernel was given may take to be taken in, on a busy machine.
+const ON_ITS_WAY: Duration = Duration::from_millis(100);
 
 /// Where data of writes and of replies stand in a buffer.
 pub const DATA_AT: usize = 4096;
@@ -279,7 +283,19 @@ impl Notifier {
     /// A negative `offset` drops the attributes only.
     fn inode(&self, ino: fs::Ino, offset: i64, len: i64) -> io::Result<()> {
         let head = abi::InvalInode { ino: ino.0, off: offset, len };
-        Self::done(self.device.notify(abi::notify::INVAL_INODE, head.as_bytes(), &[]))
+        let begun = Instant::now();
+        loop {
+            let told = self.device.notify(abi::notify::INVAL_INODE, head.as_bytes(), &[]);
+            let unknown = told.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::ENOENT));
+            if !unknown || !self.known.expects(ino) {
+                return Self::done(told);
+            }
+            if begun.elapsed() > ON_ITS_WAY {
+                self.known.lost(ino);
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
     }
 
     fn done(result: io::Result<()>) -> io::Result<()> {

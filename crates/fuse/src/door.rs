@@ -220,7 +220,11 @@ impl<F: FileSystem> Door<F> {
 
     /// Notes that an inode that was looked up or made goes to the kernel. Its attributes, and perhaps not those that were found: see [`Known`].
     pub async fn given(&self, attr: Attr) -> Result<Attr, Error> {
-        if self.known.looked_up(attr.ino) { self.fs.getattr(attr.ino, None).await } else { Ok(attr) }
+        if !self.known.looked_up(attr.ino) {
+            return Ok(attr);
+        }
+        // When it is gone by now, the kernel is not given it.
+        self.fs.getattr(attr.ino, None).await.inspect_err(|_| self.known.forget(attr.ino, 1))
     }
 
     /// Reply for an inode that was looked up or made.

@@ -5,6 +5,10 @@
 //! Order: what is about to be given is noted first and then asked of the engine, and whoever changes something looks here after the change.
 //! So either the note is seen and the kernel is told, or the change came before the engine was asked. Where the note can only be made
 //! afterwards (which inode a name leads to), it says whether it is new; then the engine must be asked again.
+//!
+//! An answer on its way: the kernel orders what it is told with its own requests about an inode or a directory that it has. Of an inode
+//! that it is only about to learn of it says that it does not know it, and would then take in the old attributes; so whoever
+//! tells it tries again until it knows ([`Known::expects`]).
 
 use foldhash::fast::FixedState;
 use fs::Ino;
@@ -28,6 +32,8 @@ struct Given {
     lookups: u64,
     attr: bool,
     pages: bool,
+    /// See [`Known::lost`].
+    lost: bool,
 }
 
 #[derive(Default)]
@@ -63,12 +69,25 @@ impl Known {
         let mut inodes = self.inodes.lock();
         let given = inodes.entry(ino).or_default();
         given.lookups += 1;
+        given.lost = false;
         !std::mem::replace(&mut given.attr, true)
     }
 
     /// Pages of a file are about to be given, or were written there.
     pub fn pages(&self, ino: Ino) {
         self.inodes.lock().entry(ino).or_default().pages = true;
+    }
+
+    /// Whether the kernel has this inode, or an answer that brings it is on its way.
+    pub fn expects(&self, ino: Ino) -> bool {
+        self.inodes.lock().get(&ino).is_some_and(|given| given.lookups > 0 && !given.lost)
+    }
+
+    /// The kernel does not have this inode after all: the answer was never taken in. From now on it is told of each change, once.
+    pub fn lost(&self, ino: Ino) {
+        if let Some(given) = self.inodes.lock().get_mut(&ino) {
+            (given.lost, given.attr, given.pages) = (true, true, true);
+        }
     }
 
     /// The kernel has dropped everything about an inode that it was given so many times.

@@ -115,8 +115,9 @@ impl<F: FileSystem> Door<F> {
             Err(Error::Exists) => return Err(Errno(libc::ESTALE)),
             other => other?,
         };
-        // A file that is gone again by now is open all the same.
-        let attr = self.given(attr).await.unwrap_or(attr);
+        // By its handle: a file whose name is gone again by now is open all the same.
+        let new = self.known.looked_up(attr.ino);
+        let attr = if new { self.fs.getattr(attr.ino, Some(handle)).await.unwrap_or(attr) } else { attr };
         Ok(self.opened(handle, flags, reply_flags, Some(&attr)))
     }
 

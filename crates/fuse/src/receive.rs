@@ -123,14 +123,13 @@ impl Receivers {
                         spare = back;
                     }
                 }
-                Ok(None) => break,
+                Ok(None) => return self.end(),
                 Err(e) => {
                     tracing::error!(error = %e, "cannot read from /dev/fuse; this thread gives up");
-                    break;
+                    return self.call_one();
                 }
             }
         }
-        self.end();
     }
 
     /// The next request, and the descriptor through which it came. `None` when the mount is gone.

@@ -134,3 +134,32 @@ fn read_only_and_bad_places() {
         assert!(!place.path().join("f").exists());
     }
 }
+
+/// The kernel looks a name up for the first time while another door changes what it leads to, again and again: in the end it knows how it is.
+#[test]
+fn a_first_lookup_beside_changes() {
+    if !can_mount() {
+        return;
+    }
+    use ::fs::{Cred, FileSystem, Ino, OpenFlags, SetAttr, block_on};
+    let dir = tempfile::tempdir().unwrap();
+    let fs = Arc::new(model());
+    let mount = fuse::mount(fs.clone(), dir.path(), MountOptions::default()).unwrap();
+    let notifier = mount.notifier();
+    for i in 0..400u32 {
+        let name = format!("f{i}");
+        let path = dir.path().join(&name);
+        let (attr, handle) =
+            block_on(fs.create(&Cred::root(), Ino::ROOT, name.as_bytes(), 0o600, OpenFlags::WRITE)).unwrap();
+        std::thread::scope(|s| {
+            s.spawn(|| fs::metadata(&path).unwrap());
+            for perm in [0o640, 0o644, 0o604 + (i as u16 & 7)] {
+                let set = SetAttr { perm: Some(perm), ..Default::default() };
+                block_on(fs.setattr(&Cred::root(), attr.ino, set)).unwrap();
+                notifier.attr(attr.ino).unwrap();
+            }
+        });
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o604 + (i & 7), "file {i}");
+        block_on(fs.release(handle)).unwrap();
+    }
+}
