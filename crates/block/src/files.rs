@@ -287,11 +287,9 @@ impl Core {
             return;
         }
         let now = self.now();
-        let inode = self.slab.get(slot);
-        let (atime, mtime, ctime): (fs::Time, fs::Time, fs::Time) =
-            (inode.atime.into(), inode.mtime.into(), inode.ctime.into());
-        let stale = atime <= mtime || atime <= ctime || now.sec - atime.sec >= 24 * 3600;
-        if stale && atime != now && inode.flags & crate::inode::TAIL_ON_MEDIUM == 0 {
+        let attr = self.attr(slot);
+        let here = self.slab.get(slot).flags & crate::inode::TAIL_ON_MEDIUM == 0;
+        if attr.moves_atime(now) && attr.atime != now && here {
             self.edit(slot).atime = now.into();
         }
     }

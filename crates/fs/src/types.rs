@@ -125,6 +125,37 @@ impl Attr {
     pub fn mode(&self) -> u32 {
         self.kind.mode_bits() | self.perm as u32
     }
+
+    /// Whether reading at `now` moves the time of access: relatime, Linux's default. After a change, and else once a day.
+    #[inline]
+    pub fn moves_atime(&self, now: Time) -> bool {
+        const DAY: i64 = 24 * 60 * 60;
+        self.atime <= self.mtime || self.atime <= self.ctime || now.sec.saturating_sub(self.atime.sec) >= DAY
+    }
+}
+
+impl OpenFlags {
+    /// Those that open(2) calls so. Creation and symlinks are matters of the path walk; bits without a meaning here are ignored.
+    pub fn from_posix(flags: i32) -> OpenFlags {
+        let mut out = match flags & libc::O_ACCMODE {
+            libc::O_RDONLY => OpenFlags::READ,
+            libc::O_WRONLY => OpenFlags::WRITE,
+            _ => OpenFlags::READ | OpenFlags::WRITE,
+        };
+        for (bits, flag) in [
+            (libc::O_APPEND, OpenFlags::APPEND),
+            (libc::O_TRUNC, OpenFlags::TRUNCATE),
+            (libc::O_DIRECT, OpenFlags::DIRECT),
+            (libc::O_DSYNC, OpenFlags::DSYNC),
+            (libc::O_SYNC, OpenFlags::SYNC),
+            (libc::O_NOATIME, OpenFlags::NOATIME),
+            (libc::O_EXCL, OpenFlags::EXCLUSIVE),
+        ] {
+            out.set(flag, flags & bits == bits);
+        }
+        // O_SYNC contains O_DSYNC.
+        if out.contains(OpenFlags::SYNC) { out - OpenFlags::DSYNC } else { out }
+    }
 }
 
 /// A time to be set by setattr.

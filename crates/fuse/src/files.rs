@@ -5,38 +5,10 @@ use crate::device::take;
 use crate::door::{Answer, Door, Errno, MALFORMED, Outcome, Small, kernel_cred};
 use fs::{Attr, Fallocate, FileSystem, Handle, Ino, LockKind, LockOwner, OpenFlags, RecordLock, Seek};
 
-/// The contract's flags for those of open(2).
-pub(crate) fn open_flags(flags: u32) -> OpenFlags {
-    let flags = flags as i32;
-    let mut out = match flags & libc::O_ACCMODE {
-        libc::O_RDONLY => OpenFlags::READ,
-        libc::O_WRONLY => OpenFlags::WRITE,
-        _ => OpenFlags::READ | OpenFlags::WRITE,
-    };
-    let pairs = [
-        (libc::O_APPEND, OpenFlags::APPEND),
-        (libc::O_TRUNC, OpenFlags::TRUNCATE),
-        (libc::O_DIRECT, OpenFlags::DIRECT),
-        (libc::O_SYNC, OpenFlags::SYNC),
-        (libc::O_DSYNC, OpenFlags::DSYNC),
-        (libc::O_NOATIME, OpenFlags::NOATIME),
-        (libc::O_EXCL, OpenFlags::EXCLUSIVE),
-    ];
-    for (bit, flag) in pairs {
-        if flags & bit == bit {
-            out |= flag;
-        }
-    }
-    if out.contains(OpenFlags::SYNC) {
-        out -= OpenFlags::DSYNC;
-    }
-    out
-}
-
 impl<F: FileSystem> Door<F> {
     /// How a file that is opened with `flags` is opened in the engine, and what the kernel is told about it.
     pub(crate) fn flags_for(&self, flags: u32) -> (OpenFlags, u32) {
-        let mut open = open_flags(flags) - OpenFlags::EXCLUSIVE;
+        let mut open = OpenFlags::from_posix(flags as i32) - OpenFlags::EXCLUSIVE;
         let mut tell = if self.options.exclusive { abi::FOPEN_KEEP_CACHE } else { 0 };
         if self.options.noatime {
             open |= OpenFlags::NOATIME;
@@ -127,7 +99,7 @@ impl<F: FileSystem> Door<F> {
     pub(crate) async fn read(&self, head: &InHeader, a: abi::ReadIn, to: &mut [u8]) -> Outcome {
         let size = (a.size as usize).min(to.len());
         // Appending makes no difference to reads.
-        let now = open_flags(a.flags) | OpenFlags::APPEND;
+        let now = OpenFlags::from_posix(a.flags as i32) | OpenFlags::APPEND;
         self.known.pages(Ino(head.nodeid));
         let handle = self.handles.transfer(&*self.fs, &kernel_cred(), Ino(head.nodeid), a.fh, now).await?;
         let n = self.fs.read(handle, a.offset, &mut to[..size]).await?;
@@ -141,7 +113,7 @@ impl<F: FileSystem> Door<F> {
         let ino = Ino(head.nodeid);
         self.known.pages(ino);
         let now = match a.write_flags & abi::WRITE_CACHE {
-            0 => open_flags(a.flags),
+            0 => OpenFlags::from_posix(a.flags as i32),
             _ => OpenFlags::empty(),
         };
         let handle = self.handles.transfer(&*self.fs, &kernel_cred(), ino, a.fh, now).await?;

@@ -3,7 +3,6 @@
 use crate::abi::{self, InHeader, op};
 use crate::device::{take, take_name};
 use crate::door::{Answer, Door, Errno, MALFORMED, Outcome, kernel_cred, rdev_from_kernel, split};
-use crate::files::open_flags;
 use fs::{DirEntry, Error, FileSystem, Handle, Ino, OpenFlags, RenameFlags};
 use zerocopy::IntoBytes;
 
@@ -109,7 +108,7 @@ impl<F: FileSystem> Door<F> {
             .create(&self.cred(head), Ino(head.nodeid), name, perm, flags | OpenFlags::EXCLUSIVE)
             .await;
         let (attr, handle) = match made {
-            Err(Error::Exists) if open_flags(a.flags).contains(OpenFlags::EXCLUSIVE) => {
+            Err(Error::Exists) if OpenFlags::from_posix(a.flags as i32).contains(OpenFlags::EXCLUSIVE) => {
                 return Err(Errno(libc::EEXIST));
             }
             Err(Error::Exists) => return Err(Errno(libc::ESTALE)),
@@ -125,7 +124,7 @@ impl<F: FileSystem> Door<F> {
         let (a, _) = take::<abi::CreateIn>(body).ok_or(MALFORMED)?;
         let perm = (self.masked(a.mode, a.umask) & 0o7777) as u16;
         let (mut flags, reply_flags) = self.flags_for(a.flags);
-        flags |= open_flags(a.flags) & OpenFlags::EXCLUSIVE;
+        flags |= OpenFlags::from_posix(a.flags as i32) & OpenFlags::EXCLUSIVE;
         let (attr, handle) = self.fs.tmpfile(&self.cred(head), Ino(head.nodeid), perm, flags).await?;
         // Nobody else knows it yet.
         self.known.looked_up(attr.ino);

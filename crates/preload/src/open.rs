@@ -3,7 +3,7 @@
 use crate::hook::{Out, Res, errno, fail, hook, text};
 use crate::mounts;
 use crate::path::{self, Entry, To};
-use crate::table::{self, open_flags};
+use crate::table;
 use fs::{Attr, Error, FileSystem, FileType, Handle};
 use libc::{AT_FDCWD, c_char, c_int, mode_t};
 
@@ -32,7 +32,7 @@ pub(crate) unsafe fn open_at(dirfd: c_int, path: &[u8], flags: c_int, mode: mode
                     return fail(libc::ENOTDIR);
                 }
                 let perm = (mode & !mounts::umask_now() & 0o7777) as u16;
-                let flags = open_flags(flags);
+                let flags = fs::OpenFlags::from_posix(flags);
                 let (attr, handle) =
                     found.mount.run(|fs| fs.tmpfile(mounts::cred(), found.attr.ino, perm, flags))?;
                 To::Volume(Opened { mount: found.mount, attr, handle: Some(handle), path: None })
@@ -83,7 +83,7 @@ fn open_existing(mount: &'static mounts::Mount, attr: &Attr, flags: c_int) -> Re
         FileType::Directory => mount.run(|fs| fs.opendir(cred, ino))?,
         FileType::Symlink => return fail(libc::ELOOP),
         FileType::Regular => {
-            let flags = open_flags(flags) - fs::OpenFlags::EXCLUSIVE;
+            let flags = fs::OpenFlags::from_posix(flags) - fs::OpenFlags::EXCLUSIVE;
             mount.run(|fs| fs.open(cred, ino, flags))?
         }
         // Was something else a moment ago.
@@ -110,7 +110,13 @@ fn create(to: To<Entry>, flags: c_int, mode: mode_t) -> Res<To<Opened>> {
         }
         let perm = (mode & !mounts::umask_now() & 0o7777) as u16;
         let made = mount.session().ok_or(Out::Errno(libc::EIO)).map(|fs| {
-            fs.block_on(fs.create(mounts::cred(), entry.dir.ino, &entry.name, perm, open_flags(flags)))
+            fs.block_on(fs.create(
+                mounts::cred(),
+                entry.dir.ino,
+                &entry.name,
+                perm,
+                fs::OpenFlags::from_posix(flags),
+            ))
         })?;
         match made {
             Ok((attr, handle)) => {

@@ -311,7 +311,7 @@ impl State {
         if self.flags() & libc::O_PATH != 0 {
             return fail(libc::EBADF);
         }
-        let flags = open_flags(self.flags()) - OpenFlags::TRUNCATE - OpenFlags::EXCLUSIVE;
+        let flags = OpenFlags::from_posix(self.flags()) - OpenFlags::TRUNCATE - OpenFlags::EXCLUSIVE;
         let (ino, cred) = (self.ino, mounts::cred());
         let opened = self.mount.run(|fs| async move {
             let handle = match self.kind {
@@ -356,25 +356,4 @@ impl State {
             let _ = self.mount.run(|fs| fs.release(handle));
         }
     }
-}
-
-/// The contract's flags for those of open(2).
-pub(crate) fn open_flags(flags: c_int) -> OpenFlags {
-    let mut to = match flags & libc::O_ACCMODE {
-        libc::O_RDONLY => OpenFlags::READ,
-        libc::O_WRONLY => OpenFlags::WRITE,
-        _ => OpenFlags::READ | OpenFlags::WRITE,
-    };
-    for (bit, flag) in [
-        (libc::O_APPEND, OpenFlags::APPEND),
-        (libc::O_TRUNC, OpenFlags::TRUNCATE),
-        (libc::O_DIRECT, OpenFlags::DIRECT),
-        (libc::O_SYNC, OpenFlags::SYNC),
-        (libc::O_DSYNC, OpenFlags::DSYNC),
-        (libc::O_NOATIME, OpenFlags::NOATIME),
-        (libc::O_EXCL, OpenFlags::EXCLUSIVE),
-    ] {
-        to.set(flag, flags & bit == bit);
-    }
-    to
 }

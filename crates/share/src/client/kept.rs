@@ -8,7 +8,7 @@
 use crate::changes::Seen;
 use foldhash::fast::FixedState;
 use format::shared::Kept as What;
-use fs::{Attr, Ino};
+use fs::{Attr, Ino, Time};
 use hashbrown::HashTable;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -59,16 +59,6 @@ fn hash_inode(ino: u64) -> u64 {
 fn part<T>(parts: &[T; PARTS], hash: u64) -> &T {
     // The tables take the lowest and the highest bits.
     &parts[(hash >> 32) as usize % PARTS]
-}
-
-/// Whether reading moves the time of access: as with relatime, after a change and else once a day.
-pub(super) fn moves_atime(attr: &Attr) -> bool {
-    const DAY: i64 = 24 * 60 * 60;
-    let today = || {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        now.map_or(0, |t| t.as_secs() as i64)
-    };
-    attr.atime <= attr.mtime || attr.atime <= attr.ctime || today() - attr.atime.sec >= DAY
 }
 
 /// Names that lead where the directory says, whatever it contains.
@@ -139,7 +129,7 @@ impl Kept {
         let hash = hash_inode(ino.0);
         let mut table = part(&self.inodes, hash).lock();
         if let Ok(entry) = table.find_entry(hash, |i| i.attr.ino == ino)
-            && moves_atime(&entry.get().attr)
+            && entry.get().attr.moves_atime(Time::now())
         {
             entry.remove();
         }

@@ -2,13 +2,13 @@
 //! `server::windows`).
 
 use super::Remote;
-use super::kept::{Kept, moves_atime};
+use super::kept::Kept;
 use crate::memory::{self, Mapping};
 use crate::socket;
 use crate::wire::{Op, request};
 use foldhash::fast::FixedState;
 use format::shared::{DATA_MAX, MAGIC, WINDOW_BYTES, WINDOW_DATA_AT, WINDOW_PAGES, WindowMessage};
-use fs::{Attr, Handle, Ino, OpenFlags};
+use fs::{Attr, Handle, Ino, OpenFlags, Time};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -86,7 +86,7 @@ impl Windows {
         }
         let (attr, noted) = kept.noted_attr(file.ino)?;
         let len = attr.size.saturating_sub(offset).min(to.len() as u64) as usize;
-        if len == 0 || (!file.noatime && moves_atime(&attr)) {
+        if len == 0 || (!file.noatime && attr.moves_atime(Time::now())) {
             return None;
         }
         let mapped = self.mapped.read();
