@@ -8,8 +8,8 @@
 //! Such a descriptor is write-only and stands beyond the end of a memfd that cannot grow: should somebody use it without us (a
 //! static program), reads fail with `EBADF` and writes with `EPERM`, rather than going somewhere.
 //!
-//! Slots are never used twice: a child may still have one that its parent has closed. A full arena is replaced by a new one, and
-//! goes away with its last open file.
+//! A slot is used again only together with its description, when nobody else can have that (`pool`): a child may still have one that
+//! its parent has closed. A full arena is replaced by a new one, and goes away with its last open file.
 
 use crate::hook::{Res, errno, fail};
 use libc::c_int;
@@ -26,13 +26,15 @@ const BYTES: usize = SLOT * SLOTS;
 const BASE: i64 = 1 << 40;
 /// Our own descriptors are put from here upwards, out of the way of the program's.
 pub(crate) const HIGH: c_int = 700;
+/// See `Slot::used`.
+const ADOPTED: u32 = 2;
 /// Longest path kept in a slot.
 const PATH_MAX: usize = SLOT - 56;
 
 /// State of an open file description, shared by the processes that have it.
 #[repr(C)]
 pub(crate) struct Slot {
-    /// Not 0 when the slot was filled. In slot 0: the next free slot.
+    /// Not 0 when the slot was filled, [`ADOPTED`] when a program was started with it. In slot 0: the next free slot.
     pub used: AtomicU32,
     /// Process that works with the offset, 0 for none.
     lock: AtomicU32,
@@ -159,19 +161,7 @@ pub(crate) struct Facts<'a> {
 /// A new kernel descriptor, the lowest that is free, and its slot. `EMFILE`, `ENFILE`, `ENOMEM`.
 pub(crate) fn make(facts: &Facts<'_>) -> Res<(c_int, Place)> {
     let (fd, place) = take(facts.flags as c_int & libc::O_CLOEXEC)?;
-    let slot = place.slot();
-    slot.mount.store(facts.mount, Ordering::Relaxed);
-    slot.ino.store(facts.ino, Ordering::Relaxed);
-    slot.generation.store(facts.generation, Ordering::Relaxed);
-    slot.flags.store(facts.flags, Ordering::Relaxed);
-    slot.kind.store(facts.kind, Ordering::Relaxed);
-    if facts.path.len() <= PATH_MAX {
-        let to = slot.path.as_ptr().cast_mut();
-        // SAFETY: the slot is new, so nobody else looks at it; the length was checked.
-        unsafe { std::ptr::copy_nonoverlapping(facts.path.as_ptr(), to, facts.path.len()) };
-        slot.path_len.store(facts.path.len() as u32 + 1, Ordering::Relaxed);
-    }
-    slot.used.store(1, Ordering::Release);
+    place.fill(facts);
     Ok((fd, place))
 }
 
@@ -246,13 +236,38 @@ pub(crate) fn inherited(fd: c_int, known: &mut Vec<Arc<Arena>>) -> Option<Place>
             }
         };
         let place = Place { arena, number: at as usize };
-        (place.slot().used.load(Ordering::Acquire) != 0).then_some(place)
+        let used = place.slot().used.swap(ADOPTED, Ordering::AcqRel) != 0;
+        used.then_some(place)
     }
 }
 
 impl Place {
     pub(crate) fn slot(&self) -> &Slot {
         self.arena.slot(self.number)
+    }
+
+    /// Says what the slot, which nobody else looks at, is for now.
+    pub(crate) fn fill(&self, facts: &Facts<'_>) {
+        let slot = self.slot();
+        slot.mount.store(facts.mount, Ordering::Relaxed);
+        slot.ino.store(facts.ino, Ordering::Relaxed);
+        slot.generation.store(facts.generation, Ordering::Relaxed);
+        slot.flags.store(facts.flags, Ordering::Relaxed);
+        slot.kind.store(facts.kind, Ordering::Relaxed);
+        slot.offset.store(0, Ordering::Relaxed);
+        let known = facts.path.len() <= PATH_MAX;
+        if known {
+            let to = slot.path.as_ptr().cast_mut();
+            // SAFETY: nobody else looks at the slot; the length was checked.
+            unsafe { std::ptr::copy_nonoverlapping(facts.path.as_ptr(), to, facts.path.len()) };
+        }
+        slot.path_len.store(if known { facts.path.len() as u32 + 1 } else { 0 }, Ordering::Relaxed);
+        slot.used.store(1, Ordering::Release);
+    }
+
+    /// Whether another program was started with it.
+    pub(crate) fn is_adopted(&self) -> bool {
+        self.slot().used.load(Ordering::Acquire) == ADOPTED
     }
 
     /// The path below the mount at which the file was opened, when it is known.

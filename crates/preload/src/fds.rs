@@ -27,7 +27,10 @@ pub(crate) unsafe fn close_fd(fd: c_int) -> Res<c_int> {
     if !table::is_ours(fd) {
         return if mounts::is_own(fd) { fail(libc::EBADF) } else { Err(Out::Libc) };
     }
-    if !borrowed_memory() {
+    // The description ends, and may be used again, when the kernel's descriptor is gone.
+    let open = table::get(fd).filter(|_| !borrowed_memory());
+    if let Some(open) = &open {
+        open.closing(fd);
         table::set(fd, None);
     }
     // SAFETY: as the caller says.
@@ -43,8 +46,10 @@ unsafe fn close_many(first: c_uint, last: c_uint, flags: c_int) -> Res<c_int> {
     if first > last || flags & !(CLOEXEC | 2) != 0 {
         return fail(libc::EINVAL);
     }
+    let mut open = Vec::new();
     if flags & CLOEXEC == 0 && !borrowed_memory() {
         for fd in table::ours_in(first as usize, last as usize) {
+            open.extend(table::get(fd));
             table::set(fd, None);
         }
     }

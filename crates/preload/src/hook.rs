@@ -158,7 +158,7 @@ macro_rules! hook {
         hook!(@each [$($more)*] $args -> $r $body);
     };
     (@one $name:ident ($($a:ident: $t:ty),*) -> $r:ty $body:block) => {
-        #[allow(unused_imports, dead_code, clippy::missing_safety_doc, clippy::too_many_arguments)]
+        #[allow(unused_imports, dead_code, non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
         pub(crate) mod $name {
             use super::*;
             /// The function of libc.
@@ -182,7 +182,7 @@ macro_rules! hook {
             }
         }
         #[unsafe(no_mangle)]
-        #[allow(clippy::too_many_arguments)]
+        #[allow(non_snake_case, clippy::too_many_arguments)]
         pub(crate) unsafe extern "C" fn $name($($a: $t),*) -> $r {
             $crate::hook::run(
                 // SAFETY: pointers are what the caller's contract with libc makes them.

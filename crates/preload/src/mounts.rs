@@ -4,6 +4,7 @@
 //! a session is left behind (never freed) by a child of fork, which opens one of its own.
 
 use crate::hook::{Res, fail, inside};
+use crate::pool;
 use fs::{Cred, FileSystem};
 use libc::c_int;
 use parking_lot::Mutex;
@@ -39,6 +40,8 @@ static MOUNTS: OnceLock<Vec<Mount>> = OnceLock::new();
 static PID: AtomicU32 = AtomicU32::new(0);
 /// Grows with every fork on the way from the first process to this one: handles belong to one value of it.
 static LIFE: AtomicU64 = AtomicU64::new(1);
+/// `FREEHOLD_RESUME`: seconds for which calls wait for another manager when theirs has ended.
+static RESUME: OnceLock<u64> = OnceLock::new();
 static UMASK: AtomicU32 = AtomicU32::new(0o022);
 
 /// Whether there is anything to do for the library.
@@ -65,9 +68,13 @@ fn start() -> bool {
         return false;
     }
     PID.store(std::process::id(), Ordering::Relaxed);
+    crate::spawn::find();
     UMASK.store(kernel_umask().unwrap_or(0o022), Ordering::Relaxed);
+    if let Some(seconds) = std::env::var("FREEHOLD_RESUME").ok().and_then(|s| s.parse().ok()) {
+        let _ = RESUME.set(seconds);
+    }
     // SAFETY: the handler is a function that lives as long as the library, which is never unloaded.
-    unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
+    unsafe { libc::pthread_atfork(Some(pool::begin_start), Some(pool::end_start), Some(after_fork)) };
     crate::table::adopt();
     crate::cwd::begin_first();
     STATE.store(ON, Ordering::Release);
@@ -166,7 +173,7 @@ pub(crate) fn pid() -> u32 {
 /// Whether this is a child of vfork, which must leave our memory (its parent's) alone.
 pub(crate) fn borrowed_memory() -> bool {
     // SAFETY: asks for a number.
-    unsafe { libc::syscall(libc::SYS_getpid) as u32 != pid() }
+    pool::NEVER.load(Ordering::SeqCst) && unsafe { libc::syscall(libc::SYS_getpid) as u32 != pid() }
 }
 
 /// To which session handles belong.
@@ -174,10 +181,11 @@ pub(crate) fn life() -> u64 {
     LIFE.load(Ordering::Relaxed)
 }
 
-extern "C" fn after_fork() {
+pub(crate) extern "C" fn after_fork() {
     PID.store(std::process::id(), Ordering::Relaxed);
     LIFE.fetch_add(1, Ordering::Relaxed);
     crate::arena::after_fork();
+    pool::after_fork();
     crate::table::after_fork();
     crate::cwd::after_fork();
     crate::stdio::after_fork();
@@ -226,8 +234,7 @@ impl Mount {
         if let Some(remote) = unsafe { self.session.load(Ordering::Acquire).as_ref() } {
             return Some(remote);
         }
-        use std::os::unix::ffi::OsStrExt;
-        match Remote::connect(std::path::Path::new(std::ffi::OsStr::from_bytes(&self.socket))) {
+        match Remote::connect_with(self.connect()) {
             Ok(remote) => {
                 let remote: &'static Remote = Box::leak(Box::new(remote));
                 self.session.store(std::ptr::from_ref(remote).cast_mut(), Ordering::Release);
@@ -238,6 +245,19 @@ impl Mount {
                 None
             }
         }
+    }
+
+    /// Where the manager listens, or another one that serves the mount after it.
+    fn connect(&self) -> share::Connect {
+        use std::os::unix::ffi::OsStrExt;
+        let socket = std::path::PathBuf::from(std::ffi::OsStr::from_bytes(&self.socket));
+        let next = socket.with_file_name(share::name_at(&self.prefix));
+        let mut connect = share::Connect::at(socket);
+        connect.sockets.push(next);
+        if let Some(seconds) = RESUME.get() {
+            connect.resume = std::time::Duration::from_secs(*seconds);
+        }
+        connect
     }
 
     /// Runs calls of the session. `EIO` without one.
@@ -259,7 +279,11 @@ impl Mount {
 
 /// Whether `fd` is one of the library's own, which the program must not touch.
 pub(crate) fn is_own(fd: c_int) -> bool {
-    fd >= 64 && (mounts().iter().any(|m| m.owns(fd)) || crate::arena::is_own(fd) || crate::cwd::is_own(fd))
+    fd >= 64
+        && (mounts().iter().any(|m| m.owns(fd))
+            || crate::arena::is_own(fd)
+            || pool::is_own(fd)
+            || crate::cwd::is_own(fd))
 }
 
 #[cfg(test)]

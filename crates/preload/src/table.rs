@@ -11,6 +11,7 @@
 use crate::arena::{self, Facts, Place};
 use crate::hook::{Res, fail};
 use crate::mounts::{self, Mount};
+use crate::pool::{self, Origin};
 use fs::{FileSystem, FileType, Handle, Ino, LockOwner, OpenFlags};
 use libc::c_int;
 use parking_lot::{Mutex, RwLock};
@@ -48,6 +49,10 @@ pub(crate) struct State {
     pub inherited: bool,
     /// Record locks were asked for through it.
     pub locked: AtomicBool,
+    /// A copy was sent to another process.
+    pub shared: AtomicBool,
+    /// How the description was come by; taken when the last descriptor is closed.
+    origin: Mutex<Option<Origin>>,
 }
 
 /// A reference to a description.
@@ -81,6 +86,10 @@ fn unref(description: &'static Description) {
         let state = description.state.write().take();
         if let Some(state) = state {
             state.release();
+            if let Some(origin) = state.origin.lock().take() {
+                let shared = state.shared.load(Ordering::Relaxed) || state.locked.load(Ordering::Relaxed);
+                pool::done(state.place.clone(), origin, shared);
+            }
             UNUSED.lock().push(description);
         }
     }
@@ -157,21 +166,20 @@ pub(crate) fn insert(
         kind: attr.kind as u32,
         path: path.unwrap_or(&[b'/'; 4096]),
     };
-    let made = arena::make(&facts);
-    let (fd, place) = match made {
-        Ok((fd, place)) if (fd as usize) < FDS => (fd, place),
+    let (fd, place, origin) = match pool::make(&facts) {
+        Ok(made) if (made.0 as usize) < FDS => made,
         other => {
-            if let Ok((fd, _)) = &other {
-                // SAFETY: the descriptor was just made for us.
-                unsafe { libc::syscall(libc::SYS_close, *fd) };
-            }
             if let Some(handle) = handle {
                 let _ = mount.run(|fs| fs.release(handle));
             }
-            return other.and(fail(libc::EMFILE));
+            let (fd, place, origin) = other?;
+            // SAFETY: the descriptor was just made for us.
+            unsafe { libc::syscall(libc::SYS_close, fd) };
+            pool::done(place, origin, false);
+            return fail(libc::EMFILE);
         }
     };
-    let state = State::new(mount, attr.ino, attr.kind, place, handle);
+    let state = State::new(mount, attr.ino, attr.kind, place, handle, origin);
     set(fd, Some(describe(state)));
     Ok(fd)
 }
@@ -207,7 +215,7 @@ pub(crate) fn adopt() {
             Some((_, open)) => open.clone(),
             None => {
                 let ino = Ino(slot.ino.load(Ordering::Relaxed));
-                let state = State::new(mount, ino, kind, place.clone(), None);
+                let state = State::new(mount, ino, kind, place.clone(), None, Origin::SHARED);
                 let open = describe(State { inherited: true, ..state });
                 seen.push((address, open.clone()));
                 open
@@ -234,10 +242,13 @@ pub(crate) fn after_fork() {
                     description.state.force_unlock_read();
                 }
             }
-            if let Some(state) = &*description.state.read()
-                && state.opening.is_locked()
-            {
-                state.opening.force_unlock();
+            if let Some(state) = &*description.state.read() {
+                if state.opening.is_locked() {
+                    state.opening.force_unlock();
+                }
+                if state.origin.is_locked() {
+                    state.origin.force_unlock();
+                }
             }
         }
     }
@@ -255,7 +266,14 @@ pub(crate) fn owner() -> LockOwner {
 }
 
 impl State {
-    fn new(mount: &'static Mount, ino: Ino, kind: FileType, place: Place, handle: Option<Handle>) -> State {
+    fn new(
+        mount: &'static Mount,
+        ino: Ino,
+        kind: FileType,
+        place: Place,
+        handle: Option<Handle>,
+        origin: Origin,
+    ) -> State {
         State {
             mount,
             ino,
@@ -266,6 +284,8 @@ impl State {
             opening: Mutex::new(()),
             inherited: false,
             locked: AtomicBool::new(false),
+            shared: AtomicBool::new(false),
+            origin: Mutex::new(Some(origin)),
         }
     }
 
@@ -348,6 +368,13 @@ impl State {
             && let Some(handle) = self.handle_if_open()
         {
             let _ = self.mount.run(|fs| fs.flush(handle, owner()));
+        }
+    }
+
+    /// Descriptor `fd` of ours is about to be closed.
+    pub(crate) fn closing(&self, fd: c_int) {
+        if let Some(origin) = &mut *self.origin.lock() {
+            origin.keep(fd);
         }
     }
 

@@ -150,3 +150,52 @@ stop.append(1); x.join(); print('done')
 "#,
     );
 }
+
+/// A description that another process still has is not used for the next file, however that process came by it.
+#[test]
+fn descriptions_are_used_again_when_nobody_has_them() {
+    let Some(rig) = rig() else { return };
+    same(
+        &rig,
+        r#"
+import socket, array
+def turn(name, start, wait):
+    for i in range(40): os.close(os.open(j(t, 'warm'), os.O_CREAT | os.O_RDWR))
+    f = os.open(j(t, name), os.O_CREAT | os.O_WRONLY); os.set_inheritable(f, True)
+    what = start(f, f'sleep 0.2; echo {name} >&9')
+    os.close(f)
+    others = [os.open(j(t, f'{name}-{i}'), os.O_CREAT | os.O_RDWR) for i in range(40)]
+    wait(what)
+    for o in others: os.write(o, b'mine')
+    print(name, open(j(t, name)).read(), {os.pread(o, 9, 0) for o in others})
+    for o in others: os.close(o)
+def fork(f, script):
+    if os.fork() == 0: os.dup2(f, 9); os.execv('/bin/sh', ['sh', '-c', script])
+def spawn(f, script): os.posix_spawn('/bin/sh', ['sh', '-c', script], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, f, 9)])
+def system(f, script): os.system(f'({script}) 9>&{f} &')
+def popen(f, script): return libc_popen(f'exec 9>&{f}; {script}'.encode(), b'r')
+libc_popen = libc.popen; libc_popen.restype = ctypes.c_void_p; libc.pclose.argtypes = [ctypes.c_void_p]
+ours, theirs = socket.socketpair()
+def send(f, script):
+    socket.send_fds(ours, [script.encode()], [f])
+    return receiver
+if (receiver := os.fork()) == 0:
+    script, fds, _, _ = socket.recv_fds(theirs, 1000, 1)
+    os.dup2(fds[0], 9); os.execv('/bin/sh', ['sh', '-c', script.decode()])
+turn('send', send, lambda p: os.waitpid(p, 0))
+for i in range(2):
+    turn(f'fork{i}', fork, lambda _: os.wait()); turn(f'spawn{i}', spawn, lambda _: os.wait())
+    turn(f'popen{i}', popen, libc.pclose); turn(f'system{i}', system, lambda _: __import__('time').sleep(0.6))
+# Lowest free numbers, flags of the kernel, and offsets that begin at zero.
+a = os.open(j(t, 'warm'), os.O_RDWR); os.write(a, b'12345'); os.close(a)
+b = os.open(j(t, 'warm'), os.O_RDONLY); c = os.open(j(t, 'warm'), os.O_RDONLY | os.O_APPEND); print(a == b, c - b, os.lseek(b, 0, 1), os.get_inheritable(b), os.read(b, 9))
+threads = [threading.Thread(target=lambda n=n: [os.close(os.open(j(t, 'warm'), os.O_RDONLY)) for _ in range(300)]) for n in range(4)]
+for th in threads: th.start()
+for i in range(10):
+    if os.fork() == 0: os._exit(0)
+    os.wait()
+for th in threads: th.join()
+print(os.read(c, 3))
+"#,
+    );
+}

@@ -1,0 +1,190 @@
+//! Kernel descriptions that are used again: making one (see `arena`) takes a walk through /proc, a copy of one that is at hand is cheap.
+//!
+//! A description that the program has closed is kept open by a descriptor of ours, out of the program's way and closed by exec; opening
+//! the next file makes a copy of it, as always with the lowest number that is free, and its slot gets new contents. That is allowed only
+//! if nobody else can have the description: it was not there while a process was started (fork, posix_spawn, system, popen,
+//! wordexp), it was not sent to another process, and no file of its slot was locked. A child of fork has none of its parent's. After vfork and clone,
+//! of which only the beginning is seen, nothing is used again at all.
+//!
+//! Where tested: `tests/processes.rs`.
+
+use crate::arena::{self, Facts, Place};
+use crate::hook::{Res, errno, fail};
+use crate::mounts;
+use libc::c_int;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+
+/// Descriptions that are kept for files to come.
+const SPARE_MAX: usize = 16;
+/// Descriptions that stay kept while a file uses them; others are kept again when they are closed.
+const USED_MAX: usize = 16;
+
+/// Our descriptors of them; 0 where there is none, -1 where one is being made.
+static KEPT: [AtomicI32; SPARE_MAX + USED_MAX] = [const { AtomicI32::new(0) }; SPARE_MAX + USED_MAX];
+/// Those that no file uses.
+static SPARE: Mutex<Vec<(Keeper, Place)>> = Mutex::new(Vec::new());
+/// How many files use.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// Starts of processes, and how many of them are under way.
+static STARTS: AtomicU64 = AtomicU64::new(0);
+static STARTING: AtomicUsize = AtomicUsize::new(0);
+/// A start was seen whose end cannot be seen. Where calls that start processes are not all seen (`spawn`), from the beginning.
+pub(crate) static NEVER: AtomicBool = AtomicBool::new(!cfg!(target_arch = "x86_64"));
+
+/// What keeps a description open.
+struct Keeper {
+    entry: usize,
+    /// Of which life of the process.
+    life: u64,
+}
+
+/// How a description that is in use was come by.
+pub(crate) struct Origin {
+    keeper: Option<Keeper>,
+    /// The number of starts before it existed; `None`: one was under way.
+    starts: Option<u64>,
+}
+
+impl Origin {
+    /// Of a description that others have too.
+    pub(crate) const SHARED: Origin = Origin { keeper: None, starts: None };
+}
+
+/// The number of starts, unless one is under way or cannot be seen.
+fn starts() -> Option<u64> {
+    let starts = STARTS.load(Ordering::SeqCst);
+    let quiet = STARTING.load(Ordering::SeqCst) == 0 && !NEVER.load(Ordering::SeqCst);
+    quiet.then_some(starts)
+}
+
+/// A process is being started until the value is dropped.
+pub(crate) struct Starting(());
+
+pub(crate) fn starting() -> Starting {
+    begin_start();
+    Starting(())
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        end_start();
+    }
+}
+
+pub(crate) extern "C" fn begin_start() {
+    STARTING.fetch_add(1, Ordering::SeqCst);
+    STARTS.fetch_add(1, Ordering::SeqCst);
+}
+
+pub(crate) extern "C" fn end_start() {
+    STARTING.fetch_sub(1, Ordering::SeqCst);
+}
+
+impl Keeper {
+    /// Keeps the description of `fd`, if there is room for one more.
+    fn of(fd: c_int) -> Option<Keeper> {
+        let claim = |k: &AtomicI32| k.compare_exchange(0, -1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let entry = KEPT.iter().position(claim)?;
+        // SAFETY: only descriptors are touched.
+        let own = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, arena::HIGH) } as c_int;
+        KEPT[entry].store(own.max(0), Ordering::Release);
+        (own >= 0).then(|| Keeper { entry, life: mounts::life() })
+    }
+
+    fn fd(&self) -> c_int {
+        KEPT[self.entry].load(Ordering::Acquire)
+    }
+
+    /// Whether it is this process's own.
+    fn counts(&self) -> bool {
+        self.life == mounts::life()
+    }
+
+    fn close(self) {
+        if self.counts() {
+            let fd = KEPT[self.entry].swap(0, Ordering::AcqRel);
+            // SAFETY: the descriptor is ours.
+            unsafe { libc::syscall(libc::SYS_close, fd) };
+        }
+    }
+}
+
+/// A kernel descriptor, the lowest that is free, with a slot that says `facts`. `EMFILE`, `ENFILE`, `ENOMEM`.
+pub(crate) fn make(facts: &Facts<'_>) -> Res<(c_int, Place, Origin)> {
+    let starts = starts();
+    let spare = starts.and_then(|_| SPARE.lock().pop());
+    let Some((keeper, place)) = spare else {
+        let (fd, place) = arena::make(facts)?;
+        return Ok((fd, place, Origin { keeper: None, starts }));
+    };
+    let cloexec = facts.flags as c_int & libc::O_CLOEXEC != 0;
+    let command = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    // The slot first: whoever gets a copy of the descriptor, even by a start of a process now, finds it filled.
+    place.fill(facts);
+    // SAFETY: only descriptors are touched.
+    let fd = unsafe { libc::syscall(libc::SYS_fcntl, keeper.fd(), command, 0) } as c_int;
+    if fd < 0 {
+        let why = errno();
+        SPARE.lock().push((keeper, place));
+        return fail(why);
+    }
+    if USED.fetch_add(1, Ordering::Relaxed) < USED_MAX {
+        return Ok((fd, place, Origin { keeper: Some(keeper), starts }));
+    }
+    USED.fetch_sub(1, Ordering::Relaxed);
+    keeper.close();
+    Ok((fd, place, Origin { keeper: None, starts }))
+}
+
+impl Origin {
+    fn is_alone(&self) -> bool {
+        self.starts.is_some() && self.starts == starts()
+    }
+
+    /// Descriptor `fd` of this description is about to be closed. It may be the last one.
+    pub(crate) fn keep(&mut self, fd: c_int) {
+        if self.keeper.is_none() && self.is_alone() && SPARE.lock().len() < SPARE_MAX {
+            self.keeper = Keeper::of(fd);
+            USED.fetch_add(self.keeper.is_some() as usize, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The last descriptor of a description is closed here.
+pub(crate) fn done(place: Place, origin: Origin, shared: bool) {
+    let alone = !shared && origin.is_alone() && !place.is_adopted();
+    let Some(keeper) = origin.keeper.filter(Keeper::counts) else { return };
+    USED.fetch_sub(1, Ordering::Relaxed);
+    let mut spare = SPARE.lock();
+    if alone && spare.len() < SPARE_MAX {
+        spare.push((keeper, place));
+    } else {
+        drop(spare);
+        keeper.close();
+    }
+}
+
+/// Whether `fd` keeps a description.
+pub(crate) fn is_own(fd: c_int) -> bool {
+    KEPT.iter().any(|k| k.load(Ordering::Relaxed) == fd)
+}
+
+/// In a child of fork: the descriptions are its parent's. No other thread can hold the lock.
+pub(crate) fn after_fork() {
+    STARTING.store(0, Ordering::Relaxed);
+    USED.store(0, Ordering::Relaxed);
+    if SPARE.is_locked() {
+        // SAFETY: the thread that held it exists only in the parent.
+        unsafe { SPARE.force_unlock() };
+    }
+    SPARE.lock().clear();
+    for kept in &KEPT {
+        let fd = kept.swap(0, Ordering::Relaxed);
+        if fd > 0 {
+            // SAFETY: our copy of the parent's descriptor.
+            unsafe { libc::syscall(libc::SYS_close, fd) };
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Calls that give descriptors to other processes: seen only so that `pool` knows which descriptions others can have.
+
+use crate::hook::{Out, errno, fail, hook, outside};
+use crate::{pool, table};
+use libc::{c_char, c_int, c_void, pid_t};
+use std::sync::atomic::Ordering;
+
+/// Notes what goes away in a message.
+///
+/// # Safety
+/// `message` is null or a message header.
+unsafe fn sent(message: *const libc::msghdr) {
+    // SAFETY: as the caller says; the control messages are walked as cmsg(3) says.
+    unsafe {
+        let Some(message) = message.as_ref() else { return };
+        let mut head = libc::CMSG_FIRSTHDR(message);
+        while let Some(control) = head.as_ref() {
+            if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
+                let bytes = (control.cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                let fds = libc::CMSG_DATA(head).cast::<c_int>();
+                for i in 0..bytes / size_of::<c_int>() {
+                    if let Some(open) = table::get(fds.add(i).read_unaligned()) {
+                        open.shared.store(true, Ordering::Relaxed);
+                    }
+                }
+            }
+            head = libc::CMSG_NXTHDR(message, head);
+        }
+    }
+}
+
+type Given = *const c_void;
+type Strings = *const *mut c_char;
+
+/// What calls of the family of posix_spawn return: an error number. `-1` comes from [`hook`] when this libc has no such function.
+fn spawned(result: c_int) -> c_int {
+    if result == -1 { libc::ENOSYS } else { result }
+}
+
+hook! {
+    fn posix_spawn(pid: *mut pid_t, path: *const c_char, a: Given, b: Given, argv: Strings, env: Strings) -> c_int {
+        let _starting = pool::starting();
+        Ok(outside(|| posix_spawn::real(pid, path, a, b, argv, env)))
+    }
+    fn posix_spawnp(pid: *mut pid_t, file: *const c_char, a: Given, b: Given, argv: Strings, env: Strings) -> c_int {
+        let _starting = pool::starting();
+        Ok(outside(|| posix_spawnp::real(pid, file, a, b, argv, env)))
+    }
+    fn pidfd_spawn(pidfd: *mut c_int, path: *const c_char, a: Given, b: Given, argv: Strings, env: Strings) -> c_int {
+        let _starting = pool::starting();
+        Ok(spawned(outside(|| pidfd_spawn::real(pidfd, path, a, b, argv, env))))
+    }
+    fn pidfd_spawnp(pidfd: *mut c_int, file: *const c_char, a: Given, b: Given, argv: Strings, env: Strings) -> c_int {
+        let _starting = pool::starting();
+        Ok(spawned(outside(|| pidfd_spawnp::real(pidfd, file, a, b, argv, env))))
+    }
+    fn _Fork() -> pid_t {
+        // Unlike fork it runs no handlers.
+        pool::begin_start();
+        let pid = outside(|| _Fork::real());
+        if pid == 0 {
+            crate::mounts::after_fork();
+        } else {
+            pool::end_start();
+        }
+        if pid < 0 { fail(errno()) } else { Ok(pid) }
+    }
+    fn system(command: *const c_char) -> c_int {
+        let _starting = pool::starting();
+        Ok(outside(|| system::real(command)))
+    }
+    fn popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE {
+        let _starting = pool::starting();
+        let stream = outside(|| popen::real(command, kind));
+        if stream.is_null() { fail(errno()) } else { Ok(stream) }
+    }
+    fn wordexp(words: *const c_char, to: *mut c_void, flags: c_int) -> c_int {
+        let _starting = pool::starting();
+        Ok(outside(|| wordexp::real(words, to, flags)))
+    }
+    fn sendmsg(socket: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
+        sent(message);
+        Err(Out::Libc)
+    }
+    fn sendmmsg(socket: c_int, messages: *mut libc::mmsghdr, n: libc::c_uint, flags: c_int) -> c_int {
+        for i in 0..if messages.is_null() { 0 } else { n.min(1024) as usize } {
+            sent(&raw const (*messages.add(i)).msg_hdr);
+        }
+        Err(Out::Libc)
+    }
+}
+
+/// vfork and clone return twice, or on another stack, so nothing can be done behind them: the mark is set, and libc's function goes on in
+/// place of ours. Before the library has begun vfork is fork.
+#[cfg(target_arch = "x86_64")]
+mod onward {
+    use crate::pool::NEVER;
+    use libc::{c_int, c_long, c_void};
+    use std::sync::atomic::{AtomicPtr, Ordering};
+
+    static VFORK: AtomicPtr<c_void> = AtomicPtr::new(libc::fork as *mut c_void);
+    static CLONE: AtomicPtr<c_void> = AtomicPtr::new(no_clone as *mut c_void);
+
+    extern "C" fn no_clone() -> c_int {
+        crate::hook::set_errno(libc::ENOSYS);
+        -1
+    }
+
+    macro_rules! onward {
+        ($($name:ident => $next:ident,)*) => { $(
+            /// # Safety
+            /// As of libc's function, which gets the registers and the stack as they are.
+            #[unsafe(naked)]
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name() {
+                std::arch::naked_asm!(
+                    "endbr64",
+                    "mov byte ptr [rip + {never}], 1",
+                    "mfence",
+                    "jmp qword ptr [rip + {next}]",
+                    never = sym NEVER,
+                    next = sym $next,
+                )
+            }
+        )* };
+    }
+    onward! { vfork => VFORK, __vfork => VFORK, clone => CLONE, __clone => CLONE, }
+
+    /// Finds libc's functions.
+    pub(crate) fn find() {
+        for (to, name) in [(&VFORK, c"vfork"), (&CLONE, c"clone")] {
+            // SAFETY: the name ends with NUL.
+            let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+            if !found.is_null() {
+                to.store(found, Ordering::Release);
+            }
+        }
+    }
+
+    /// syscall(2), for those who start processes by number.
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn syscall(
+        number: c_long,
+        a: usize,
+        b: usize,
+        c: usize,
+        d: usize,
+        e: usize,
+        f: usize,
+    ) -> c_long {
+        if matches!(number, libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork) {
+            NEVER.store(true, Ordering::SeqCst);
+        }
+        let result: isize;
+        // SAFETY: what the kernel does is the caller's will; the kernel's convention for registers on x86-64.
+        unsafe {
+            std::arch::asm!(
+                "syscall",
+                inlateout("rax") number as isize => result,
+                in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+                lateout("rcx") _, lateout("r11") _,
+                options(nostack),
+            );
+        }
+        if (-4095..0).contains(&result) {
+            crate::hook::set_errno(-result as c_int);
+            return -1;
+        }
+        result as c_long
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use onward::find;
+
+/// There, nothing is ever used again (`pool`).
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn find() {}
