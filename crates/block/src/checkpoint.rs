@@ -274,7 +274,14 @@ impl Core {
     /// The checkpoint as it stands, without what only holds after a clean stop.
     fn unclean_checkpoint(&self) -> Checkpoint {
         let current = self.checkpoint.clone();
-        Checkpoint { clean: false, index_runs: Vec::new(), index_pieces: 0, index_inodes: 0, ..current }
+        Checkpoint {
+            clean: false,
+            index_runs: Vec::new(),
+            index_pieces: 0,
+            index_inodes: 0,
+            stops: [0; 4],
+            ..current
+        }
     }
 
     fn checkpoint_io(&mut self, request: Request, kind: IoKind) {

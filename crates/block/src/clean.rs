@@ -316,6 +316,7 @@ impl IndexWriter {
             index_pieces: if complete { self.next_piece as u32 } else { 0 },
             index_inodes: if complete { self.slots.len() as u64 } else { 0 },
             index_runs: runs,
+            stops: [core.opening, core.stops[0], core.stops[1], core.stops[2]],
             ..core.checkpoint.clone()
         }
     }

@@ -104,6 +104,9 @@ pub struct OpenOptions {
     pub noatime: bool,
     /// Whole free segments are discarded once their blocks may be reused.
     pub discard: bool,
+    /// How long files that were open without a name when the volume was last stopped are kept, so that those who had them can open them
+    /// again by their inodes.
+    pub orphans_kept: Duration,
     /// Source of time.
     pub clock: Arc<dyn Clock>,
 }
@@ -118,6 +121,7 @@ impl Default for OpenOptions {
             read_only: false,
             noatime: false,
             discard: false,
+            orphans_kept: Duration::ZERO,
             clock: Arc::new(RealClock),
         }
     }
@@ -164,6 +168,10 @@ pub(crate) struct Core {
     pub geometry: Geometry,
     pub options: OpenOptions,
     pub uuid: [u8; 16],
+    /// Drawn by chance; never 0.
+    pub opening: u64,
+    /// Of the volume's openings before this one, those that ended in clean stops with none of another kind between them and now.
+    pub stops: [u64; 4],
     pub strict: bool,
     pub read_only: bool,
     /// After a failed write, memory and medium may differ: nothing more is written, every change is refused.
@@ -180,6 +188,9 @@ pub(crate) struct Core {
     pub space: Space,
     /// Blocks held back for metadata.
     pub keep: u64,
+    /// Blocks reserved for writes that are acknowledged before they are made, and how many of them there should be.
+    pub room: u64,
+    pub room_wanted: u64,
     pub handles: Handles,
 
     pub cache: PageCache,
@@ -193,7 +204,9 @@ pub(crate) struct Core {
     /// Inodes with a tail in memory, in the order in which they were loaded.
     pub tails: VecDeque<Slot>,
     /// Inodes found without a name at mount, to be freed.
-    pub orphans: Vec<Slot>,
+    /// With their generations; until then they are kept.
+    pub orphans: Vec<(Slot, u32)>,
+    pub orphans_until: Duration,
 
     pub running: Running,
     /// The newest epoch that was closed for order. While it is not durable nothing is overwritten in place: that would be
@@ -443,6 +456,23 @@ impl Core {
             && !self.running.in_place.contains(&block)
             && !self.running.pages.iter().any(|p| p.2 == block)
             && !self.has_image(block)
+    }
+
+    /// Runs `f` with the room that is kept ([`fs::FileSystem::keep_room`]) free for it, and keeps what is left afterwards. What `f` has used came out of it, so
+    /// nobody else lost anything.
+    pub fn in_room<T>(&mut self, f: impl FnOnce(&mut Core) -> T) -> T {
+        self.space.unreserve(self.room);
+        let out = f(self);
+        self.take_room();
+        out
+    }
+
+    /// Keeps as much room as is wanted and there is. True: all of it.
+    pub fn take_room(&mut self) -> bool {
+        self.room = self.room_wanted.min(self.space.spare(0));
+        let taken = self.space.reserve(self.room, 0);
+        debug_assert!(taken, "as much was spare");
+        self.room == self.room_wanted
     }
 
     /// Reserves blocks for a delayed allocation. When space is waiting to be freed, starts freeing it and waits; `ticket`

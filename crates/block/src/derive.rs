@@ -263,7 +263,7 @@ pub(crate) fn derive(core: &mut Core) -> Result<()> {
             continue;
         }
         if parent == 0 {
-            core.orphans.push(slot);
+            core.orphans.push((slot, inode.generation));
             continue;
         }
         if !core.slab.find(Ino(parent as u64)).is_some_and(|(_, p)| p.is_dir()) {

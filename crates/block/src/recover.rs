@@ -66,6 +66,9 @@ pub(crate) fn open(media: Arc<dyn Media>, options: OpenOptions) -> Result<Core> 
         reset(&mut core, &fixed);
         scan(&mut core, &device, &fixed, &log)?;
     }
+    if clean {
+        core.stops = fixed.checkpoint.stops;
+    }
     let total = core.space.total();
     core.keep = (total / 64).min(2048);
     if !core.read_only && log.cut.is_some() {
@@ -111,6 +114,8 @@ fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &Lo
     Ok(Core {
         geometry,
         uuid: fixed.superblock.uuid,
+        opening: rand::random::<u64>() | 1,
+        stops: [0; 4],
         strict: fixed.superblock.strict.get() == 1,
         read_only: options.read_only,
         latched: None,
@@ -121,6 +126,8 @@ fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &Lo
         index: Index::new(rand::random()),
         space: Space::new(fixed.superblock.segments()),
         keep: 0,
+        room: 0,
+        room_wanted: 0,
         handles: Default::default(),
         cache: PageCache::new(cache_arena),
         cache_arena: cache_id,
@@ -131,6 +138,7 @@ fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &Lo
         loading: Default::default(),
         tails: VecDeque::new(),
         orphans: Vec::new(),
+        orphans_until: options.clock.monotonic() + options.orphans_kept,
         running: Running::new(log.last_epoch + 1),
         ordered: 0,
         epochs: VecDeque::new(),
@@ -272,6 +280,7 @@ fn take_over_log(core: &mut Core, device: &Blocking, fixed: &Fixed, log: &LogTai
     let mut mark = fixed.checkpoint.clone();
     mark.sequence += 1;
     mark.clean = false;
+    mark.stops = [0; 4];
     mark.index_runs.clear();
     (mark.index_pieces, mark.index_inodes) = (0, 0);
     mark.durable_epoch = Epoch(log.last_epoch);

@@ -101,6 +101,11 @@ impl Volume {
     pub fn latched(&self) -> Option<String> {
         self.inner.shared.lock().latched.clone()
     }
+    /// Which opening of which volume this is.
+    pub fn opening(&self) -> fs::Opening {
+        let core = self.inner.shared.lock();
+        fs::Opening { volume: core.uuid, number: core.opening, after: core.stops }
+    }
     /// The epoch that changes join now, and the newest durable one.
     pub fn epochs(&self) -> (u64, u64) {
         let core = self.inner.shared.lock();
@@ -215,13 +220,17 @@ impl Volume {
         handle: Handle,
         offset: u64,
         from: &'a [u8],
+        in_room: bool,
     ) -> impl Future<Output = Result<usize>> + Send + 'a {
         let shared = &self.inner.shared;
         let (mut done, mut ticket) = (0, None);
         poll_fn(move |cx| {
             loop {
                 let mut core = shared.lock();
-                match core.write(handle, offset, from, WRITE_CHUNK, &mut done, &mut ticket) {
+                let mut step =
+                    |core: &mut Core| core.write(handle, offset, from, WRITE_CHUNK, &mut done, &mut ticket);
+                let stepped = if in_room { core.in_room(step) } else { step(&mut core) };
+                match stepped {
                     Ok(()) if done == from.len() => return Poll::Ready(Ok(done)),
                     Ok(()) => {}
                     Err(Stop::Error(e)) if done == 0 => return Poll::Ready(Err(e)),

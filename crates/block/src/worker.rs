@@ -98,7 +98,9 @@ impl Core {
         // An epoch that is being closed goes on when what it waits for has come.
         let since = self.running.since.filter(|_| self.running.gate.is_none());
         let age = since.map(|since| since + self.options.dirty_age_max);
-        age.into_iter().chain(self.rest_ends()).min()
+        let orphans = (!self.orphans.is_empty()).then_some(self.orphans_until);
+        let orphans = orphans.filter(|&until| self.monotonic() < until);
+        age.into_iter().chain(self.rest_ends()).chain(orphans).min()
     }
 
     /// Everything that is not an answer to a call.
@@ -141,14 +143,20 @@ impl Core {
         }
     }
 
-    /// Frees inodes that had lost their last name when the volume was not stopped cleanly.
+    /// Frees inodes that had lost their last name when the volume was last stopped, unless somebody has opened them since: they were open
+    /// then, and programs whose server ended get some time to come back ([`OpenOptions::orphans_kept`]).
     fn free_orphans(&mut self) {
-        while let Some(&slot) = self.orphans.last() {
+        if self.orphans.is_empty() || self.monotonic() < self.orphans_until {
+            return;
+        }
+        while let Some(&(slot, generation)) = self.orphans.last() {
             if self.closing || self.running.gate.is_some() {
                 return;
             }
-            let gone = self.slab.get(slot).kind == format::inode::SlotKind::Free;
-            if !gone && self.slab.get(slot).blocks > 0 {
+            let inode = self.slab.get(slot);
+            let same = inode.kind != format::inode::SlotKind::Free && inode.generation == generation;
+            let freed = same && inode.parent == 0 && inode.opens == 0;
+            if freed && inode.blocks > 0 {
                 match self.need_tail(slot) {
                     Ok(()) => {}
                     Err(Stop::Wait(_)) => return,
@@ -160,7 +168,7 @@ impl Core {
                 }
             }
             self.orphans.pop();
-            if !gone {
+            if freed {
                 self.free_inode(slot);
             }
         }

@@ -55,8 +55,10 @@ media_struct! {
         durable_epoch: U64,
         /// CRC-32C of the inode segment table's entries in use; tells which homes of its blocks belong to this checkpoint
         table_crc: U32,
+        /// numbers of the openings that ended in clean stops one after the other, the newest first; 0: none. Not zero only when clean
+        stops: [U64; 4],
         /// zero
-        reserved: [u8; 36],
+        reserved: [u8; 4],
     }
 }
 
@@ -99,6 +101,8 @@ pub struct Checkpoint {
     pub durable_epoch: Epoch,
     /// Checksum of the inode segment table ([`crate::segtable::table_crc`]).
     pub table_crc: u32,
+    /// Openings that ended in clean stops one after the other, the newest first; 0: none.
+    pub stops: [u64; 4],
 }
 
 impl Checkpoint {
@@ -121,6 +125,7 @@ impl Checkpoint {
         h.index_inodes = self.index_inodes.into();
         h.durable_epoch = self.durable_epoch.0.into();
         h.table_crc = self.table_crc.into();
+        h.stops = self.stops.map(U64::new);
         block[..LOG_AT].copy_from_slice(h.as_bytes());
         for (i, seg) in self.log_segments.iter().enumerate() {
             block[LOG_AT + 4 * i..][..4].copy_from_slice(&seg.0.to_le_bytes());
@@ -185,6 +190,7 @@ impl Checkpoint {
             index_inodes: h.index_inodes.get(),
             durable_epoch: Epoch(h.durable_epoch.get()),
             table_crc: h.table_crc.get(),
+            stops: h.stops.map(U64::get),
         })
     }
 }
@@ -209,6 +215,7 @@ mod tests {
             index_inodes: 1000,
             durable_epoch: Epoch(101),
             table_crc: 7,
+            stops: [5, 4, 3, 0],
         };
         let block = cp.encode();
         assert_eq!(Checkpoint::parse(&block, &[3; 16], 64).unwrap(), cp);

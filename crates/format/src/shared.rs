@@ -24,7 +24,7 @@ use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 /// "FHSHARED"
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FHSHARED");
 /// Version of everything in this file.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Slots of a session: calls that it can have under way.
 pub const SLOTS: usize = 32;
 /// Most bytes of file data in one call.
@@ -196,8 +196,11 @@ media_struct! {
         value: U64,
         /// of a read: the window in which the first page now stands, or 0
         window: U64,
+        /// of a call that made a name: the clock of the changes from before its attributes were looked at, or 0; of one that opened
+        /// an inode: its generation
+        noted: U64,
         /// zero
-        reserved: [u8; 40],
+        reserved: [u8; 32],
     }
 }
 
@@ -288,7 +291,7 @@ media_struct! {
 media_struct! {
     /// The manager's answer to `Hello`; with errno 0 the descriptors of the session's memory, of its eventfd and of the changes
     /// come with it.
-    pub struct Welcome: 64 {
+    pub struct Welcome: 96 {
         /// "FHSHARED"
         magic: U64,
         /// version
@@ -297,8 +300,14 @@ media_struct! {
         errno: I32,
         /// number of the session
         session: U64,
+        /// the volume; all zero: sessions cannot be resumed after the manager's end
+        volume: [u8; 16],
+        /// number of this opening of the volume
+        opening: U64,
+        /// openings before it of which nothing was lost, the newest first
+        after: [U64; 4],
         /// zero
-        reserved: [u8; 40],
+        reserved: [u8; 16],
     }
 }
 

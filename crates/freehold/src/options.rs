@@ -56,6 +56,10 @@ impl ServeOptions {
         let v = &mut all.volume;
         v.read_only = all.mount.read_only;
         v.noatime = all.mount.noatime;
+        if all.share != Share::Off {
+            // Programs wait as long for a server that is started again.
+            v.orphans_kept = Duration::from_secs(30);
+        }
         // The engine wants at most half of the cache to be dirty.
         v.dirty_bytes_max = v.dirty_bytes_max.min(v.cache_bytes / 2);
         Ok(all)

@@ -93,7 +93,7 @@ impl Service {
         }
         let doors = Watched::new(Arc::new(volume.clone()));
         let started = fuse::mount(Arc::new(doors.clone()), point, mount_options).and_then(|mount| {
-            let sessions = match open_sessions(&doors, &mount, point, options) {
+            let sessions = match open_sessions((&volume, &doors), &mount, point, options) {
                 // Nobody has asked for it.
                 Err(e) if options.share == Share::Usual => {
                     tracing::warn!("{}: served without sessions: {e}", point.display());
@@ -184,7 +184,7 @@ impl Service {
 
 /// Begins to serve other processes beside the mount, when that is wanted and there is a place for it.
 fn open_sessions(
-    doors: &Watched<Volume>,
+    (volume, doors): (&Volume, &Watched<Volume>),
     mount: &Mount,
     point: &Path,
     options: &ServeOptions,
@@ -193,7 +193,8 @@ fn open_sessions(
     doors.watch(Arc::new(Kernel(mount.notifier())));
     // SAFETY: geteuid has no preconditions.
     let only_user = (!options.mount.allow_other).then(|| unsafe { libc::geteuid() });
-    let options = share::server::Options { only_user, ..Default::default() };
+    let opening = volume.opening();
+    let options = share::server::Options { only_user, opening, ..Default::default() };
     let at = &place.socket;
     let server = share::Server::start_at_door(doors.door(), at, options)
         .map_err(|e| io::Error::new(e.kind(), format!("sessions at {}: {e}", at.display())))?;

@@ -6,6 +6,9 @@
 //! same time, and the table is the one that the asking process sees, so a socket is never taken for that of another volume, whatever was
 //! mounted over it, moved, or left behind by a killed server.
 //!
+//! Beside it stands a symlink named after the mount point alone ([`share::name_at`]): programs whose server has ended find there the next one that serves
+//! the same volume at the same place, and ask it which volume it has.
+//!
 //! Only directories of root and of the asking user are looked into, as whoever owns one can pretend to be the server.
 //!
 //! Tested in `tests/run.rs`.
@@ -14,6 +17,7 @@ use crate::mounts::{self, MountInfo};
 use crate::options::Share;
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -62,7 +66,8 @@ fn name(device: &str) -> String {
 pub(crate) struct Place {
     /// Where the server listens.
     pub socket: PathBuf,
-    link: Option<PathBuf>,
+    /// Other names of the socket.
+    links: Vec<PathBuf>,
 }
 
 impl Place {
@@ -72,25 +77,36 @@ impl Place {
             return Ok(None);
         }
         let usual = usual(point);
-        match (share, usual) {
-            (Share::At(socket), usual) => {
-                // Without a usual place it is found by its name alone.
-                let link = usual.ok().flatten().filter(|at| at != socket);
-                let link = link.filter(|at| {
-                    let linked = symlink(socket, at);
-                    linked.inspect_err(|e| tracing::warn!("{}: {e}", at.display())).is_ok()
-                });
-                Ok(Some(Place { socket: socket.clone(), link }))
-            }
-            (_, usual) => Ok(usual?.map(|socket| Place { socket, link: None })),
+        let (socket, by_number) = match (share, usual) {
+            // Without a usual place it is found by its name alone.
+            (Share::At(socket), usual) => (socket.clone(), usual.ok().flatten().filter(|at| at != socket)),
+            (_, usual) => match usual? {
+                Some(socket) => (socket, None),
+                None => return Ok(None),
+            },
+        };
+        let mut links: Vec<PathBuf> = by_number.into_iter().collect();
+        if let Ok(point) = point.canonicalize() {
+            links.push(socket.with_file_name(share::name_at(point.as_os_str().as_bytes())));
         }
+        links.retain(|at| {
+            // What a server that ended, or was killed, has left there.
+            let left = std::fs::symlink_metadata(at).is_ok_and(|m| m.is_symlink());
+            let removed = if left { std::fs::remove_file(at) } else { Ok(()) };
+            let linked = removed.and_then(|()| symlink(&socket, at));
+            linked.inspect_err(|e| tracing::warn!("{}: {e}", at.display())).is_ok()
+        });
+        Ok(Some(Place { socket, links }))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Some(link) = &self.link {
-            let _ = std::fs::remove_file(link);
+        for link in &self.links {
+            // Another server may have put its own there.
+            if std::fs::read_link(link).is_ok_and(|to| to == self.socket) {
+                let _ = std::fs::remove_file(link);
+            }
         }
     }
 }
@@ -231,6 +247,14 @@ fn sweep(dir: &Path, all: &[MountInfo]) {
         let device = format!("{major}:{minor}");
         // In another container it may be mounted still.
         if all.iter().all(|m| m.device != device) && !is_served(&entry.path()) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+    // What led to one of them.
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let leads = entry.file_name().to_str().is_some_and(|f| f.starts_with("at-") && f.ends_with(".sock"));
+        let is_link = entry.file_type().is_ok_and(|t| t.is_symlink());
+        if leads && is_link && !entry.path().exists() {
             let _ = std::fs::remove_file(entry.path());
         }
     }

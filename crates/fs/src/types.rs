@@ -190,6 +190,27 @@ pub struct SetAttr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(pub u64);
 
+/// One time that a volume was opened: tells who worked with it before whether all of that is still there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Opening {
+    /// The volume's own number; all zero for none.
+    pub volume: [u8; 16],
+    /// Drawn by chance for each opening; 0 for none.
+    pub number: u64,
+    /// Openings before this one, of which nothing was lost: they ended in clean stops, one after the other. The newest first, 0 for none.
+    pub after: [u64; 4],
+}
+
+impl Opening {
+    /// Whether everything that was acknowledged in `earlier` is in this opening, synced or not.
+    pub fn keeps(&self, earlier: &Opening) -> bool {
+        let number = earlier.number;
+        self.volume == earlier.volume
+            && number != 0
+            && (number == self.number || self.after.contains(&number))
+    }
+}
+
 bitflags! {
     /// How a file is opened. Creation, exclusiveness and symlinks are matters of the path walk above the contract.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

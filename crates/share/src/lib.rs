@@ -16,5 +16,12 @@ mod socket;
 pub mod spin;
 mod wire;
 
-pub use client::Remote;
+pub use client::{Connect, Remote};
 pub use server::Server;
+
+/// Name of a socket by which the sessions of whatever is mounted at `point` are found, whoever serves it: programs whose manager has
+/// ended look there for the next one.
+pub fn name_at(point: &[u8]) -> String {
+    let mix = |h: u64, &b: &u8| (h ^ b as u64).wrapping_mul(0x0100_0000_01b3);
+    format!("at-{:016x}.sock", point.iter().fold(0xcbf2_9ce4_8422_2325, mix))
+}

@@ -19,7 +19,9 @@ impl Default for Patience {
     fn default() -> Patience {
         // One processor cannot run the other side while this one looks.
         let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
-        Patience { looks: if alone { 0 } else { 2000 }, yields: Duration::from_micros(50) }
+        // About as long as a short call takes: when there are more busy processes than processors, the other side may be waiting for
+        // the one that looks.
+        Patience { looks: if alone { 0 } else { 150 }, yields: Duration::from_micros(100) }
     }
 }
 

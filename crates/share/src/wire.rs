@@ -34,7 +34,7 @@ ops! {
     Walk = 3,
     /// object: inode; other: handle, with flag 1.
     Getattr = 4,
-    /// object: inode; second: `SetAttr` as [`set_attr`] writes it.
+    /// object: inode; second: `SetAttr` as [`set_attr`] writes it; other: handle, with flag 1.
     Setattr = 5,
     /// object: inode; flags: mask.
     Access = 6,
@@ -103,6 +103,27 @@ ops! {
     Window = 38,
 }
 
+impl Op {
+    /// Whether the object, and the other object, of a request with these flags are handles.
+    pub fn handles(self, flags: u32) -> (bool, bool) {
+        use Op::*;
+        match self {
+            Getattr | Setattr => (false, flags & 1 != 0),
+            Read | Window | Write | Flush | Release | Fsync | Barrier | Readdir | Fallocate | Seek
+            | Getlk | Setlk | Flock => (true, false),
+            CopyRange => (true, true),
+            _ => (false, false),
+        }
+    }
+
+    /// Whether doing it once more, when it may have been done already, does no harm and has the same answer. What writes through a handle that appends
+    /// does not count here.
+    pub fn is_repeatable(self) -> bool {
+        use Op::*;
+        !matches!(self, Mknod | Mkdir | Symlink | Link | Unlink | Rmdir | Rename | Setxattr | Removexattr)
+    }
+}
+
 /// A request without operands.
 pub fn request(op: Op, object: u64) -> Request {
     Request { op: (op as u16).into(), object: object.into(), ..Request::new_zeroed() }
@@ -168,8 +189,8 @@ pub const WALK_NAMES: usize = 32;
 /// What cannot be understood.
 pub const GARBLED: Error = Error::Invalid("message of a session");
 
-/// Bytes of a [`SetAttr`] on the wire: seven values of 24 bytes, each a kind and two numbers.
-pub const SET_ATTR: usize = 7 * 24;
+/// Bytes of a [`SetAttr`] on the wire: six values of 24 bytes, each a kind and two numbers.
+pub const SET_ATTR: usize = 6 * 24;
 
 /// Writes a change of attributes.
 pub fn set_attr(set: &SetAttr) -> [u8; SET_ATTR] {
@@ -186,7 +207,6 @@ pub fn set_attr(set: &SetAttr) -> [u8; SET_ATTR] {
         number(set.size),
         time(set.atime),
         time(set.mtime),
-        number(set.handle.map(|h| h.0)),
     ];
     let mut out = [0; SET_ATTR];
     for (place, n) in out.chunks_exact_mut(8).zip(all.as_flattened()) {
@@ -225,7 +245,7 @@ pub fn read_set_attr(bytes: &[u8]) -> Result<SetAttr> {
         size: number(3)?,
         atime: time(4)?,
         mtime: time(5)?,
-        handle: number(6)?.map(fs::Handle),
+        handle: None,
     })
 }
 
@@ -331,7 +351,7 @@ mod tests {
                 size: Some(1 << 50),
                 atime: Some(SetTime::Now),
                 mtime: Some(SetTime::At(Time { sec: -3, nsec: 999_999_999 })),
-                handle: Some(fs::Handle(9)),
+                handle: None,
             },
         ];
         for set in sets {

@@ -262,9 +262,9 @@ fn another_language_is_refused() {
     let socket = connect(server.path());
     let hello = Hello { magic: MAGIC.into(), version: (VERSION + 1).into(), ..Hello::new_zeroed() };
     rustix::net::send(&socket, hello.as_bytes(), SendFlags::empty()).unwrap();
-    let mut bytes = [0u8; 64];
+    let mut bytes = [0u8; size_of::<Welcome>()];
     let (n, _) = rustix::net::recv(&socket, &mut bytes, RecvFlags::empty()).unwrap();
-    assert_eq!(n, 64);
+    assert_eq!(n, bytes.len());
     assert_eq!(Welcome::read_from_bytes(&bytes).unwrap().errno.get(), libc::EPROTONOSUPPORT);
     still_there(&server);
 }

@@ -59,7 +59,14 @@ pub(super) fn finish(pass: &mut Pass<'_>, base: &mut Base) -> Result<bool> {
 }
 
 fn without_index(cp: &Checkpoint) -> Checkpoint {
-    Checkpoint { clean: false, index_runs: Vec::new(), index_pieces: 0, index_inodes: 0, ..cp.clone() }
+    Checkpoint {
+        clean: false,
+        index_runs: Vec::new(),
+        index_pieces: 0,
+        index_inodes: 0,
+        stops: [0; 4],
+        ..cp.clone()
+    }
 }
 
 fn write_checkpoint(device: &Blocking, base: &mut Base, block: Checkpoint) -> Result<()> {

@@ -1,9 +1,11 @@
 //! One call: a slot is taken, the request posted, the answer awaited and read.
 
+use super::kept::Kept;
 use super::waiting::{awaits, is_run_here, register, start_helper};
-use super::{GONE, Remote, Session};
+use super::{Remote, Session};
+use crate::wire::Op;
 use format::shared::{DATA_MAX, PAYLOAD_MAX, Reply, Request, state};
-use fs::{Error, Result};
+use fs::{Error, Handle, OpenFlags, Result};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,13 +40,15 @@ impl Slot<'_> {
         self.session.ring();
     }
 
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<std::result::Result<(), Failed>> {
         let done = || self.session.region.state(self.number).load(Ordering::Acquire) == state::DONE;
         if done() {
             return Poll::Ready(Ok(()));
         }
         if self.session.is_dead() {
-            return Poll::Ready(Err(GONE));
+            // It may have answered before it ended. What it had not taken still stands in the doorbell.
+            let rung = self.session.region.doorbell().load(Ordering::SeqCst) >> self.number & 1 != 0;
+            return Poll::Ready(if done() { Ok(()) } else { Err(Failed::Lost { taken: !rung }) });
         }
         if !awaits(self.session, self.number) {
             register(self.session, self.number, cx.waker());
@@ -54,6 +58,14 @@ impl Slot<'_> {
     }
 }
 
+/// Why a call has no answer.
+pub(super) enum Failed {
+    /// This is the answer.
+    With(Error),
+    /// The manager has ended. Whether it may have done what it was asked for.
+    Lost { taken: bool },
+}
+
 /// The answer to a call, still in its slot.
 pub(super) struct Answer<'a> {
     slot: Slot<'a>,
@@ -61,9 +73,19 @@ pub(super) struct Answer<'a> {
     pub value: u64,
     /// See `format::shared::Reply`.
     pub window: u64,
+    pub noted: u64,
 }
 
 impl Answer<'_> {
+    /// Serial of the session with which it came.
+    pub fn session(&self) -> u64 {
+        self.slot.session.serial
+    }
+    /// What the session with which it came keeps.
+    pub fn kept(&self) -> &Kept {
+        &self.slot.session.kept
+    }
+
     /// Bytes of payload.
     pub fn len(&self) -> usize {
         self.len
@@ -86,30 +108,112 @@ impl Answer<'_> {
     }
 }
 
-impl Remote {
-    /// Has the manager do something for whose end nobody needs to wait: it is done before any call that this or another client posts later.
-    /// False when that cannot be promised now, and nothing was posted.
-    pub(super) fn tell(&self, request: &Request) -> bool {
-        let session = &self.session;
-        let region = &session.region;
+impl Session {
+    /// See [`Remote::tell`].
+    fn tell(&self, request: &Request) -> bool {
+        let region = &self.region;
         // A manager that sleeps looks at what woke it first.
-        if session.is_dead() || region.asleep().load(Ordering::SeqCst) != 0 {
+        if self.is_dead() || region.asleep().load(Ordering::SeqCst) != 0 {
             return false;
         }
-        let Some(number) = session.take_slot(None) else { return false };
+        let Some(number) = self.take_slot(None) else { return false };
         region.put(number, request);
         region.state(number).store(state::POSTED, Ordering::Release);
-        session.slots.lock().abandoned |= 1 << number;
+        self.slots.lock().abandoned |= 1 << number;
         region.one_way().fetch_or(1 << number, Ordering::SeqCst);
         if region.asleep().load(Ordering::SeqCst) == 0 {
             return true;
         }
         // It went to sleep meanwhile: then this is a call like any other.
-        session.ring();
-        while region.state(number).load(Ordering::Acquire) != state::DONE && session.check_alive() {
+        self.ring();
+        while region.state(number).load(Ordering::Acquire) != state::DONE && self.check_alive() {
             std::thread::yield_now();
         }
         true
+    }
+
+    /// A call for which this thread waits, and the two numbers of its answer. Only for the time before anybody else has the session.
+    pub(super) fn call_now(self: &Arc<Session>, request: &Request) -> Result<(u64, u64)> {
+        let number = self.take_slot(None).ok_or(Error::Closed)?;
+        let mut slot = Slot { session: self, number, posted: false };
+        slot.post(request);
+        let done = || self.region.state(number).load(Ordering::Acquire) == state::DONE;
+        while !done() {
+            if !self.patience.wait(done) {
+                if !self.check_alive() {
+                    return Err(Error::Closed);
+                }
+                std::thread::sleep(std::time::Duration::from_micros(100));
+            }
+        }
+        let reply: Reply = self.region.get(number);
+        match reply.errno.get() {
+            0 => Ok((reply.value.get(), reply.noted.get())),
+            errno => Err(Error::from_errno(errno, String::new())),
+        }
+    }
+
+    /// A call with two strings, or one and data. Handles are the manager's numbers.
+    async fn call(
+        self: &Arc<Session>,
+        mut request: Request,
+        first: &[u8],
+        second: &[u8],
+    ) -> std::result::Result<Answer<'_>, Failed> {
+        const UNTAKEN: Failed = Failed::Lost { taken: false };
+        if self.is_dead() {
+            return Err(UNTAKEN);
+        }
+        let number = poll_fn(|cx| match self.take_slot(Some(cx.waker())) {
+            Some(slot) => Poll::Ready(Ok(slot)),
+            None if self.is_dead() => Poll::Ready(Err(UNTAKEN)),
+            None => {
+                if !is_run_here() {
+                    start_helper(self, cx.waker());
+                }
+                Poll::Pending
+            }
+        })
+        .await?;
+        let mut slot = Slot { session: self, number, posted: false };
+        request.first = (first.len() as u16).into();
+        request.second = (second.len() as u32).into();
+        self.region.put_payload(number, 0, first);
+        self.region.put_payload(number, first.len(), second);
+        slot.post(&request);
+        poll_fn(|cx| slot.poll(cx)).await?;
+        let reply: Reply = self.region.get(number);
+        let len = (reply.len.get() as usize).min(PAYLOAD_MAX);
+        let (value, window, noted) = (reply.value.get(), reply.window.get(), reply.noted.get());
+        let answer = Answer { slot, len, value, window, noted };
+        match reply.errno.get() {
+            0 => Ok(answer),
+            errno => {
+                let text = String::from_utf8_lossy(&answer.bytes()).into_owned();
+                Err(Failed::With(Error::from_errno(errno, text)))
+            }
+        }
+    }
+}
+
+impl Remote {
+    /// Has the manager do something for whose end nobody needs to wait: it is done before any call that this or another client posts later.
+    /// False when that cannot be promised now, and nothing was posted. Handles are the manager's numbers in session `serial`.
+    pub(super) fn tell(&self, serial: u64, request: &Request) -> bool {
+        let session = self.now();
+        session.serial == serial && session.tell(request)
+    }
+
+    /// Closes what a manager has open, unless it has ended. The handle is its number in session `serial`.
+    pub(super) async fn close_there(&self, serial: u64, request: Request) -> Result<()> {
+        let session = self.now();
+        if session.serial != serial {
+            return Ok(());
+        }
+        match session.call(request, b"", b"").await {
+            Err(Failed::With(e)) => Err(e),
+            _ => Ok(()),
+        }
     }
 
     /// A call without strings.
@@ -120,7 +224,7 @@ impl Remote {
     /// A call with two strings, or one and data.
     pub(super) async fn call_with(
         &self,
-        mut request: Request,
+        request: Request,
         first: &[u8],
         second: &[u8],
     ) -> Result<Answer<'_>> {
@@ -131,37 +235,39 @@ impl Remote {
         {
             return Err(Error::NameTooLong);
         }
-        let session = &self.session;
-        if session.is_dead() {
-            return Err(GONE);
+        let op = Op::from_u16(request.op.get());
+        let handles = op.map_or((false, false), |op| op.handles(request.flags.get()));
+        loop {
+            let session = self.now();
+            let mut there = request;
+            if handles.0 {
+                there.object = self.there(session, Handle(request.object.get()))?.into();
+            }
+            if handles.1 {
+                there.other = self.there(session, Handle(request.other.get()))?.into();
+            }
+            let taken = match session.call(there, first, second).await {
+                Ok(answer) => return Ok(answer),
+                Err(Failed::With(e)) => return Err(e),
+                Err(Failed::Lost { taken }) => taken,
+            };
+            self.resume(session)?;
+            if taken && !op.is_some_and(|op| self.may_repeat(op, &request)) {
+                let text = "the manager ended, and may have done this or not".into();
+                return Err(Error::from_errno(libc::EIO, text));
+            }
         }
-        let number = poll_fn(|cx| match session.take_slot(Some(cx.waker())) {
-            Some(slot) => Poll::Ready(Ok(slot)),
-            None if session.is_dead() => Poll::Ready(Err(GONE)),
-            None => {
-                if !is_run_here() {
-                    start_helper(session, cx.waker());
-                }
-                Poll::Pending
-            }
-        })
-        .await?;
-        let mut slot = Slot { session, number, posted: false };
-        request.first = (first.len() as u16).into();
-        request.second = (second.len() as u32).into();
-        session.region.put_payload(number, 0, first);
-        session.region.put_payload(number, first.len(), second);
-        slot.post(&request);
-        poll_fn(|cx| slot.poll(cx)).await?;
-        let reply: Reply = session.region.get(number);
-        let len = (reply.len.get() as usize).min(PAYLOAD_MAX);
-        let answer = Answer { slot, len, value: reply.value.get(), window: reply.window.get() };
-        match reply.errno.get() {
-            0 => Ok(answer),
-            errno => {
-                let text = String::from_utf8_lossy(&answer.bytes()).into_owned();
-                Err(Error::from_errno(errno, text))
-            }
+    }
+
+    fn may_repeat(&self, op: Op, request: &Request) -> bool {
+        let appends = || {
+            let file = self.link.file(Handle(request.object.get()));
+            file.is_some_and(|file| file.flags.contains(OpenFlags::APPEND))
+        };
+        match op {
+            Op::Create => !OpenFlags::from_bits_retain(request.flags.get()).contains(OpenFlags::EXCLUSIVE),
+            Op::Write => !appends(),
+            op => op.is_repeatable(),
         }
     }
 }

@@ -12,6 +12,20 @@ use zerocopy::FromBytes;
 /// Bytes of attributes.
 const ATTR: usize = size_of::<AttrImage>();
 
+/// The clock of the changes as one session showed it.
+#[derive(Clone, Copy)]
+struct Noted {
+    session: u64,
+    clock: u64,
+}
+
+impl Noted {
+    /// What can be kept of an answer holds from this clock on; nothing when it came with another session.
+    fn of(&self, answer: &Answer<'_>) -> Option<u64> {
+        (answer.session() == self.session).then_some(self.clock)
+    }
+}
+
 impl Answer<'_> {
     fn attr(&self) -> Result<Attr> {
         let mut bytes = [0; ATTR];
@@ -30,9 +44,40 @@ fn kind_number(kind: Option<LockKind>) -> u32 {
     }
 }
 
+/// A request for a record lock, or with `Err` for its release.
+pub(super) fn lock_request(
+    handle: Handle,
+    owner: LockOwner,
+    lock: std::result::Result<RecordLock, (u64, u64)>,
+    wait: bool,
+) -> Request {
+    let mut r = request(Op::Setlk, handle.0);
+    let (start, end, kind, pid) = match lock {
+        Ok(lock) => (lock.start, lock.end, Some(lock.kind), lock.pid),
+        Err((start, end)) => (start, end, None, 0),
+    };
+    (r.extra, r.offset, r.len) = (owner.0.into(), start.into(), end.into());
+    (r.mode, r.more) = (kind_number(kind).into(), (pid as u64).into());
+    r.flags = (wait as u32).into();
+    r
+}
+
+/// A request for a lock of a whole file, or with `None` for its release.
+pub(super) fn flock_request(handle: Handle, kind: Option<LockKind>, wait: bool) -> Request {
+    let mut r = request(Op::Flock, handle.0);
+    (r.mode, r.flags) = (kind_number(kind).into(), (wait as u32).into());
+    r
+}
+
 impl Remote {
     fn kept(&self) -> &Kept {
-        &self.session.kept
+        &self.now().kept
+    }
+
+    /// To be taken before a call whose answer is to be kept.
+    fn note(&self) -> Noted {
+        let session = self.now();
+        Noted { session: session.serial, clock: session.kept.now() }
     }
 
     /// The inode behind a handle.
@@ -40,25 +85,21 @@ impl Remote {
         self.file(handle).map(|file| file.ino)
     }
 
+    /// What is behind a handle, if this session has it open.
     fn file(&self, handle: Handle) -> Option<OpenFile> {
-        self.session.open.read().get(&handle).copied()
+        self.link.file(handle).filter(|file| file.session == self.now().serial && !file.gone)
     }
 
-    fn opened(&self, handle: Handle, ino: Ino, flags: OpenFlags) -> Handle {
-        self.session.open.write().insert(handle, OpenFile::new(ino, flags));
-        handle
-    }
-
-    /// A lock may go with this handle.
-    fn locks(&self, handle: Handle) {
-        if let Some(file) = self.session.open.write().get_mut(&handle) {
-            file.locks = true;
-        }
+    /// An inode was opened; `generation` says which one with its number. Answers are of the session with which they came.
+    fn opened(&self, answer: &Answer<'_>, inode: (Ino, u32), kind: FileType, flags: OpenFlags) -> Handle {
+        self.link.opened(OpenFile::new(inode, kind, flags, Handle(answer.value), answer.session()))
     }
 
     /// Reads without a message, if that can be done.
     fn read_here(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Option<usize> {
-        self.session.windows.read(self.kept(), self.file(handle)?, offset, to)
+        let session = self.now();
+        let file = self.link.file(handle).filter(|file| file.session == session.serial && !file.gone)?;
+        session.windows.read(&session.kept, file, offset, to)
     }
 
     /// Asks for the attributes of what a name leads to, and keeps both.
@@ -69,19 +110,38 @@ impl Remote {
         name: &[u8],
         second: &[u8],
     ) -> Result<(Attr, u64)> {
-        let noted = self.kept().now();
+        let noted = self.note();
         let answer = self.call_with(request, cut(name), second).await?;
         let attr = answer.attr()?;
-        self.kept().learn(noted, parent, name, &attr);
+        if let Some(clock) = noted.of(&answer) {
+            answer.kept().learn(clock, parent, name, &attr);
+        }
         Ok((attr, answer.value))
+    }
+
+    /// Keeps what a name was made to lead to.
+    fn learn_made(&self, answer: &Answer<'_>, parent: Ino, name: &[u8], attr: &Attr) {
+        if answer.noted != 0 {
+            answer.kept().learn(answer.noted, parent, name, attr);
+        }
+    }
+
+    /// Makes something with a name.
+    async fn make(&self, request: Request, parent: Ino, name: &[u8], second: &[u8]) -> Result<Attr> {
+        let answer = self.call_with(request, cut(name), second).await?;
+        let attr = answer.attr()?;
+        self.learn_made(&answer, parent, name, &attr);
+        Ok(attr)
     }
 
     /// Asks for attributes, and keeps them.
     async fn ask_attr(&self, request: Request, second: &[u8]) -> Result<(Attr, u64)> {
-        let noted = self.kept().now();
+        let noted = self.note();
         let answer = self.call_with(request, b"", second).await?;
         let attr = answer.attr()?;
-        self.kept().learn_attr(noted, &attr);
+        if let Some(clock) = noted.of(&answer) {
+            answer.kept().learn_attr(clock, &attr);
+        }
         Ok((attr, answer.value))
     }
 }
@@ -110,16 +170,16 @@ impl FileSystem for Remote {
         if let Some(attr) = self.kept().walk(base, path) {
             return Ok(attr);
         }
-        let noted = self.kept().now();
+        let noted = self.note();
         let answer = self.call_with(request(Op::Walk, base.0), path, b"").await?;
         let attrs = wire::read_attrs(&answer.bytes())?;
         let last = *attrs.last().ok_or(GARBLED)?;
         let names = path.split(|&b| b == b'/').filter(|n| !n.is_empty());
         // A long path is answered with its end alone.
-        if names.clone().count() == attrs.len() {
+        if let Some(clock) = noted.of(&answer).filter(|_| names.clone().count() == attrs.len()) {
             let mut at = base;
             for (name, attr) in names.zip(&attrs) {
-                self.kept().learn(noted, at, name, attr);
+                answer.kept().learn(clock, at, name, attr);
                 at = attr.ino;
             }
         }
@@ -144,8 +204,16 @@ impl FileSystem for Remote {
     }
 
     async fn setattr(&self, _cred: &Cred, ino: Ino, set: SetAttr) -> Result<Attr> {
+        let mut r = request(Op::Setattr, ino.0);
+        if let Some(handle) = set.handle {
+            (r.flags, r.other) = (1.into(), handle.0.into());
+        }
         // What is answered was so right after the change, but the change itself counts as later than our note.
-        self.call_with(request(Op::Setattr, ino.0), b"", &wire::set_attr(&set)).await?.attr()
+        let attr = self.call_with(r, b"", &wire::set_attr(&set)).await?.attr()?;
+        if let Some(handle) = set.handle.filter(|_| set.size.is_some()) {
+            self.link.written(handle);
+        }
+        Ok(attr)
     }
 
     async fn access(&self, _cred: &Cred, ino: Ino, mask: Access) -> Result<()> {
@@ -162,17 +230,17 @@ impl FileSystem for Remote {
     async fn mknod(&self, _cred: &Cred, parent: Ino, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
         let mut r = request(Op::Mknod, parent.0);
         (r.mode, r.extra) = (mode.into(), rdev.into());
-        self.call_with(r, cut(name), b"").await?.attr()
+        self.make(r, parent, name, b"").await
     }
 
     async fn mkdir(&self, _cred: &Cred, parent: Ino, name: &[u8], perm: u16) -> Result<Attr> {
         let mut r = request(Op::Mkdir, parent.0);
         r.mode = (perm as u32).into();
-        self.call_with(r, cut(name), b"").await?.attr()
+        self.make(r, parent, name, b"").await
     }
 
     async fn symlink(&self, _cred: &Cred, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
-        self.call_with(request(Op::Symlink, parent.0), cut(name), cut(target)).await?.attr()
+        self.make(request(Op::Symlink, parent.0), parent, name, cut(target)).await
     }
 
     async fn link(&self, _cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
@@ -206,7 +274,8 @@ impl FileSystem for Remote {
     async fn open(&self, _cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle> {
         let mut r = request(Op::Open, ino.0);
         r.flags = flags.bits().into();
-        Ok(self.opened(Handle(self.call(r).await?.value), ino, flags))
+        let answer = self.call(r).await?;
+        Ok(self.opened(&answer, (ino, answer.noted as u32), FileType::Regular, flags))
     }
 
     async fn create(
@@ -221,7 +290,8 @@ impl FileSystem for Remote {
         (r.mode, r.flags) = ((perm as u32).into(), flags.bits().into());
         let answer = self.call_with(r, cut(name), b"").await?;
         let attr = answer.attr()?;
-        Ok((attr, self.opened(Handle(answer.value), attr.ino, flags)))
+        self.learn_made(&answer, parent, name, &attr);
+        Ok((attr, self.opened(&answer, (attr.ino, attr.generation), FileType::Regular, flags)))
     }
 
     async fn tmpfile(
@@ -235,7 +305,7 @@ impl FileSystem for Remote {
         (r.mode, r.flags) = ((perm as u32).into(), flags.bits().into());
         let answer = self.call(r).await?;
         let attr = answer.attr()?;
-        Ok((attr, self.opened(Handle(answer.value), attr.ino, flags)))
+        Ok((attr, self.opened(&answer, (attr.ino, attr.generation), FileType::Regular, flags)))
     }
 
     #[inline]
@@ -251,7 +321,7 @@ impl FileSystem for Remote {
         let wants_window = file.filter(|file| file.wants_window(to.len()));
         let mut done = 0;
         loop {
-            let noted = self.kept().now();
+            let noted = self.note();
             let want = (to.len() - done).min(DATA_MAX);
             let mut r = request(Op::Read, handle.0);
             r.flags = (wants_window.is_some() as u32).into();
@@ -265,10 +335,13 @@ impl FileSystem for Remote {
             let skip = attr.map_or(0, |_| ATTR);
             let n = answer.copy_from(skip, &mut to[done..][..want]);
             let window = answer.window;
+            let clock = noted.of(&answer);
+            if let (Some(attr), Some(clock)) = (&attr, clock) {
+                answer.kept().learn_attr(clock, attr);
+            }
             drop(answer);
-            match attr {
+            match attr.filter(|_| clock.is_some()) {
                 Some(attr) => {
-                    self.kept().learn_attr(noted, &attr);
                     self.learn_window(handle, &attr, offset, window).await;
                 }
                 None => drop(file.filter(|f| !f.noatime).map(|f| self.kept().was_read(f.ino))),
@@ -291,6 +364,7 @@ impl FileSystem for Remote {
                 Err(_) => return Ok(done),
                 Ok(answer) => {
                     let n = (answer.value as usize).min(part.len());
+                    self.link.written(handle);
                     done += n;
                     if n < part.len() || done == from.len() {
                         return Ok(done);
@@ -303,38 +377,52 @@ impl FileSystem for Remote {
     async fn flush(&self, handle: Handle, owner: LockOwner) -> Result<()> {
         let mut r = request(Op::Flush, handle.0);
         r.extra = owner.0.into();
-        self.call(r).await.map(drop)
+        self.call(r).await?;
+        self.link.flushed(handle, owner);
+        Ok(())
     }
 
     async fn release(&self, handle: Handle) -> Result<()> {
-        let file = self.session.open.write().remove(&handle);
-        let request = request(Op::Release, handle.0);
+        let file = self.link.closed(handle).ok_or(Error::BadHandle)?;
+        let request = request(Op::Release, file.remote.0);
         // Who waits for a lock that goes with this handle must not be told that it was closed before it is.
-        if file.is_some_and(|file| !file.locks) && self.tell(&request) {
+        if !file.locks && self.tell(file.session, &request) {
             return Ok(());
         }
-        self.call(request).await.map(drop)
+        self.close_there(file.session, request).await
     }
 
     async fn fsync(&self, handle: Handle, datasync: bool) -> Result<()> {
+        self.link.may_sync(Some(handle))?;
         let mut r = request(Op::Fsync, handle.0);
         r.flags = (datasync as u32).into();
-        self.call(r).await.map(drop)
+        self.call(r).await?;
+        // The manager may have been another one in the end.
+        self.link.may_sync(Some(handle))?;
+        self.link.synced(Some(handle));
+        Ok(())
     }
 
     async fn barrier(&self, handle: Handle, datasync: bool) -> Result<()> {
+        self.link.may_sync(Some(handle))?;
         let mut r = request(Op::Barrier, handle.0);
         r.flags = (datasync as u32).into();
-        self.call(r).await.map(drop)
+        self.call(r).await?;
+        self.link.may_sync(Some(handle))
     }
 
     async fn sync(&self) -> Result<()> {
-        self.call(request(Op::Sync, 0)).await.map(drop)
+        self.link.may_sync(None)?;
+        self.call(request(Op::Sync, 0)).await?;
+        self.link.may_sync(None)?;
+        self.link.synced(None);
+        Ok(())
     }
 
     async fn opendir(&self, _cred: &Cred, ino: Ino) -> Result<Handle> {
-        let handle = Handle(self.call(request(Op::Opendir, ino.0)).await?.value);
-        Ok(self.opened(handle, ino, OpenFlags::empty()))
+        let answer = self.call(request(Op::Opendir, ino.0)).await?;
+        let inode = (ino, answer.noted as u32);
+        Ok(self.opened(&answer, inode, FileType::Directory, OpenFlags::empty()))
     }
 
     async fn readdir(
@@ -345,13 +433,16 @@ impl FileSystem for Remote {
     ) -> Result<()> {
         let dir = self.inode(handle);
         loop {
-            let noted = self.kept().now();
+            let noted = self.note();
             let mut r = request(Op::Readdir, handle.0);
             r.offset = offset.into();
-            let bytes = self.call(r).await?.bytes();
+            let answer = self.call(r).await?;
+            let (bytes, session) = (answer.bytes(), self.now());
+            let clock = noted.of(&answer).filter(|_| session.serial == noted.session);
+            drop(answer);
             let mut learn = |entry: DirEntry<'_>| {
-                if let Some(dir) = dir.filter(|_| entry.attr.nlink > 0) {
-                    self.kept().learn(noted, dir, entry.name, &entry.attr);
+                if let (Some(dir), Some(clock)) = (dir.filter(|_| entry.attr.nlink > 0), clock) {
+                    session.kept.learn(clock, dir, entry.name, &entry.attr);
                 }
                 sink(entry)
             };
@@ -404,7 +495,9 @@ impl FileSystem for Remote {
             Fallocate::ZeroRange { keep_size } => 3 + keep_size as u32,
         };
         (r.mode, r.offset, r.len) = (mode.into(), offset.into(), len.into());
-        self.call(r).await.map(drop)
+        self.call(r).await?;
+        self.link.written(handle);
+        Ok(())
     }
 
     async fn seek(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64> {
@@ -424,7 +517,9 @@ impl FileSystem for Remote {
         let mut r = request(Op::CopyRange, from.0);
         (r.other, r.offset) = (to.0.into(), from_offset.into());
         (r.extra, r.len) = (to_offset.into(), len.into());
-        Ok(self.call(r).await?.value)
+        let n = self.call(r).await?.value;
+        self.link.written(to);
+        Ok(n)
     }
 
     async fn getlk(&self, handle: Handle, owner: LockOwner, lock: RecordLock) -> Result<Option<RecordLock>> {
@@ -448,22 +543,25 @@ impl FileSystem for Remote {
         lock: std::result::Result<RecordLock, (u64, u64)>,
         wait: bool,
     ) -> Result<()> {
-        self.locks(handle);
-        let mut r = request(Op::Setlk, handle.0);
-        let (start, end, kind, pid) = match lock {
-            Ok(lock) => (lock.start, lock.end, Some(lock.kind), lock.pid),
-            Err((start, end)) => (start, end, None, 0),
-        };
-        (r.extra, r.offset, r.len) = (owner.0.into(), start.into(), end.into());
-        (r.mode, r.more) = (kind_number(kind).into(), (pid as u64).into());
-        r.flags = (wait as u32).into();
-        self.call(r).await.map(drop)
+        self.link.change(handle, |file| file.locks = true);
+        loop {
+            let answer = self.call(lock_request(handle, owner, lock, wait)).await?;
+            self.link.locked(handle, owner, lock);
+            // The next session takes again what is noted by then: this came too late for that.
+            if answer.session() == self.now().serial {
+                return Ok(());
+            }
+        }
     }
 
     async fn flock(&self, handle: Handle, kind: Option<LockKind>, wait: bool) -> Result<()> {
-        self.locks(handle);
-        let mut r = request(Op::Flock, handle.0);
-        (r.mode, r.flags) = (kind_number(kind).into(), (wait as u32).into());
-        self.call(r).await.map(drop)
+        self.link.change(handle, |file| file.locks = true);
+        loop {
+            let answer = self.call(flock_request(handle, kind, wait)).await?;
+            self.link.flocked(handle, kind);
+            if answer.session() == self.now().serial {
+                return Ok(());
+            }
+        }
     }
 }

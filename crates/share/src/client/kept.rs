@@ -71,6 +71,12 @@ impl Kept {
         Kept { seen, names: Default::default(), inodes: Default::default() }
     }
 
+    /// Drops everything.
+    pub fn forget(&self) {
+        self.names.iter().for_each(|part| part.lock().clear());
+        self.inodes.iter().for_each(|part| part.lock().clear());
+    }
+
     /// To be noted before a call whose answer is to be kept.
     pub fn now(&self) -> u64 {
         self.seen.now()

@@ -3,11 +3,13 @@
 //! Each call takes a free slot of the session for as long as it lasts. A thread that runs calls with [`fs::FileSystem::block_on`] looks at
 //! its slot and then sleeps on it; for other executors a helper thread, started when it is first needed, wakes the futures.
 //!
-//! When the manager is gone every call fails with [`Error::Closed`].
+//! When the manager is gone, calls wait for another one to serve the volume ([`link`](Connect)); when none comes they fail with
+//! [`Error::Closed`].
 
 mod call;
 mod filesystem;
 mod kept;
+mod link;
 mod waiting;
 mod windows;
 
@@ -15,13 +17,13 @@ use crate::changes::Seen;
 use crate::region::Region;
 use crate::spin::Patience;
 use crate::{memory, socket};
-use foldhash::fast::FixedState;
 use format::shared::{Hello, MAGIC, SESSION_BYTES, SLOTS, VERSION, Welcome};
-use fs::{Error, Handle};
+use fs::Error;
 use kept::Kept;
-use parking_lot::{Mutex, RwLock};
+pub use link::Connect;
+use link::Link;
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags};
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -29,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use waiting::Helper;
-use windows::{OpenFile, Windows};
+use windows::Windows;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// A file system in another process. Clones share the session.
@@ -38,11 +40,15 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 /// to the calls count for nothing.
 #[derive(Clone, Debug)]
 pub struct Remote {
-    session: Arc<Session>,
+    link: Arc<Link>,
 }
 
 #[derive(Debug)]
 struct Session {
+    /// Which of the client's sessions this is.
+    serial: u64,
+    /// What the manager has opened.
+    opening: fs::Opening,
     region: Region,
     socket: OwnedFd,
     /// Wakes the manager when it sleeps.
@@ -51,8 +57,6 @@ struct Session {
     patience: Patience,
     slots: Mutex<Slots>,
     kept: Kept,
-    /// What is behind open handles.
-    open: RwLock<HashMap<Handle, OpenFile, FixedState>>,
     windows: Windows,
     /// The manager is gone.
     dead: AtomicBool,
@@ -70,13 +74,59 @@ struct Slots {
 
 impl Remote {
     /// Begins a session with the manager that listens at `path`.
+    ///
+    /// # Errors
+    /// Those of connect(2), and what the manager says: `EACCES` when it does not serve this user, `EMFILE` when it has too many sessions.
     pub fn connect(path: impl AsRef<Path>) -> io::Result<Remote> {
-        Remote::connect_with(path, Patience::default())
+        Remote::connect_with(Connect::at(path.as_ref()))
     }
 
-    /// As [`Remote::connect`], with a patience of its own.
-    pub fn connect_with(path: impl AsRef<Path>, patience: Patience) -> io::Result<Remote> {
-        let socket = socket::connect(path.as_ref())?;
+    /// As [`Remote::connect`], in another way.
+    ///
+    /// # Errors
+    /// As of [`Remote::connect`], from the last socket.
+    pub fn connect_with(connect: Connect) -> io::Result<Remote> {
+        let mut failed = io::Error::from(io::ErrorKind::NotFound);
+        for socket in &connect.sockets {
+            match Session::connect(socket, connect.patience, 0) {
+                Ok(session) => return Ok(Remote { link: Arc::new(Link::new(connect, Arc::new(session))) }),
+                Err(e) => failed = e,
+            }
+        }
+        Err(failed)
+    }
+
+    /// The session that calls use now.
+    #[inline]
+    fn now(&self) -> &Arc<Session> {
+        self.link.session()
+    }
+
+    /// The manager's number of this session.
+    pub fn session(&self) -> u64 {
+        self.now().number
+    }
+
+    /// The descriptors that the session needs: whoever closes them ends it.
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        let session = self.now();
+        [session.socket.as_fd(), session.event.as_fd()]
+    }
+
+    /// A message to the manager and back that does nothing else.
+    pub async fn ping(&self) -> fs::Result<()> {
+        self.call(crate::wire::request(crate::wire::Op::Ping, 0)).await.map(drop)
+    }
+}
+
+/// Gives a descriptor a high number: programs like to choose low ones themselves.
+fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
+    rustix::io::fcntl_dupfd_cloexec(&fd, 700).unwrap_or(fd)
+}
+
+impl Session {
+    fn connect(path: &Path, patience: Patience, serial: u64) -> io::Result<Session> {
+        let socket = socket::connect(path)?;
         let hello = Hello { magic: MAGIC.into(), version: VERSION.into(), ..Hello::new_zeroed() };
         let mut bytes = [0; size_of::<Welcome>()];
         // A manager that refuses us says so and closes, perhaps before we have spoken: what it said is there to be read, behind the
@@ -103,7 +153,14 @@ impl Remote {
         let [memory, event, changes] =
             <[OwnedFd; 3]>::try_from(fds).map_err(|_| refused("the manager gave no memory"))?;
         memory::check_sealed(&memory, SESSION_BYTES)?;
-        let session = Session {
+        let opening = fs::Opening {
+            volume: welcome.volume,
+            number: welcome.opening.get(),
+            after: welcome.after.map(|n| n.get()),
+        };
+        Ok(Session {
+            serial,
+            opening,
             region: Region::map(&memory)?,
             socket: out_of_the_way(socket),
             event: out_of_the_way(event),
@@ -111,36 +168,19 @@ impl Remote {
             patience,
             slots: Mutex::default(),
             kept: Kept::new(Seen::map(&changes)?),
-            open: RwLock::default(),
             windows: Windows::default(),
             dead: AtomicBool::new(false),
             helper: Helper::default(),
-        };
-        Ok(Remote { session: Arc::new(session) })
+        })
     }
 
-    /// The manager's number of this session.
-    pub fn session(&self) -> u64 {
-        self.session.number
+    /// Nothing is done in this session any more.
+    fn end(&self) {
+        self.dead.store(true, Ordering::Release);
+        self.kept.forget();
+        self.windows.forget();
     }
 
-    /// The descriptors that the session needs: whoever closes them ends it.
-    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
-        [self.session.socket.as_fd(), self.session.event.as_fd()]
-    }
-
-    /// A message to the manager and back that does nothing else.
-    pub async fn ping(&self) -> fs::Result<()> {
-        self.call(crate::wire::request(crate::wire::Op::Ping, 0)).await.map(drop)
-    }
-}
-
-/// Gives a descriptor a high number: programs like to choose low ones themselves.
-fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
-    rustix::io::fcntl_dupfd_cloexec(&fd, 700).unwrap_or(fd)
-}
-
-impl Session {
     /// A free slot; without one, `waker` is woken when that may have changed.
     fn take_slot(&self, waker: Option<&Waker>) -> Option<usize> {
         let mut slots = self.slots.lock();

@@ -65,8 +65,6 @@ pub(super) fn block_on<T: Future>(remote: &Remote, future: T) -> T::Output {
             AWAITED.set(self.0);
         }
     }
-    let session = &*remote.session;
-    let own = std::ptr::from_ref(session).addr();
     let mut future = pin!(future);
     let list = List::default();
     // A thread that ends has no parker any more.
@@ -84,6 +82,8 @@ pub(super) fn block_on<T: Future>(remote: &Remote, future: T) -> T::Output {
             }
             return out;
         }
+        let session = &**remote.now();
+        let own = std::ptr::from_ref(session).addr();
         let awaited = list.borrow();
         let slots: Vec<usize> = awaited.iter().filter(|(s, _)| *s == own).map(|(_, slot)| *slot).collect();
         let foreign = awaited.len() > slots.len();

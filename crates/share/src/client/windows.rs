@@ -1,4 +1,4 @@
-//! Pages that this client reads without a message: windows of files, mapped for reading (see `format::shared` and the manager's side,
+//! Open files, and pages that this client reads without a message: windows of files, mapped for reading (see `format::shared` and the manager's side,
 //! `server::windows`).
 
 use super::Remote;
@@ -8,7 +8,7 @@ use crate::socket;
 use crate::wire::{Op, request};
 use foldhash::fast::FixedState;
 use format::shared::{DATA_MAX, MAGIC, WINDOW_BYTES, WINDOW_DATA_AT, WINDOW_PAGES, WindowMessage};
-use fs::{Attr, Handle, Ino, OpenFlags, Time};
+use fs::{Attr, FileType, Handle, Ino, OpenFlags, Time};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -27,6 +27,18 @@ const _: () = assert!(LONG <= DATA_MAX);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenFile {
     pub ino: Ino,
+    pub generation: u32,
+    pub kind: FileType,
+    pub flags: OpenFlags,
+    /// The manager's number of it, in the session with this serial.
+    pub remote: Handle,
+    pub session: u64,
+    /// It could not be taken along to that session.
+    pub gone: bool,
+    /// Something was written that is not durable yet.
+    pub unsynced: bool,
+    /// Something that was written is gone, and no sync has said so yet.
+    pub lost: bool,
     /// Reads may come out of windows.
     windows: bool,
     /// Reads do not move the time of access.
@@ -36,9 +48,30 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    pub fn new(ino: Ino, flags: OpenFlags) -> OpenFile {
+    pub fn new(
+        (ino, generation): (Ino, u32),
+        kind: FileType,
+        flags: OpenFlags,
+        remote: Handle,
+        session: u64,
+    ) -> OpenFile {
         let windows = flags.contains(OpenFlags::READ) && !flags.contains(OpenFlags::DIRECT);
-        OpenFile { ino, windows, noatime: flags.contains(OpenFlags::NOATIME), locks: false }
+        let noatime = flags.contains(OpenFlags::NOATIME);
+        let (gone, unsynced, lost, locks) = (false, false, false, false);
+        OpenFile {
+            ino,
+            generation,
+            kind,
+            flags,
+            remote,
+            session,
+            gone,
+            unsynced,
+            lost,
+            windows,
+            noatime,
+            locks,
+        }
     }
 
     /// Whether a read of so many bytes should be answered through a window the next time.
@@ -110,6 +143,11 @@ impl Windows {
         kept.unchanged(file.ino, noted).then_some(len)
     }
 
+    /// Drops everything.
+    pub fn forget(&self) {
+        self.mapped.write().clear();
+    }
+
     fn has(&self, place: Place, number: u64) -> bool {
         self.mapped.read().get(&place).is_some_and(|w| w.number == number)
     }
@@ -136,13 +174,14 @@ impl Windows {
 impl Remote {
     /// The page at `offset` stands in window `number` now: maps it, unless that is done. What goes wrong costs messages only.
     pub(super) async fn learn_window(&self, handle: Handle, attr: &Attr, offset: u64, number: u64) {
-        let session = &self.session;
+        let session = self.now();
         let place = offset / PAGE / WINDOW_PAGES as u64;
         if number == 0 || session.windows.has((attr.ino, attr.generation, place), number) {
             return;
         }
         let mut r = request(Op::Window, handle.0);
         r.offset = offset.into();
+        // The answer may be that of a later session; then this one's socket has nothing.
         if self.call(r).await.is_ok_and(|answer| answer.value != 0) {
             session.windows.receive(&session.socket);
         }

@@ -19,9 +19,27 @@ struct Out<'a> {
     len: usize,
     /// See `format::shared::Reply`.
     window: u64,
+    noted: u64,
 }
 
 impl Out<'_> {
+    /// Attributes of what `name` was just made to lead to, such that the client can keep them: as of a moment that it is told.
+    async fn made<F: FileSystem>(&mut self, fs: &F, parent: Ino, name: &[u8], attr: &Attr) -> Result<()> {
+        let noted = self.client.windows.clock();
+        match fs.lookup(&self.client.cred, parent, name).await {
+            Ok(now) if now.ino == attr.ino => {
+                self.noted = noted;
+                self.attr(&now)
+            }
+            _ => self.attr(attr),
+        }
+    }
+
+    /// Tells which of the inodes with this number was opened.
+    async fn generation<F: FileSystem>(&mut self, fs: &F, ino: Ino, handle: Handle) {
+        self.noted = fs.getattr(ino, Some(handle)).await.map_or(0, |attr| attr.generation as u64);
+    }
+
     fn push(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.len() > PAYLOAD_MAX - self.len {
             return Err(Error::BufferTooSmall);
@@ -53,12 +71,13 @@ impl Out<'_> {
 pub(crate) async fn execute<F: FileSystem>(fs: &F, client: &Client, slot: SlotNo) {
     let begun = Instant::now();
     let request: Request = client.region.get(slot);
-    let mut out = Out { client, slot, len: 0, window: 0 };
+    let mut out = Out { client, slot, len: 0, window: 0, noted: 0 };
     let reply = match run(fs, &request, &mut out).await {
         Ok(value) => Reply {
             value: value.into(),
             len: (out.len as u32).into(),
             window: out.window.into(),
+            noted: out.noted.into(),
             ..Reply::new_zeroed()
         },
         Err(e) => {
@@ -172,19 +191,28 @@ async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u6
             out.attr(&fs.getattr(ino, handle).await?)?
         }
         Op::Setattr => {
-            let set = wire::read_set_attr(p.second())?;
-            if let Some(handle) = set.handle {
-                client.handle(handle.0)?;
-            }
+            let mut set = wire::read_set_attr(p.second())?;
+            set.handle = match r.flags.get() {
+                0 => None,
+                1 => Some(client.handle(r.other.get())?),
+                _ => return Err(GARBLED),
+            };
             out.attr(&fs.setattr(cred, ino, set).await?)?
         }
         Op::Access => fs.access(cred, ino, flags::<Access>(r)?).await?,
         Op::Readlink => out.push(&fs.readlink(cred, ino).await?)?,
         Op::Mknod => {
-            out.attr(&fs.mknod(cred, ino, p.first(), r.mode.get(), r.extra.get()).await?)?;
+            let attr = fs.mknod(cred, ino, p.first(), r.mode.get(), r.extra.get()).await?;
+            out.made(fs, ino, p.first(), &attr).await?;
         }
-        Op::Mkdir => out.attr(&fs.mkdir(cred, ino, p.first(), perm(r)).await?)?,
-        Op::Symlink => out.attr(&fs.symlink(cred, ino, p.first(), p.second()).await?)?,
+        Op::Mkdir => {
+            let attr = fs.mkdir(cred, ino, p.first(), perm(r)).await?;
+            out.made(fs, ino, p.first(), &attr).await?;
+        }
+        Op::Symlink => {
+            let attr = fs.symlink(cred, ino, p.first(), p.second()).await?;
+            out.made(fs, ino, p.first(), &attr).await?;
+        }
         Op::Link => out.attr(&fs.link(cred, ino, Ino(r.other.get()), p.first()).await?)?,
         Op::Unlink => fs.unlink(cred, ino, p.first()).await?,
         Op::Rmdir => fs.rmdir(cred, ino, p.first()).await?,
@@ -194,7 +222,9 @@ async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u6
         }
         Op::Open => {
             client.may_open()?;
-            return Ok(opened(fs.open(cred, ino, flags::<OpenFlags>(r)?).await?, ino));
+            let handle = fs.open(cred, ino, flags::<OpenFlags>(r)?).await?;
+            out.generation(fs, ino, handle).await;
+            return Ok(opened(handle, ino));
         }
         Op::Create | Op::Tmpfile => {
             client.may_open()?;
@@ -204,7 +234,10 @@ async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u6
                 _ => fs.tmpfile(cred, ino, perm(r), flags).await?,
             };
             let handle = opened(handle, attr.ino);
-            out.attr(&attr)?;
+            match op {
+                Op::Create => out.made(fs, ino, p.first(), &attr).await?,
+                _ => out.attr(&attr)?,
+            }
             return Ok(handle);
         }
         Op::Read => {
@@ -247,7 +280,9 @@ async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u6
         Op::Sync => fs.sync().await?,
         Op::Opendir => {
             client.may_open()?;
-            return Ok(opened(fs.opendir(cred, ino).await?, ino));
+            let handle = fs.opendir(cred, ino).await?;
+            out.generation(fs, ino, handle).await;
+            return Ok(opened(handle, ino));
         }
         Op::Readdir => {
             let mut entries = Vec::new();

@@ -41,6 +41,9 @@ pub struct Options {
     pub windows_max: usize,
     /// How long the thread looks for work before it sleeps.
     pub patience: Patience,
+    /// What is served, so that clients of a manager that has ended know whether another one has their files, and all that they did to them.
+    /// The default: nobody can know.
+    pub opening: fs::Opening,
 }
 
 impl Default for Options {
@@ -51,6 +54,7 @@ impl Default for Options {
             handles_max: 1 << 16,
             windows_max: 128 << 20,
             patience: Patience::default(),
+            opening: fs::Opening::default(),
         }
     }
 }
@@ -130,7 +134,8 @@ impl Server {
         &self.path
     }
 
-    /// Ends all sessions: calls under way are given up, handles and locks released.
+    /// Ends all sessions: calls that were begun are answered, but for those that wait for a lock, which are given up like those that were not
+    /// begun; handles and locks are released.
     pub fn stop(mut self) {
         self.end();
     }

@@ -41,6 +41,9 @@ const QUIET: u64 = 4096;
 /// How often the counters are published while there is work all the time: that looks at every session.
 const PUBLISH: Duration = Duration::from_millis(20);
 
+/// How long calls that were begun may take when the server is stopped. Who waits for a lock does so no longer.
+const FINISH: Duration = Duration::from_millis(500);
+
 pub(super) struct Poller<F> {
     fs: Arc<F>,
     changes: Arc<Changes>,
@@ -344,7 +347,14 @@ impl<F: FileSystem> Poller<F> {
         epoll::add(&self.epoll, &event, EventData::new_u64(id << KINDS | DOORBELL), EventFlags::IN)?;
         let tally = self.board.tally(connection.pid);
         let fds = [fd.as_fd(), event.as_fd(), self.changes.reader()];
-        socket::send(&connection.socket, welcome(id).as_bytes(), &fds)?;
+        let opening = &self.options.opening;
+        let welcome = Welcome {
+            volume: opening.volume,
+            opening: opening.number.into(),
+            after: opening.after.map(Into::into),
+            ..welcome(id)
+        };
+        socket::send(&connection.socket, welcome.as_bytes(), &fds)?;
         let client = Client::new(
             id,
             region,
@@ -421,12 +431,25 @@ impl<F: FileSystem> Poller<F> {
         let _ = epoll::delete(&self.epoll, &session.event);
         session.tasks.iter_mut().for_each(|task| *task = None);
         let (fs, client) = (self.fs.clone(), session.client.clone());
-        session.tasks[CLEAN_UP] = Some(Box::pin(async move { client.clean_up(&*fs).await }));
+        let ends = self.bell.stopping() && self.options.opening.number != 0;
+        session.tasks[CLEAN_UP] = Some(Box::pin(async move { client.clean_up(&*fs, ends).await }));
         self.active.retain(|&a| a != id);
         self.poll_task(id, CLEAN_UP);
     }
 
+    /// Goes on with the calls that were begun, for a while: their clients would not know what became of them.
+    fn finish(&mut self) {
+        let begun = Instant::now();
+        let busy = |c: &Connection| c.session.as_ref().is_some_and(|s| s.tasks.iter().any(Option::is_some));
+        while begun.elapsed() < FINISH && self.connections.values().any(busy) {
+            if !self.poll_ready() {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+    }
+
     fn end_all(&mut self) {
+        self.finish();
         let all: Vec<u64> = self.connections.keys().copied().collect();
         all.into_iter().for_each(|id| self.end(id));
         let begun = Instant::now();

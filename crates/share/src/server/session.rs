@@ -114,16 +114,20 @@ impl Client {
         Ok(owner)
     }
 
-    /// Gives back everything the client held.
-    pub async fn clean_up<F: FileSystem>(&self, fs: &F) {
+    /// Gives back everything the client held. When it is the manager that ends, files without names stay open: they would go with their
+    /// handles, and the client may come for them again.
+    pub async fn clean_up<F: FileSystem>(&self, fs: &F, manager_ends: bool) {
         let (handles, owners) = {
             let mut held = self.held.lock();
             held.gone = true;
             (std::mem::take(&mut held.handles), std::mem::take(&mut held.owners))
         };
-        for handle in handles.into_keys() {
+        for (handle, ino) in handles {
             for &owner in &owners {
                 let _ = fs.flush(handle, owner).await;
+            }
+            if manager_ends && fs.getattr(ino, Some(handle)).await.is_ok_and(|attr| attr.nlink == 0) {
+                continue;
             }
             if let Err(e) = fs.release(handle).await {
                 tracing::warn!("session {}: closing a file that its client left open: {e}", self.session);

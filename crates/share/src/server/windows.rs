@@ -132,6 +132,11 @@ pub(crate) struct Aligned {
 }
 
 impl Windows {
+    /// The clock of the changes.
+    pub fn clock(&self) -> u64 {
+        self.changes.now()
+    }
+
     /// No windows yet; all of them together will have `bytes` at most.
     pub fn new(changes: Arc<Changes>, bytes: usize) -> Windows {
         Windows { changes, state: Mutex::new(State { pages_max: bytes / PAGE, ..State::default() }) }

@@ -1,0 +1,190 @@
+//! Programs under `freehold run` go on when their server ends and another one serves the volume after it.
+//!
+//! Scripts of python3 that stop where the test restarts the server; skipped without it or without /dev/fuse.
+
+mod common;
+
+use common::{Place, can_mount, library};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const HEAD: &str = "import os, sys, fcntl, errno, threading\nt = os.environ['T']\nj = os.path.join\n\
+    def tries(f):\n    try: return f()\n    except OSError as e: return errno.errorcode[e.errno]\n\
+    def pause():\n    print('pause', flush=True); sys.stdin.readline()\n";
+
+struct Rig {
+    p: Place,
+}
+
+impl Rig {
+    fn new() -> Option<Rig> {
+        let python = Command::new("python3").args(["-c", "0"]).status();
+        if !can_mount() || !python.is_ok_and(|s| s.success()) {
+            println!("skipped: there is no /dev/fuse or no python3");
+            return None;
+        }
+        let p = Place::new();
+        p.volume("a.img");
+        p.mkdir("mnt");
+        let rig = Rig { p };
+        rig.mount();
+        Some(rig)
+    }
+
+    fn mount(&self) {
+        self.p.line("mount a.img mnt --log log").ok();
+    }
+
+    fn start(&self, script: &str) -> Child {
+        let mut command = self.p.command();
+        command.env("FREEHOLD_PRELOAD", library()).env("T", self.p.path("mnt"));
+        command.args(["run", "--", "timeout", "100", "python3", "-c", &format!("{HEAD}{script}")]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    fn stop(&self) {
+        // The program may stand in the mount.
+        self.p.line("umount -f mnt").ok();
+    }
+
+    fn kill(&self) {
+        let pid = freehold::mounts::lock_holder(&self.p.path("a.img")).expect("it is served").pid;
+        // SAFETY: no memory is involved; the process is a server of this test.
+        assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGKILL) }, 0);
+        common::eventually("the server is gone", || {
+            freehold::mounts::lock_holder(&self.p.path("a.img")).is_none()
+        });
+        self.p.line("umount -f mnt");
+        let said = self.p.line("fsck a.img");
+        assert!(matches!(said.code, Some(0 | 1)), "{said:?}");
+    }
+
+    /// Runs a script that pauses once; meanwhile `restart` is done. What it says afterwards.
+    fn across(&self, script: &str, restart: impl FnOnce()) -> String {
+        let mut child = self.start(script);
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        assert_eq!(line, "pause\n");
+        restart();
+        writeln!(child.stdin.take().unwrap(), "on").unwrap();
+        let mut said = String::new();
+        out.read_to_string(&mut said).unwrap();
+        assert!(child.wait().unwrap().success(), "{said}");
+        said
+    }
+
+    fn done(self) {
+        self.stop();
+        assert!(self.p.line("fsck a.img").ok().contains("clean"));
+    }
+}
+
+const FILES: &str = r#"
+f = os.open(j(t, 'f'), os.O_CREAT | os.O_RDWR); g = os.open(j(t, 'g'), os.O_CREAT | os.O_RDWR); os.write(f, b'one'); a = os.open(j(t, 'a'), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+os.mkdir(j(t, 'd')); d = os.open(j(t, 'd'), os.O_RDONLY); os.close(os.open(j(t, 'd/x'), os.O_CREAT | os.O_WRONLY)); os.chdir(j(t, 'd'))
+os.write(a, b'1'); os.fsync(a); fcntl.flock(f, fcntl.LOCK_EX); fcntl.lockf(g, fcntl.LOCK_EX, 10, 5); fcntl.lockf(g, fcntl.LOCK_UN, 5, 5)
+c = os.open(j(t, 'closed'), os.O_CREAT | os.O_RDWR); os.fsync(f); os.write(g, b'not synced'); os.write(c, b'lost'); os.close(c); h = os.open(j(t, 'new'), os.O_CREAT | os.O_RDWR); os.write(h, b'new')
+n = os.open(j(t, 'nameless'), os.O_CREAT | os.O_RDWR); os.unlink(j(t, 'nameless')); os.write(n, b'nobody sees me')
+pause()
+print(os.pread(f, 9, 0), os.write(f, b'two'), os.pread(f, 9, 0), os.fstat(f).st_size, os.listdir(d), os.stat('x').st_size, os.write(a, b'2'))
+print(tries(lambda: os.pread(g, 99, 0)), tries(lambda: os.fsync(f)), tries(lambda: os.fsync(g)), tries(lambda: os.fsync(g)), tries(lambda: os.write(h, b'er')), tries(lambda: os.fsync(a)))
+c = os.open(j(t, 'closed'), os.O_RDWR); print(tries(lambda: os.fsync(c)), tries(lambda: os.fsync(c)))
+if os.fork() == 0:
+    F = os.open(j(t, 'f'), os.O_RDWR); G = os.open(j(t, 'g'), os.O_RDWR); no = fcntl.LOCK_EX | fcntl.LOCK_NB
+    print(tries(lambda: fcntl.flock(F, no)), tries(lambda: fcntl.lockf(G, no, 5, 5)), tries(lambda: fcntl.lockf(G, no, 5, 10)), flush=True); os._exit(0)
+os.wait()
+print(tries(lambda: os.pread(n, 99, 0)), os.path.exists(j(t, 'nameless')))
+print(tries(lambda: os.close(g)), tries(lambda: os.close(h)), open(j(t, 'a')).read())
+"#;
+
+#[test]
+fn a_server_that_was_stopped_takes_nothing_with_it() {
+    let Some(rig) = Rig::new() else { return };
+    let said = rig.across(FILES, || {
+        rig.stop();
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                std::thread::sleep(Duration::from_millis(300));
+                rig.mount();
+            });
+        });
+    });
+    let want = "b'one' 3 b'onetwo' 6 ['x'] 0 1\nb'not synced' None None None 2 None\nNone None\nEAGAIN None EAGAIN\nb'nobody sees me' False\nNone None 12\n";
+    assert_eq!(said, want);
+    rig.done();
+}
+
+#[test]
+fn a_server_that_was_killed_takes_what_was_not_synced_and_says_so() {
+    let Some(rig) = Rig::new() else { return };
+    let said = rig.across(FILES, || {
+        rig.kill();
+        rig.mount();
+    });
+    // What was written to `g` and to `closed`, and the file `new`, were never synced; each is said once.
+    let want = "b'one' 3 b'onetwo' 6 ['x'] 0 1\nb'' None EIO None EIO None\nEIO None\nEAGAIN None EAGAIN\nEIO False\nNone None 12\n";
+    assert_eq!(said, want);
+    rig.done();
+}
+
+/// Calls under way while servers stop are done once.
+#[test]
+fn calls_under_way_are_done_once() {
+    let Some(rig) = Rig::new() else { return };
+    let script = r#"
+pause()
+def work(n):
+    a = os.open(j(t, f'log{n}'), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    for i in range(3000):
+        os.mkdir(j(t, f'{n}-{i}')); os.write(a, b'%05d' % i)
+        if i % 2: os.rename(j(t, f'{n}-{i}'), j(t, f'{n}+{i}'))
+        else: os.rmdir(j(t, f'{n}-{i}'))
+    os.close(a); done.append(n)
+done = []
+threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+[x.start() for x in threads]; [x.join() for x in threads]
+print(sorted(done), len(os.listdir(t)), [open(j(t, f'log{n}')).read() == ''.join('%05d' % i for i in range(3000)) for n in range(3)])
+"#;
+    let mut child = rig.start(script);
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    writeln!(child.stdin.as_mut().unwrap(), "on").unwrap();
+    for _ in 0..4 {
+        std::thread::sleep(Duration::from_millis(100));
+        rig.stop();
+        rig.mount();
+    }
+    let mut said = String::new();
+    out.read_to_string(&mut said).unwrap();
+    assert!(child.wait().unwrap().success(), "{said}");
+    assert_eq!(said, "[0, 1, 2] 4503 [True, True, True]\n");
+    rig.done();
+}
+
+/// Nobody comes: calls fail after their time, and soon from then on.
+#[test]
+fn without_a_server_calls_fail_in_the_end() {
+    let Some(rig) = Rig::new() else { return };
+    let script = "f = os.open(j(t, 'f'), os.O_CREAT | os.O_RDWR)\npause()\nprint(tries(lambda: os.pread(f, 1, 0)), tries(lambda: os.write(f, b'x')), tries(lambda: os.close(f)))\n";
+    let begun = std::time::Instant::now();
+    // The time is shortened for this program.
+    let mut command = rig.p.command();
+    command.env("FREEHOLD_PRELOAD", library()).env("T", rig.p.path("mnt")).env("FREEHOLD_RESUME", "1");
+    command.args(["run", "--", "timeout", "100", "python3", "-c", &format!("{HEAD}{script}")]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    rig.stop();
+    writeln!(child.stdin.take().unwrap(), "on").unwrap();
+    let mut said = String::new();
+    out.read_to_string(&mut said).unwrap();
+    assert!(child.wait().unwrap().success(), "{said}");
+    assert_eq!(said, "EIO EIO None\n");
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    rig.mount();
+    rig.done();
+}

@@ -1,0 +1,331 @@
+//! What lasts from one session to the next: open files and locks. When a manager ends, another one may serve the volume after it; the
+//! client then begins a session there, opens its files again by their inodes, takes its locks again, and goes on.
+//!
+//! What was acknowledged and not synced may be gone with a manager that was killed. The openings of the volume tell
+//! ([`fs::Opening::keeps`]), and then each file that was written and not synced since fails its next fsync, once, with `EIO`. A file that is
+//! not there any more, may no longer be opened, or whose locks others took meanwhile, fails every call with `EIO`. Calls that were under way are made again if
+//! the manager had not taken them, or if that does no harm (`wire::Op::is_repeatable`); others fail with `EIO`, because they may have been done.
+
+use super::windows::OpenFile;
+use super::{GONE, Remote, Session};
+use crate::spin::Patience;
+use crate::wire::{Op, request};
+use foldhash::fast::FixedState;
+use fs::{Error, FileType, Handle, Ino, LockKind, LockOwner, OpenFlags, RecordLock, Result};
+use parking_lot::{Mutex, RwLock};
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Time between two looks for a new manager.
+const LOOK: Duration = Duration::from_millis(20);
+/// Files that are remembered as not synced after they were closed; then it begins anew.
+const UNSYNCED_MAX: usize = 1 << 16;
+
+/// How a client finds its manager, and what it does without one.
+#[derive(Clone, Debug)]
+pub struct Connect {
+    /// Sockets at which a manager may listen: the first that answers is taken.
+    pub sockets: Vec<PathBuf>,
+    /// How long calls wait for an answer before they sleep.
+    pub patience: Patience,
+    /// How long calls wait for another manager when theirs has ended, before they fail. Zero: they fail at once.
+    pub resume: Duration,
+}
+
+impl Connect {
+    /// One socket; the default patience; 30 seconds.
+    pub fn at(socket: impl Into<PathBuf>) -> Connect {
+        Connect {
+            sockets: vec![socket.into()],
+            patience: Patience::default(),
+            resume: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A lock that was granted, or its release.
+#[derive(Clone, Copy, Debug)]
+enum Lock {
+    Record { owner: LockOwner, range: std::result::Result<RecordLock, (u64, u64)> },
+    Whole(LockKind),
+}
+
+#[derive(Debug)]
+pub(super) struct Link {
+    connect: Connect,
+    /// The session that calls use; in `sessions`.
+    current: AtomicPtr<Arc<Session>>,
+    /// All so far, never freed before the link: calls may still look at theirs. Boxed, so that they stay where they are.
+    #[allow(clippy::vec_box)]
+    sessions: Mutex<Vec<Box<Arc<Session>>>>,
+    /// Open files under this client's own numbers.
+    files: RwLock<HashMap<Handle, OpenFile, FixedState>>,
+    next: AtomicU64,
+    /// In the order in which they were granted.
+    locks: Mutex<Vec<(Handle, Ino, Lock)>>,
+    /// Files that were written, not synced, and closed.
+    unsynced: Mutex<HashSet<Ino, FixedState>>,
+    /// Of these, those whose manager was killed. Whoever opens one is told when it syncs.
+    lost_files: Mutex<HashSet<Ino, FixedState>>,
+    /// Something that was not synced went away with a manager, and no call for the whole volume has said so yet.
+    lost: AtomicBool,
+    /// There were `lost_files`.
+    has_lost: AtomicBool,
+    /// Held while a session is resumed. Says that no manager came the last time.
+    resuming: Mutex<bool>,
+}
+
+impl Link {
+    pub fn new(connect: Connect, session: Arc<Session>) -> Link {
+        let first = Box::new(session);
+        Link {
+            connect,
+            current: AtomicPtr::new(std::ptr::from_ref(&*first).cast_mut()),
+            sessions: Mutex::new(vec![first]),
+            files: RwLock::default(),
+            next: AtomicU64::new(1),
+            locks: Mutex::default(),
+            unsynced: Mutex::default(),
+            lost_files: Mutex::default(),
+            lost: AtomicBool::new(false),
+            has_lost: AtomicBool::new(false),
+            resuming: Mutex::new(false),
+        }
+    }
+
+    /// The session that calls use now.
+    #[inline]
+    pub fn session(&self) -> &Arc<Session> {
+        // SAFETY: points into one of `sessions`, whose boxes live as long as self.
+        unsafe { &*self.current.load(Ordering::Acquire) }
+    }
+
+    /// What is behind an open handle.
+    #[inline]
+    pub fn file(&self, handle: Handle) -> Option<OpenFile> {
+        self.files.read().get(&handle).copied()
+    }
+
+    /// A file that the session's manager has opened gets a number here.
+    pub fn opened(&self, mut file: OpenFile) -> Handle {
+        file.lost = self.has_lost.load(Ordering::Relaxed) && self.lost_files.lock().remove(&file.ino);
+        let handle = Handle(self.next.fetch_add(1, Ordering::Relaxed));
+        self.files.write().insert(handle, file);
+        handle
+    }
+
+    pub fn closed(&self, handle: Handle) -> Option<OpenFile> {
+        let file = self.files.write().remove(&handle);
+        if let Some(file) = file.filter(|file| file.unsynced) {
+            let mut unsynced = self.unsynced.lock();
+            if unsynced.len() >= UNSYNCED_MAX {
+                unsynced.clear();
+            }
+            unsynced.insert(file.ino);
+        }
+        if file.is_some_and(|file| file.locks) {
+            self.locks.lock().retain(|(of, _, lock)| *of != handle || matches!(lock, Lock::Record { .. }));
+        }
+        file
+    }
+
+    pub fn change(&self, handle: Handle, change: impl FnOnce(&mut OpenFile)) {
+        if let Some(file) = self.files.write().get_mut(&handle) {
+            change(file);
+        }
+    }
+
+    /// A write through a handle was acknowledged.
+    #[inline]
+    pub fn written(&self, handle: Handle) {
+        if self.file(handle).is_some_and(|file| !file.unsynced) {
+            self.change(handle, |file| file.unsynced = true);
+        }
+    }
+
+    /// What a file, or with `None` the whole volume, holds is durable.
+    pub fn synced(&self, handle: Option<Handle>) {
+        let Some(handle) = handle else {
+            self.unsynced.lock().clear();
+            return self.files.write().values_mut().for_each(|file| file.unsynced = false);
+        };
+        let Some(file) = self.file(handle) else { return };
+        self.unsynced.lock().remove(&file.ino);
+        if file.unsynced {
+            self.change(handle, |file| file.unsynced = false);
+        }
+    }
+
+    /// Whether a sync may begin: not when something that it would have made durable is gone. That is said once.
+    pub fn may_sync(&self, handle: Option<Handle>) -> Result<()> {
+        let lost = match handle {
+            None => self.lost.swap(false, Ordering::Relaxed),
+            Some(handle) => self.file(handle).is_some_and(|file| file.lost),
+        };
+        if !lost {
+            return Ok(());
+        }
+        if let Some(handle) = handle {
+            self.change(handle, |file| file.lost = false);
+        }
+        Err(lost_writes())
+    }
+
+    /// A record lock was granted, or released with `Err`.
+    pub fn locked(
+        &self,
+        handle: Handle,
+        owner: LockOwner,
+        range: std::result::Result<RecordLock, (u64, u64)>,
+    ) {
+        let Some(file) = self.file(handle) else { return };
+        let (start, end) = range.map_or_else(|r| r, |lock| (lock.start, lock.end));
+        let mut locks = self.locks.lock();
+        let mut rest = false;
+        locks.retain(|(_, ino, lock)| match lock {
+            Lock::Record { owner: of, range } if *ino == file.ino && *of == owner => {
+                let (s, e) = range.map_or_else(|r| r, |lock| (lock.start, lock.end));
+                let inside = start <= s && e <= end;
+                rest |= !inside && s <= end && start <= e;
+                !inside
+            }
+            _ => true,
+        });
+        if range.is_ok() || rest {
+            locks.push((handle, file.ino, Lock::Record { owner, range }));
+        }
+    }
+
+    /// A lock of the whole file was granted, or released with `None`.
+    pub fn flocked(&self, handle: Handle, kind: Option<LockKind>) {
+        let Some(file) = self.file(handle) else { return };
+        let mut locks = self.locks.lock();
+        locks.retain(|(of, _, lock)| *of != handle || matches!(lock, Lock::Record { .. }));
+        locks.extend(kind.map(|kind| (handle, file.ino, Lock::Whole(kind))));
+    }
+
+    /// All record locks of an owner on the file behind a handle are gone.
+    pub fn flushed(&self, handle: Handle, owner: LockOwner) {
+        let Some(file) = self.file(handle) else { return };
+        self.locks.lock().retain(|(_, ino, lock)| {
+            *ino != file.ino || !matches!(lock, Lock::Record { owner: of, .. } if *of == owner)
+        });
+    }
+}
+
+fn lost_writes() -> Error {
+    Error::from_errno(libc::EIO, "the manager ended before this was durable, and it is gone".into())
+}
+
+impl Remote {
+    /// The number that a handle has in a session. `EIO` when the file could not be taken along.
+    pub(super) fn there(&self, session: &Arc<Session>, handle: Handle) -> Result<u64> {
+        let file = self.link.file(handle).ok_or(Error::BadHandle)?;
+        if file.session == session.serial {
+            return if file.gone { Err(lost_file()) } else { Ok(file.remote.0) };
+        }
+        // It was opened with a manager that ended before it was in the table.
+        let _one = self.link.resuming.lock();
+        self.take_along(session, handle);
+        let file = self.link.file(handle).ok_or(Error::BadHandle)?;
+        if file.gone || file.session != session.serial { Err(lost_file()) } else { Ok(file.remote.0) }
+    }
+
+    /// Begins a session with the next manager, unless somebody has done so. [`GONE`] when there is none.
+    pub(super) fn resume(&self, old: &Arc<Session>) -> Result<()> {
+        let link = &*self.link;
+        old.end();
+        if link.connect.resume.is_zero() || old.opening.number == 0 {
+            return Err(GONE);
+        }
+        let mut gave_up = link.resuming.lock();
+        if !Arc::ptr_eq(link.session(), old) {
+            return Ok(());
+        }
+        let until = Instant::now() + link.connect.resume;
+        let serial = old.serial + 1;
+        let new = loop {
+            let found = link.connect.sockets.iter().find_map(|socket| {
+                let session = Session::connect(socket, link.connect.patience, serial).ok()?;
+                (session.opening.volume == old.opening.volume).then_some(session)
+            });
+            match found {
+                Some(session) => break Arc::new(session),
+                None if *gave_up || Instant::now() > until => {
+                    *gave_up = true;
+                    return Err(GONE);
+                }
+                None => std::thread::sleep(LOOK),
+            }
+        };
+        *gave_up = false;
+        if !new.opening.keeps(&old.opening) {
+            link.lost_files.lock().extend(link.unsynced.lock().drain());
+            link.lost.store(true, Ordering::Relaxed);
+            link.has_lost.store(true, Ordering::Relaxed);
+            for file in link.files.write().values_mut() {
+                // What was made in a directory is not noted one by one.
+                file.lost |= file.unsynced || file.kind == FileType::Directory;
+                file.unsynced = false;
+            }
+        }
+        let handles: Vec<Handle> = link.files.read().keys().copied().collect();
+        handles.into_iter().for_each(|handle| self.take_along(&new, handle));
+        self.lock_again(&new);
+        let kept = Box::new(new);
+        let at = std::ptr::from_ref(&*kept).cast_mut();
+        link.sessions.lock().push(kept);
+        link.current.store(at, Ordering::Release);
+        Ok(())
+    }
+
+    /// Opens a file of ours in another session.
+    fn take_along(&self, session: &Arc<Session>, handle: Handle) {
+        let Some(file) = self.link.file(handle).filter(|file| file.session != session.serial) else { return };
+        let directory = file.kind == FileType::Directory;
+        let mut r = request(if directory { Op::Opendir } else { Op::Open }, file.ino.0);
+        if !directory {
+            r.flags = (file.flags - OpenFlags::TRUNCATE - OpenFlags::EXCLUSIVE).bits().into();
+        }
+        let opened = session.call_now(&r).ok();
+        // Another file may have the inode's number now; its handle ends with the session.
+        let opened = opened.filter(|&(remote, generation)| {
+            let same = generation == file.generation as u64;
+            if !same {
+                let _ = session.call_now(&request(Op::Release, remote));
+            }
+            same
+        });
+        self.link.change(handle, |file| {
+            file.session = session.serial;
+            match opened {
+                Some((remote, _)) => file.remote = Handle(remote),
+                None => file.gone = true,
+            }
+        });
+    }
+
+    /// Takes all locks again. A file that has lost one is lost: its holder believes that nobody else writes.
+    fn lock_again(&self, session: &Arc<Session>) {
+        let locks = self.link.locks.lock().clone();
+        for (handle, _, lock) in locks {
+            let Some(file) = self.link.file(handle).filter(|file| !file.gone) else { continue };
+            let r = match lock {
+                Lock::Record { owner, range } => {
+                    super::filesystem::lock_request(file.remote, owner, range, false)
+                }
+                Lock::Whole(kind) => super::filesystem::flock_request(file.remote, Some(kind), false),
+            };
+            if session.call_now(&r).is_err() {
+                self.link.change(handle, |file| file.gone = true);
+            }
+        }
+    }
+}
+
+fn lost_file() -> Error {
+    Error::from_errno(libc::EIO, "the file, or a lock on it, is gone with the manager that had it".into())
+}
