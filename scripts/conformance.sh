@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# POSIX over FUSE: mounts a volume in an image file, runs random data operations in several processes (freehold-fsx) and
-# pjdfstest on it, and checks the volume with fsck. Needs /dev/fuse; pjdfstest needs root and is skipped, aloud, without.
+# POSIX over FUSE and under `freehold run`: mounts a volume in an image file, runs random data operations in several processes
+# (freehold-fsx) and pjdfstest on it, through the kernel and then past it, and checks the volume with fsck. Needs /dev/fuse; pjdfstest
+# needs root and is skipped, aloud, without. crates/preload/tests/pjdfstest.expected names the tests that cannot pass under
+# `freehold run`, and why.
 #
 #   scripts/conformance.sh            CONFORMANCE_FSX_OPS=N for each of two seeds (default 60000), PROFILE=release
 set -euo pipefail
@@ -13,7 +15,7 @@ if [ ! -r /dev/fuse ]; then
     echo "/dev/fuse is not there: nothing over FUSE can be tested" >&2
     exit 1
 fi
-cargo build --locked --profile "$profile" -p freehold -p freehold-sim
+cargo build --locked --profile "$profile" -p freehold -p freehold-preload -p freehold-sim
 target=${CARGO_TARGET_DIR:-target}/${profile/dev/debug}
 freehold=$(realpath "$target/freehold")
 fsx=$(realpath "$target/freehold-fsx")
@@ -41,20 +43,29 @@ fi
 "$freehold" mount "$work/disk.img" "$work/mnt" "${options[@]}"
 chmod 755 "$work/mnt"
 
+# Two processes beside each other, each with a file of its own, started under the command that is given.
+data_operations() {
+    "$@" "$fsx" "$work/mnt/a" --ops "$ops" --seed "${FREEHOLD_SEED:-1}" & first=$!
+    "$@" "$fsx" "$work/mnt/b" --ops "$ops" --seed $((${FREEHOLD_SEED:-1} + 1)) & second=$!
+    wait "$first"
+    wait "$second"
+    rm "$work/mnt/a" "$work/mnt/b"
+}
 echo "==> random data operations over FUSE: two processes, $ops operations each"
-"$fsx" "$work/mnt/a" --ops "$ops" --seed "${FREEHOLD_SEED:-1}" & first=$!
-"$fsx" "$work/mnt/b" --ops "$ops" --seed $((${FREEHOLD_SEED:-1} + 1)) & second=$!
-wait "$first"
-wait "$second"
-rm "$work/mnt/a" "$work/mnt/b"
+data_operations
+echo "==> random data operations under freehold run: the same"
+data_operations "$freehold" run --
 
 if [ "$(id -u)" = 0 ]; then
     if ! command -v pjdfstest >/dev/null 2>&1 && [ ! -x "${CARGO_HOME:-$HOME/.cargo}/bin/pjdfstest" ]; then
         echo "==> installing pjdfstest"
         cargo install --quiet --locked --version "$pjdfstest_version" pjdfstest
     fi
-    echo "==> pjdfstest"
+    echo "==> pjdfstest over FUSE"
     ./scripts/pjdfstest.sh "$work/mnt"
+    echo "==> pjdfstest under freehold run"
+    PJDFSTEST_UNDER="$freehold run --" PJDFSTEST_EXPECTED=crates/preload/tests/pjdfstest.expected timeout -k 10 120 \
+        ./scripts/pjdfstest.sh "$work/mnt"
 else
     echo "==> pjdfstest SKIPPED: it needs root"
 fi

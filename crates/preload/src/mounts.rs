@@ -177,6 +177,7 @@ pub(crate) fn life() -> u64 {
 extern "C" fn after_fork() {
     PID.store(std::process::id(), Ordering::Relaxed);
     LIFE.fetch_add(1, Ordering::Relaxed);
+    crate::ids::after_fork();
     crate::arena::after_fork();
     crate::table::after_fork();
     crate::cwd::after_fork();
@@ -227,6 +228,7 @@ impl Mount {
             return Some(remote);
         }
         use std::os::unix::ffi::OsStrExt;
+        crate::ids::begin();
         match Remote::connect(std::path::Path::new(std::ffi::OsStr::from_bytes(&self.socket))) {
             Ok(remote) => {
                 let remote: &'static Remote = Box::leak(Box::new(remote));
@@ -238,6 +240,11 @@ impl Mount {
                 None
             }
         }
+    }
+
+    /// The session, for a path that begins here. `None` also while the process has other credentials than it.
+    pub(crate) fn for_paths(&'static self) -> Option<&'static Remote> {
+        if crate::ids::others() { None } else { self.session() }
     }
 
     /// Runs calls of the session. `EIO` without one.
