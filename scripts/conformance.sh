@@ -43,8 +43,10 @@ fi
 "$freehold" mount "$work/disk.img" "$work/mnt" "${options[@]}"
 chmod 755 "$work/mnt"
 
-# Two processes beside each other, each with a file of its own, started under the command that is given.
+# Two processes beside each other, each with a file of its own: $1 operations each, started under the command that follows.
 data_operations() {
+    local ops=$1
+    shift
     "$@" "$fsx" "$work/mnt/a" --ops "$ops" --seed "${FREEHOLD_SEED:-1}" & first=$!
     "$@" "$fsx" "$work/mnt/b" --ops "$ops" --seed $((${FREEHOLD_SEED:-1} + 1)) & second=$!
     wait "$first"
@@ -52,9 +54,9 @@ data_operations() {
     rm "$work/mnt/a" "$work/mnt/b"
 }
 echo "==> random data operations over FUSE: two processes, $ops operations each"
-data_operations
-echo "==> random data operations under freehold run: the same"
-data_operations "$freehold" run --
+data_operations "$ops"
+echo "==> random data operations under freehold run: the same, $((ops / 3)) operations each"
+data_operations $((ops / 3)) timeout -k 10 60 "$freehold" run --
 
 if [ "$(id -u)" = 0 ]; then
     if ! command -v pjdfstest >/dev/null 2>&1 && [ ! -x "${CARGO_HOME:-$HOME/.cargo}/bin/pjdfstest" ]; then
