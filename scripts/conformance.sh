@@ -55,8 +55,8 @@ data_operations() {
 }
 echo "==> random data operations over FUSE: two processes, $ops operations each"
 data_operations "$ops"
-echo "==> random data operations under freehold run: the same, $((ops / 3)) operations each"
-data_operations $((ops / 3)) timeout -k 10 60 "$freehold" run --
+echo "==> random data operations under freehold run: the same, $((ops / 6)) operations each"
+data_operations $((ops / 6)) timeout -k 10 60 "$freehold" run --
 
 if [ "$(id -u)" = 0 ]; then
     if ! command -v pjdfstest >/dev/null 2>&1 && [ ! -x "${CARGO_HOME:-$HOME/.cargo}/bin/pjdfstest" ]; then
