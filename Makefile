@@ -1,5 +1,5 @@
 # make demo       builds, and shows the main job on real input, with a crash in the middle
-# make test       everything that must hold: format, clippy, all tests, doctests, docs, POSIX over FUSE
+# make test       everything that must hold: format, clippy, all tests, doctests, docs, installation, POSIX over FUSE and past the kernel
 # make install    to PREFIX (default /usr/local): the command, the library for C, and the helpers of mount(8) in SBINDIR
 # make bench      the benchmarks (freehold bench)
 # make clean
