@@ -1,6 +1,6 @@
 # make demo       builds, and shows the main job on real input, with a crash in the middle
-# make test       everything that must hold: format, clippy, all tests, doctests, docs, POSIX over FUSE
-# make install    to PREFIX (default /usr/local), with the helpers of mount(8) in SBINDIR
+# make test       everything that must hold: format, clippy, all tests, doctests, docs, installation, POSIX over FUSE and past the kernel
+# make install    to PREFIX (default /usr/local): the command, the library for C, and the helpers of mount(8) in SBINDIR
 # make bench      the benchmarks (freehold bench)
 # make clean
 
@@ -9,6 +9,9 @@ SBINDIR ?= /sbin
 UNITDIR ?= /etc/systemd/system
 DESTDIR ?=
 CARGO ?= cargo
+PROFILE ?= release
+BUILT = $(or $(CARGO_TARGET_DIR),target)/$(PROFILE:dev=debug)
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 HELPERS := mount.freehold mount.fuse.freehold umount.freehold umount.fuse.freehold mkfs.freehold fsck.freehold
 
 .PHONY: all build demo test bench install uninstall clean
@@ -16,7 +19,7 @@ HELPERS := mount.freehold mount.fuse.freehold umount.freehold umount.fuse.freeho
 all: build
 
 build:
-	$(CARGO) build --release --locked -p freehold -p freehold-preload
+	$(CARGO) build --profile $(PROFILE) --locked -p freehold -p freehold-preload -p freehold-capi
 
 demo:
 	./scripts/demo.sh
@@ -25,11 +28,18 @@ test:
 	./scripts/test.sh
 
 bench: build
-	./target/release/freehold bench $(ARGS)
+	$(CARGO) build --profile $(PROFILE) --locked -p freehold-workload
+	$(BUILT)/freehold bench $(ARGS)
 
 install: build
-	install -D -m 755 target/release/freehold $(DESTDIR)$(PREFIX)/bin/freehold
-	install -D -m 755 target/release/libfreehold_preload.so $(DESTDIR)$(PREFIX)/lib/freehold/libfreehold_preload.so
+	install -D -m 755 $(BUILT)/freehold $(DESTDIR)$(PREFIX)/bin/freehold
+	install -D -m 755 $(BUILT)/libfreehold_preload.so $(DESTDIR)$(PREFIX)/lib/freehold/libfreehold_preload.so
+	install -D -m 755 $(BUILT)/libfreehold.so $(DESTDIR)$(PREFIX)/lib/libfreehold.so
+	install -D -m 644 $(BUILT)/libfreehold.a $(DESTDIR)$(PREFIX)/lib/libfreehold.a
+	install -D -m 644 crates/capi/include/freehold.h $(DESTDIR)$(PREFIX)/include/freehold.h
+	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' contrib/freehold.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/freehold.pc
+	chmod 644 $(DESTDIR)$(PREFIX)/lib/pkgconfig/freehold.pc
 	install -d $(DESTDIR)$(SBINDIR)
 	for h in $(HELPERS); do ln -sf $(PREFIX)/bin/freehold $(DESTDIR)$(SBINDIR)/$$h; done
 	@if [ -d $(DESTDIR)$(UNITDIR) ]; then \
@@ -38,6 +48,8 @@ install: build
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/freehold $(DESTDIR)$(PREFIX)/lib/freehold/libfreehold_preload.so $(DESTDIR)$(UNITDIR)/freehold.service
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,lib/libfreehold.so lib/libfreehold.a lib/pkgconfig/freehold.pc include/freehold.h)
+	-rmdir $(DESTDIR)$(PREFIX)/lib/freehold 2>/dev/null
 	for h in $(HELPERS); do rm -f $(DESTDIR)$(SBINDIR)/$$h; done
 
 clean:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The main job on real input: a volume in an image file, served by FUSE, with source trees, builds and a database in it, a server
-# that is killed in the middle of writing, and a comparison of everything that was synced before. Leaves nothing behind.
+# that is killed in the middle of writing, and a comparison of everything that was synced before; then several programs at the same time
+# past the kernel, with figures beside ext4 (scripts/demo/programs.sh). Leaves nothing behind.
 # Exit code 0 only when every byte was as it must be.
 #
 #   DEMO_SIZE=4G      size of the volume        DEMO_DIR=/var/tmp   where its image is put
@@ -12,7 +13,7 @@ repo=$PWD
 size=${DEMO_SIZE:-4G}
 seconds=${DEMO_SECONDS:-6}
 
-./scripts/setup.sh fusermount3:fuse3 sqlite3 cc:gcc git
+./scripts/setup.sh fusermount3:fuse3 sqlite3 cc:gcc git make
 [ -e /dev/fuse ] || { echo "There is no /dev/fuse: modprobe fuse, or give the container the device." >&2; exit 1; }
 command -v cargo >/dev/null || { echo "Rust is missing: see https://rustup.rs (1.88 or later)" >&2; exit 1; }
 
@@ -43,7 +44,7 @@ trap 'exit 130' INT TERM
 
 if [ -z "${DEMO_FREEHOLD:-}" ]; then
     say "building freehold (release)"
-    cargo build --release --locked -p freehold
+    cargo build --release --locked -p freehold -p freehold-preload -p freehold-workload
 fi
 
 start_all=$(now)
@@ -174,6 +175,13 @@ for round in 1 2 3; do
     [ "$lost" = 0 ] || fail "$lost committed rows are missing"
     note "compared: $(cat "$work"/host/*.sums | wc -l) checksums, $(cat "$work"/host/churn? | wc -l) synced files, $(wc -l <"$work/host/promised") rows: all there ($(calc "$(now) - $t") s)"
 done
+
+if [ -e "$(dirname "$freehold")/libfreehold_preload.so" ]; then
+    say "tar, make with gcc, sqlite3, git and grep at the same time, past the kernel (freehold run)"
+    ./scripts/demo/programs.sh "$freehold" "$mnt" "$work" "$registry" "$work/crates"
+else
+    say "programs past the kernel left out: there is no libfreehold_preload.so beside $freehold"
+fi
 
 say "space, a clean stop, and a look at the image without any mount"
 rm -rf "$mnt"/unsynced*

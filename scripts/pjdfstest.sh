@@ -7,7 +7,9 @@
 # that the tests switch to are nobody and daemon, with their groups as this machine has them. The tests of EROFS remount
 # DIR read-only and back with mount(8), which hands FUSE mounts to a helper of their type; they are skipped where that is
 # missing. They run in a process of their own: the other tests leave files open, and then no file system can be remounted.
-# PJDFSTEST_LOG=FILE keeps the whole output. Exit status: 0 when nothing failed.
+# PJDFSTEST_LOG=FILE keeps the whole output. PJDFSTEST_UNDER="COMMAND WORD..." starts it under that command. PJDFSTEST_EXPECTED=FILE
+# names tests, one a line, that must fail (# begins a comment): one of them that passes is a failure, too.
+# Exit status: 0 when nothing failed.
 set -eu
 dir=${1:?usage: scripts/pjdfstest.sh DIR [TEST_PATTERN...]}
 shift
@@ -24,6 +26,11 @@ pair() { printf '  ["%s", "%s"],\n' "$1" "$(id -gn "$1")"; }
 config() {
     cat "$(dirname "$0")/../crates/fuse/tests/pjdfstest.toml"
     echo "allow_remount = $1"
+    if [ -n "${PJDFSTEST_EXPECTED:-}" ]; then
+        echo 'expected_failures = ['
+        sed -n 's/[[:space:]]*#.*//; s/..*/  "&",/p' "$PJDFSTEST_EXPECTED"
+        echo ']'
+    fi
     echo '[dummy_auth]'
     echo 'entries = ['
     pair nobody
@@ -40,13 +47,14 @@ status=0
 run() {
     config "$1" > "$work/config.toml"
     shift
-    "$tool" -c "$work/config.toml" -p "$dir" -s "$second" "$@" > "$work/out" 2>&1 || status=$?
-    grep -E 'FAILED$' "$work/out" || true
+    # shellcheck disable=SC2086 # a command and its words
+    ${PJDFSTEST_UNDER:-} "$tool" -c "$work/config.toml" -p "$dir" -s "$second" "$@" > "$work/out" 2>&1 || status=$?
+    grep -E '(FAILED|PASSED UNEXPECTEDLY)$' "$work/out" || true
     grep '^Summary' "$work/out" || tail -n 20 "$work/out"
     [ -z "${PJDFSTEST_LOG:-}" ] || cat "$work/out" >> "$PJDFSTEST_LOG"
 }
 run false "$@"
-if [ $# = 0 ] && [ "$remount" = true ]; then
+if [ $# = 0 ] && [ "$remount" = true ] && [ -z "${PJDFSTEST_UNDER:-}" ]; then
     echo 'the tests that remount:'
     run true erofs
 fi

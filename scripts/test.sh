@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change is merged. Each step is timed; the first that fails ends the run, with its exit code.
-#   scripts/test.sh [STEP...]     steps: format clippy test doctest docs conformance (default: all)
+#   scripts/test.sh [STEP...]     steps: format clippy test doctest docs install conformance (default: all)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(format clippy test doctest docs conformance)
+[ ${#steps[@]} -gt 0 ] || steps=(format clippy test doctest docs install conformance)
 
 ./scripts/setup.sh cc:gcc git fusermount3:fuse3 mke2fs:e2fsprogs
 if ! command -v cargo >/dev/null 2>&1; then
@@ -41,6 +41,7 @@ for name in "${steps[@]}"; do
             ;;
         doctest) step doctest cargo test --workspace --locked --doc ;;
         docs) RUSTDOCFLAGS="-D warnings" step docs cargo doc --workspace --locked --no-deps ;;
+        install) step install ./scripts/install.sh ;;
         conformance) step conformance ./scripts/conformance.sh ;;
         *)
             echo "unknown step $name" >&2

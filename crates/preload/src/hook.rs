@@ -195,24 +195,31 @@ macro_rules! hook {
 }
 pub(crate) use hook;
 
-/// The bytes of a C string. `EFAULT` for a null pointer.
+/// Whether no program has memory there: the first page, and the last one, in which errors lie that were taken for pointers (`MAP_FAILED`).
+/// Other wrong pointers are not noticed here, as they are by a kernel.
+fn nowhere<T>(p: *const T) -> bool {
+    const PAGE: usize = 4096;
+    p.addr() < PAGE || p.addr() > usize::MAX - PAGE
+}
+
+/// The bytes of a C string. `EFAULT` where no memory is.
 ///
 /// # Safety
-/// `p` is null or a C string that lives as long as the call.
+/// `p` is nowhere or a C string that lives as long as the call.
 pub(crate) unsafe fn text<'a>(p: *const libc::c_char) -> Res<&'a [u8]> {
-    if p.is_null() {
+    if nowhere(p) {
         return fail(libc::EFAULT);
     }
     // SAFETY: as the caller says.
     Ok(unsafe { CStr::from_ptr(p) }.to_bytes())
 }
 
-/// Memory that the caller gives us to read. `EFAULT` for a null pointer with a length.
+/// Memory that the caller gives us to read. `EFAULT` where no memory is.
 ///
 /// # Safety
-/// `p` points to `n` readable bytes, or is null.
+/// `p` points to `n` readable bytes, or nowhere.
 pub(crate) unsafe fn memory<'a>(p: *const c_void, n: usize) -> Res<&'a [u8]> {
-    match (p.is_null(), n) {
+    match (nowhere(p), n) {
         (_, 0) => Ok(&[]),
         (true, _) => fail(libc::EFAULT),
         // SAFETY: as the caller says.
@@ -223,9 +230,9 @@ pub(crate) unsafe fn memory<'a>(p: *const c_void, n: usize) -> Res<&'a [u8]> {
 /// Memory that the caller gives us to write.
 ///
 /// # Safety
-/// `p` points to `n` writable bytes that nobody else uses, or is null.
+/// `p` points to `n` writable bytes that nobody else uses, or nowhere.
 pub(crate) unsafe fn memory_mut<'a>(p: *mut c_void, n: usize) -> Res<&'a mut [u8]> {
-    match (p.is_null(), n) {
+    match (nowhere(p), n) {
         (_, 0) => Ok(&mut []),
         (true, _) => fail(libc::EFAULT),
         // SAFETY: as the caller says.

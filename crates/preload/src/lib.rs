@@ -27,7 +27,7 @@
 //! Calls wait uninterrupted: a signal does not end a wait for a lock. A signal handler that uses files of a volume while the same thread
 //! is inside of a call of ours is refused in the same way (`EBADF`, `EPERM`) instead of waiting for itself. C++ streams that took
 //! `stdout` before a redirection keep the old one. Where there is no FUSE mount, static programs
-//! started by one that went into a volume do not know it. A process's credentials are those with which its session began.
+//! started by one that went into a volume do not know it. A program that changes its user or groups uses the FUSE mount from then on (`ids`).
 //!
 //! For Linux with glibc. Tested on x86-64, in `tests/`, with real programs; not yet tried on aarch64.
 
@@ -37,6 +37,7 @@ mod cwd;
 mod dirs;
 mod fds;
 mod hook;
+mod ids;
 mod mmap;
 mod mounts;
 mod names;

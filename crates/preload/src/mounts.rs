@@ -184,6 +184,7 @@ pub(crate) fn life() -> u64 {
 pub(crate) extern "C" fn after_fork() {
     PID.store(std::process::id(), Ordering::Relaxed);
     LIFE.fetch_add(1, Ordering::Relaxed);
+    crate::ids::after_fork();
     crate::arena::after_fork();
     pool::after_fork();
     crate::table::after_fork();
@@ -234,6 +235,7 @@ impl Mount {
         if let Some(remote) = unsafe { self.session.load(Ordering::Acquire).as_ref() } {
             return Some(remote);
         }
+        crate::ids::begin();
         match Remote::connect_with(self.connect()) {
             Ok(remote) => {
                 let remote: &'static Remote = Box::leak(Box::new(remote));
@@ -258,6 +260,11 @@ impl Mount {
             connect.resume = std::time::Duration::from_secs(*seconds);
         }
         connect
+    }
+
+    /// The session, for a path that begins here. `None` also while the process has other credentials than it.
+    pub(crate) fn for_paths(&'static self) -> Option<&'static Remote> {
+        if crate::ids::others() { None } else { self.session() }
     }
 
     /// Runs calls of the session. `EIO` without one.

@@ -90,6 +90,8 @@ fn two(from: (c_int, &[u8]), to: (c_int, &[u8])) -> Res<Two> {
         (To::Kernel(_), To::Kernel(_)) if untouched_a && untouched_b => Err(Out::Libc),
         (To::Kernel(a), To::Kernel(b)) => Ok(Two::Kernel(a, b)),
         (To::Volume(a), To::Volume(b)) if a.dir.mount.hash == b.dir.mount.hash => Ok(Two::Ours(a, b)),
+        // One too long for anybody is for the kernel to refuse, which the other path keeps it from.
+        _ if from.1.len().max(to.1.len()) >= libc::PATH_MAX as usize => fail(libc::ENAMETOOLONG),
         _ => fail(libc::EXDEV),
     }
 }

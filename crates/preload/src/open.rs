@@ -79,7 +79,9 @@ fn open_existing(mount: &'static mounts::Mount, attr: &Attr, flags: c_int) -> Re
         return Ok(None);
     }
     Ok(Some(match attr.kind {
-        FileType::Directory if flags & libc::O_ACCMODE != libc::O_RDONLY => return fail(libc::EISDIR),
+        FileType::Directory if flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY => {
+            return fail(libc::EISDIR);
+        }
         FileType::Directory => mount.run(|fs| fs.opendir(cred, ino))?,
         FileType::Symlink => return fail(libc::ELOOP),
         FileType::Regular => {

@@ -171,11 +171,11 @@ impl Walk {
     /// Begins, or the path for the kernel. `Libc`: as it came.
     fn begin(dirfd: c_int, path: &[u8]) -> Res<std::result::Result<Walk, CString>> {
         match start(dirfd, path)? {
-            Start::In(dir, rest) if dir.mount.session().is_some() => {
+            Start::In(dir, rest) if dir.mount.for_paths().is_some() => {
                 Ok(Ok(Walk { dir, rest: rest.to_vec(), links: 0 }))
             }
             Start::In(dir, rest) => {
-                // No manager: the FUSE mount serves it. A relative path is made absolute, as the kernel may not stand there.
+                // No manager, or not for these credentials: the FUSE mount serves it. A relative path is made absolute, as the kernel may not stand there.
                 if dirfd == AT_FDCWD && path.first() == Some(&b'/') {
                     return Err(Out::Libc);
                 }
@@ -189,7 +189,7 @@ impl Walk {
     /// Routes an absolute path anew.
     fn route(path: Vec<u8>, links: usize) -> Res<std::result::Result<Walk, CString>> {
         match flat(&path) {
-            Some((mount, rest)) if mount.session().is_some() => {
+            Some((mount, rest)) if mount.for_paths().is_some() => {
                 Ok(Ok(Walk { dir: root(mount), rest, links }))
             }
             _ => Ok(Err(kernel(path)?)),

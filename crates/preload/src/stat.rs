@@ -222,7 +222,8 @@ fn limit(_mount: &Mount, name: c_int) -> Res<libc::c_long> {
     Ok(match name {
         libc::_PC_NAME_MAX => 255,
         libc::_PC_PATH_MAX => 4096,
-        libc::_PC_LINK_MAX => 65000,
+        // As `format::limits::LINK_MAX`.
+        libc::_PC_LINK_MAX => 1 << 30,
         libc::_PC_PIPE_BUF => 4096,
         libc::_PC_FILESIZEBITS => 64,
         libc::_PC_SYMLINK_MAX => 4095,

@@ -5,8 +5,12 @@
 //! io_uring without a file system (`raw`). `lab` makes images, loop devices and mounts and takes them away again. What is
 //! counted beside time: processor seconds, and requests to the device. The method and its limits: docs/BENCHMARKS.md.
 //!
+//! Groups of rows are reported as they are done, and kept in the JSON file; a run that ends early reports what it has. `chart` draws a
+//! picture of the JSON file.
+//!
 //! Tested in a tiny size by tests/bench_tiny.rs.
 
+mod chart;
 mod data;
 mod driver;
 mod durable;
@@ -28,7 +32,7 @@ mod sys;
 use anyhow::{Context, Result, bail};
 use driver::{Bench, Scale};
 use sample::{Kind, Results};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Measure Freehold beside ext4, XFS and raw I/O on this machine's disk.
 #[derive(Clone, Debug, clap::Args)]
@@ -37,6 +41,10 @@ Examples:
   freehold bench                               everything; as root; about 70 GB in --dir
   freehold bench --quick --peers none          small, and without ext4 and XFS: needs no root
   freehold bench --only create,stat --json f   two rows, and all samples of them in a file
+  freehold bench --json f --svg f.svg          everything, with a picture: Freehold and XFS beside ext4
+  freehold bench --from f --svg f.svg          the picture of an earlier run; measures nothing
+
+Finished rows are shown as they are done. A run that is interrupted (Ctrl-C) prints and writes what it has measured, and fails.
 
 docs/BENCHMARKS.md says what each row does and what its figures mean.")]
 pub struct BenchArgs {
@@ -58,6 +66,12 @@ pub struct BenchArgs {
     /// Write everything that was measured to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Draw the rows that ext4 was measured for to this file, as a bar chart
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Measure nothing: draw the picture of the run that wrote this file with --json
+    #[arg(long, value_name = "FILE", requires = "svg", conflicts_with_all = ["json", "only", "quick", "list"])]
+    pub from: Option<PathBuf>,
     /// Measure only these rows (and those that come with them): comma separated; see --list
     #[arg(long, value_name = "ROW,...", value_delimiter = ',')]
     pub only: Vec<String>,
@@ -89,8 +103,8 @@ pub fn row_names() -> impl Iterator<Item = &'static str> {
     GROUPS.iter().copied().flatten().copied()
 }
 
-/// Measures and reports. An error means that the run was interrupted, could not begin, or that a subject failed; a goal that
-/// was not reached is no error.
+/// Measures and reports. An error means that the run was interrupted, could not begin, or that a subject failed; what was measured
+/// before is reported all the same. A goal that was not reached is no error.
 pub fn run(args: BenchArgs) -> Result<()> {
     if let Some(job) = &args.child {
         return mount::child(job);
@@ -102,9 +116,14 @@ pub fn run(args: BenchArgs) -> Result<()> {
     if let Some(unknown) = args.only.iter().find(|o| !GROUPS.iter().any(|g| g.contains(&o.as_str()))) {
         bail!("there is no row '{unknown}': see --list");
     }
+    if let (Some(from), Some(svg)) = (&args.from, &args.svg) {
+        let text = std::fs::read_to_string(from).with_context(|| format!("reading {}", from.display()))?;
+        return draw(&text, svg).with_context(|| from.display().to_string());
+    }
     let scale = scale(&args)?;
     let size = args.size.unwrap_or(if args.quick { 2 << 30 } else { 16 << 30 });
     check_space(&args, size, &scale)?;
+    [&args.json, &args.svg].into_iter().flatten().try_for_each(|file| check_file(file))?;
     let mut results = Results::default();
     let peers = peers(&args.peers, &mut results)?;
     let _signals = stop::catch();
@@ -125,19 +144,92 @@ pub fn run(args: BenchArgs) -> Result<()> {
     };
     let machine = machine::describe(&mut bench)?;
     println!("{machine}");
-    meta::measure(&mut bench)?;
-    durable::measure(&mut bench)?;
-    data::measure(&mut bench)?;
-    mount::measure(&mut bench)?;
-    fuse_rows::measure(&mut bench)?;
-    programs::measure(&mut bench)?;
-    report::print(&bench);
-    if let Some(path) = &args.json {
-        let text = report::json(&bench, &machine)?;
-        std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+    let ended = measure(&mut bench, |bench, ended| match &args.json {
+        Some(path) => write(path, &report::json(bench, &machine, ended)?),
+        None => Ok(()),
+    })?;
+    report::print(&bench, ended.as_deref());
+    if let Some(path) = &args.svg {
+        match draw(&report::json(&bench, &machine, ended.as_deref())?, path) {
+            // What was measured before an interruption may not be enough for a picture; that is no news then.
+            Err(e) if ended.is_some() => eprintln!("no picture: {e:#}"),
+            done => done?,
+        }
+    }
+    if let Some(why) = ended {
+        let kept = args.json.map(|f| format!(", and in {}", f.display())).unwrap_or_default();
+        bail!("the run ended early ({why}): only what was measured until then is above{kept}");
     }
     if !bench.failures.is_empty() {
         bail!("{} failed: {}", bench.failures.len(), bench.failures.join("; "));
+    }
+    Ok(())
+}
+
+/// Measures all groups of rows, and says why it ended early, if it did. `save` is called after each of them. A group that fails is noted, and
+/// the next one goes on; only an interruption ends the run.
+///
+/// # Errors
+/// Those of `save`.
+fn measure(
+    bench: &mut Bench,
+    mut save: impl FnMut(&Bench, Option<&str>) -> Result<()>,
+) -> Result<Option<String>> {
+    type Measure = fn(&mut Bench) -> Result<()>;
+    let groups: [Measure; 6] = [
+        meta::measure,
+        durable::measure,
+        data::measure,
+        mount::measure,
+        fuse_rows::measure,
+        programs::measure,
+    ];
+    let begun = std::time::Instant::now();
+    for group in groups {
+        let before = bench.results.rows.len();
+        let done = group(bench);
+        report::progress(&bench.results.rows[before..], begun.elapsed().as_secs_f64());
+        if let Err(e) = stop::check() {
+            let why = e.to_string();
+            save(bench, Some(&why))?;
+            return Ok(Some(why));
+        }
+        if let Err(e) = done {
+            let text = format!("{e:#}");
+            eprintln!("failed: {text}");
+            bench.failures.push(text);
+        }
+        save(bench, None)?;
+    }
+    Ok(None)
+}
+
+/// Writes a file as a whole: who interrupts it has the old one. What is no file (a pipe, a terminal) is written to.
+fn write(path: &Path, text: &str) -> Result<()> {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(".new");
+    let done = match std::fs::symlink_metadata(path).is_ok_and(|m| !m.is_file()) {
+        true => std::fs::write(path, text),
+        false => std::fs::write(&name, text).and_then(|()| std::fs::rename(&name, path)),
+    };
+    done.with_context(|| format!("writing {}", path.display()))
+}
+
+/// Draws the picture of a run from its JSON.
+fn draw(json: &str, svg: &Path) -> Result<()> {
+    let chart = chart::draw(json)?;
+    write(svg, &chart.svg)?;
+    if !chart.left_out.is_empty() {
+        eprintln!("not in {}, having no rate of ext4: {}", svg.display(), chart.left_out.join(", "));
+    }
+    Ok(())
+}
+
+/// Refuses a file that could not be written after an hour of measuring.
+fn check_file(path: &Path) -> Result<()> {
+    let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if path.is_dir() || !dir.is_dir() {
+        bail!("{} cannot be written: it is a directory, or there is none to put it in", path.display());
     }
     Ok(())
 }

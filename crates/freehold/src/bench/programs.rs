@@ -12,6 +12,7 @@ use super::stop;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -92,6 +93,8 @@ impl Served {
             .args(["--foreground", "-o", "allow_other"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
+            // An interruption from the terminal is ours to handle: we unmount, then it ends.
+            .process_group(0)
             .spawn()
             .with_context(|| format!("starting {}", program.display()))?;
         let mut served = Served { mount: None, child, dir };

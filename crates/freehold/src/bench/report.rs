@@ -6,22 +6,10 @@ use super::sample::{Goal, Kind, Row};
 use anyhow::Result;
 use serde_json::{Value, json};
 
-/// Prints the table, the reasons of what is missing, and what failed.
-pub fn print(bench: &Bench) {
+/// Prints the table, the reasons of what is missing, and what failed. `ended`: why the run ended early, if it did.
+pub fn print(bench: &Bench, ended: Option<&str>) {
     let rows: Vec<&Row> = bench.results.rows.iter().filter(|r| !r.samples.is_empty()).collect();
-    let in_process = [Kind::Freehold, Kind::FreeholdLoop, Kind::Ext4, Kind::Xfs, Kind::Raw, Kind::Ext4Direct];
-    let mounted = [Kind::Fuse, Kind::Passthrough, Kind::Ext4];
-    let programs = [Kind::Run, Kind::Ext4, Kind::Xfs];
-    let all = [(Kind::Freehold, &in_process[..]), (Kind::Fuse, &mounted[..]), (Kind::Run, &programs[..])];
-    for (subject, kinds) in all {
-        let rows: Vec<&Row> = rows.iter().copied().filter(|r| r.subject == subject).collect();
-        let kinds: Vec<Kind> =
-            kinds.iter().copied().filter(|k| rows.iter().any(|r| r.samples.contains_key(k))).collect();
-        if !rows.is_empty() {
-            print!("{}", table(&rows, &kinds));
-            println!();
-        }
-    }
+    print!("{}", tables(&rows));
     for options in bench.lab.mount_options.borrow().iter() {
         println!("mounted {options}");
     }
@@ -31,6 +19,42 @@ pub fn print(bench: &Bench) {
     rows.iter().filter_map(|r| cost(r)).for_each(|line| println!("  {line}"));
     bench.results.skipped.iter().for_each(|s| println!("left out: {s}"));
     bench.failures.iter().for_each(|s| println!("FAILED: {s}"));
+    if let Some(why) = ended {
+        println!(
+            "NOT ALL WAS MEASURED ({why}): rows are missing, and those at the end may lack subjects or repetitions"
+        );
+    }
+}
+
+/// Prints rows that have just been measured, on standard error, with the seconds since the start.
+pub fn progress(rows: &[Row], seconds: f64) {
+    let rows: Vec<&Row> = rows.iter().filter(|r| !r.samples.is_empty()).collect();
+    if !rows.is_empty() {
+        eprintln!("measured until now ({seconds:.0} s):\n{}", tables(&rows));
+    }
+}
+
+/// A table for each subject, with the columns of those who were measured beside it.
+fn tables(rows: &[&Row]) -> String {
+    let in_process = [Kind::Freehold, Kind::FreeholdLoop, Kind::Ext4, Kind::Xfs, Kind::Raw, Kind::Ext4Direct];
+    let mounted = [Kind::Fuse, Kind::Passthrough, Kind::Ext4];
+    let programs = [Kind::Run, Kind::Ext4, Kind::Xfs];
+    let all = [(Kind::Freehold, &in_process[..]), (Kind::Fuse, &mounted[..]), (Kind::Run, &programs[..])];
+    let mut text = String::new();
+    for (subject, kinds) in all {
+        let rows: Vec<&Row> = rows.iter().copied().filter(|r| r.subject == subject).collect();
+        // The subject's own column is always there, also when it failed or was not reached.
+        let kinds: Vec<Kind> = kinds
+            .iter()
+            .copied()
+            .filter(|k| *k == subject || rows.iter().any(|r| r.samples.contains_key(k)))
+            .collect();
+        if !rows.is_empty() {
+            text += &table(&rows, &kinds);
+            text.push('\n');
+        }
+    }
+    text
 }
 
 fn table(rows: &[&Row], kinds: &[Kind]) -> String {
@@ -82,7 +106,7 @@ fn goal(goal: Goal) -> String {
 }
 
 /// A figure with about four digits.
-fn figure(value: f64) -> String {
+pub fn figure(value: f64) -> String {
     match value.abs() {
         v if v >= 1000.0 => {
             let digits = format!("{v:.0}");
@@ -126,8 +150,8 @@ fn cost(row: &Row) -> Option<String> {
     Some(line)
 }
 
-/// Everything, for machines.
-pub fn json(bench: &Bench, machine: &Machine) -> Result<String> {
+/// Everything, for machines. `ended`: why the run ended early, if it did.
+pub fn json(bench: &Bench, machine: &Machine, ended: Option<&str>) -> Result<String> {
     let rows: Vec<Value> = bench
         .results
         .rows
@@ -157,6 +181,7 @@ pub fn json(bench: &Bench, machine: &Machine) -> Result<String> {
         "rows": rows,
         "left_out": bench.results.skipped,
         "failures": bench.failures,
+        "ended_early": ended,
     });
     Ok(serde_json::to_string_pretty(&document)?)
 }

@@ -1,0 +1,70 @@
+//! Programs that change who they are. A session has the credentials of its beginning, and the manager knows of no others; so while a
+//! process has other ones, its paths go to the FUSE mount, where the kernel knows who asks. With the first credentials again (seteuid back),
+//! paths go to the session again. What is open stays open, as everywhere; mode, owner and times cannot be set through it meanwhile (`EPERM`).
+//!
+//! Effective user and group and the supplementary groups count, those of the process: `setfsuid` and raw system calls, which can give a thread
+//! its own, are not seen.
+//!
+//! Where tested: tests/programs.rs, and with pjdfstest under `freehold run` (scripts/conformance.sh).
+
+use crate::hook::hook;
+use crate::mounts;
+use fs::Cred;
+use libc::{c_char, c_int, gid_t, size_t, uid_t};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+/// The credentials with which the first session of this process began. Never freed.
+static BEGUN: AtomicPtr<Cred> = AtomicPtr::new(std::ptr::null_mut());
+static OTHERS: AtomicBool = AtomicBool::new(false);
+
+/// Whether the process has other credentials than its sessions.
+#[inline]
+pub(crate) fn others() -> bool {
+    OTHERS.load(Ordering::Relaxed)
+}
+
+/// A session is about to begin. All sessions of a process have one set of credentials: none begins while there are others.
+pub(crate) fn begin() {
+    if BEGUN.load(Ordering::Acquire).is_null() {
+        let now = Box::into_raw(Box::new(Cred::of_process()));
+        if BEGUN.compare_exchange(std::ptr::null_mut(), now, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // SAFETY: made above, and nobody else has seen it.
+            drop(unsafe { Box::from_raw(now) });
+        }
+    }
+}
+
+/// A child of fork begins sessions of its own.
+pub(crate) fn after_fork() {
+    BEGUN.store(std::ptr::null_mut(), Ordering::Release);
+    OTHERS.store(false, Ordering::Relaxed);
+}
+
+/// Passes on what a call answered that may have changed the credentials.
+fn look(answer: c_int) -> c_int {
+    // A child of vfork has its own credentials, and our memory.
+    if answer == 0 && !mounts::borrowed_memory() {
+        let errno = crate::hook::errno();
+        // SAFETY: made by Box::into_raw and never freed once it is there.
+        if let Some(begun) = unsafe { BEGUN.load(Ordering::Acquire).as_ref() } {
+            let now = Cred::of_process();
+            let same = (now.uid, now.gid, &now.groups) == (begun.uid, begun.gid, &begun.groups);
+            OTHERS.store(!same, Ordering::Relaxed);
+        }
+        crate::hook::set_errno(errno);
+    }
+    answer
+}
+
+hook! {
+    fn setuid(uid: uid_t) -> c_int { Ok(look(setuid::real(uid))) }
+    fn seteuid(uid: uid_t) -> c_int { Ok(look(seteuid::real(uid))) }
+    fn setreuid(ruid: uid_t, euid: uid_t) -> c_int { Ok(look(setreuid::real(ruid, euid))) }
+    fn setresuid(ruid: uid_t, euid: uid_t, suid: uid_t) -> c_int { Ok(look(setresuid::real(ruid, euid, suid))) }
+    fn setgid(gid: gid_t) -> c_int { Ok(look(setgid::real(gid))) }
+    fn setegid(gid: gid_t) -> c_int { Ok(look(setegid::real(gid))) }
+    fn setregid(rgid: gid_t, egid: gid_t) -> c_int { Ok(look(setregid::real(rgid, egid))) }
+    fn setresgid(rgid: gid_t, egid: gid_t, sgid: gid_t) -> c_int { Ok(look(setresgid::real(rgid, egid, sgid))) }
+    fn setgroups(count: size_t, groups: *const gid_t) -> c_int { Ok(look(setgroups::real(count, groups))) }
+    fn initgroups(user: *const c_char, group: gid_t) -> c_int { Ok(look(initgroups::real(user, group))) }
+}
