@@ -5,23 +5,13 @@
 
 mod common;
 
-use common::{Place, Said, can_mount, is_root};
+use common::{Place, Said, can_mount, is_root, library};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
-
-/// The library, built together with this test.
-fn library() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let deps = test.parent().unwrap();
-    let name = "libfreehold_preload.so";
-    let found = [deps.join(name), deps.parent().unwrap().join(name)];
-    let newest = found.into_iter().filter_map(|p| Some((p.metadata().ok()?.modified().ok()?, p))).max();
-    newest.expect("the library is built together with its tests").1
-}
 
 /// A mounted volume, and an ordinary directory.
 struct Rig {

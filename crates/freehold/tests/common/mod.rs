@@ -179,3 +179,13 @@ pub fn can_mount() -> bool {
     }
     can
 }
+
+/// The library for `freehold run`, built together with this test.
+pub fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let deps = test.parent().unwrap();
+    let name = "libfreehold_preload.so";
+    let found = [deps.join(name), deps.parent().unwrap().join(name)];
+    let newest = found.into_iter().filter_map(|p| Some((p.metadata().ok()?.modified().ok()?, p))).max();
+    newest.expect("the library is built together with its tests").1
+}

@@ -118,8 +118,13 @@ impl<F: FileSystem> Poller<F> {
     /// Polls the tasks that were woken.
     fn poll_ready(&mut self) -> bool {
         let mut ready = std::mem::take(&mut self.ready);
-        self.bell.take(&mut ready);
+        let rung = self.bell.take(&mut ready);
         let worked = !ready.is_empty();
+        if rung {
+            for id in self.bell.take_evicted() {
+                self.evict(id);
+            }
+        }
         for (id, slot) in ready.drain(..) {
             self.poll_task(id, slot);
         }
@@ -338,6 +343,11 @@ impl<F: FileSystem> Poller<F> {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         let fd = memory::sealed(c"freehold session", SESSION_BYTES)?;
         let region = Region::map(&fd)?;
+        if let Some(place) = &self.options.place
+            && let Err(e) = place.bind(region.memory())
+        {
+            tracing::debug!("memory of a session stays anywhere: {e}");
+        }
         region.initialise();
         region.asleep().store(1, Ordering::SeqCst);
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -424,6 +434,14 @@ impl<F: FileSystem> Poller<F> {
         session.tasks[CLEAN_UP] = Some(Box::pin(async move { client.clean_up(&*fs).await }));
         self.active.retain(|&a| a != id);
         self.poll_task(id, CLEAN_UP);
+    }
+
+    /// Ends a session whose client is there still, and lets it know.
+    fn evict(&mut self, id: u64) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        tracing::warn!(pid = connection.pid, session = id, "a session is ended by force");
+        let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
+        self.end(id);
     }
 
     fn end_all(&mut self) {
