@@ -241,7 +241,11 @@ async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u6
             });
         }
         Op::Write => return Ok(fs.write(client.handle(object)?, offset, p.second()).await? as u64),
-        Op::Flush => fs.flush(client.handle(object)?, client.owner(r.extra.get())).await?,
+        Op::Flush => {
+            let (handle, owner) = (client.handle(object)?, client.owner(r.extra.get()));
+            fs.flush(handle, owner).await?;
+            client.unlocked(handle, owner);
+        }
         Op::Release => {
             if let Some(handle) = client.closes(object)? {
                 client.close(fs, handle).await?;

@@ -333,7 +333,13 @@ impl<F: FileSystem> Poller<F> {
             return self.end(id);
         }
         if let Err(e) = self.begin(id) {
-            tracing::warn!("a session could not begin: {e}");
+            match e.kind() {
+                // It was killed meanwhile.
+                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                    tracing::debug!("a client that wanted a session is gone");
+                }
+                _ => tracing::warn!("a session could not begin: {e}"),
+            }
             self.end(id);
         }
     }

@@ -38,12 +38,22 @@ struct Held {
     handles: HashMap<Handle, Ino, FixedState>,
     /// No longer the client's, and not closed yet.
     closing: HashMap<Handle, Ino, FixedState>,
-    /// Under which record locks were taken.
-    owners: HashSet<LockOwner>,
-    /// Inodes on which record locks were asked for, and how many calls ask now.
-    locking: HashMap<Ino, usize, FixedState>,
+    /// Inodes on which record locks were asked for.
+    locking: HashMap<Ino, Asked, FixedState>,
     gone: bool,
 }
+
+/// Record locks that were asked for on one inode.
+#[derive(Default)]
+struct Asked {
+    /// Calls that ask now.
+    calls: usize,
+    /// For whom.
+    owners: HashSet<LockOwner>,
+}
+
+/// Owners of record locks on one file and in one session; more than threads and processes that share a session.
+const OWNERS_MAX: usize = 1024;
 
 impl Held {
     fn has(&self, ino: Ino) -> bool {
@@ -63,7 +73,8 @@ impl Locking<'_> {
         let (client, ino) = (self.client, self.ino);
         drop(self);
         let held = client.held.lock();
-        let is_over = held.locking.get(&ino) == Some(&0) && held.handles.values().all(|&i| i != ino);
+        let is_over =
+            held.locking.get(&ino).is_some_and(|a| a.calls == 0) && held.handles.values().all(|&i| i != ino);
         let left = held.closing.iter().filter(|&(_, &i)| is_over && i == ino);
         left.map(|(&handle, _)| handle).collect()
     }
@@ -71,8 +82,8 @@ impl Locking<'_> {
 
 impl Drop for Locking<'_> {
     fn drop(&mut self) {
-        if let Some(calls) = self.client.held.lock().locking.get_mut(&self.ino) {
-            *calls = calls.saturating_sub(1);
+        if let Some(asked) = self.client.held.lock().locking.get_mut(&self.ino) {
+            asked.calls = asked.calls.saturating_sub(1);
         }
     }
 }
@@ -131,7 +142,7 @@ impl Client {
         let handle = Handle(number);
         let mut held = self.held.lock();
         let ino = held.handles.remove(&handle).ok_or(Error::BadHandle)?;
-        let stays = held.locking.get(&ino).is_some_and(|&calls| calls > 0) && !held.has(ino);
+        let stays = held.locking.get(&ino).is_some_and(|a| a.calls > 0) && !held.has(ino);
         held.closing.insert(handle, ino);
         Ok((!stays).then_some(handle))
     }
@@ -147,13 +158,9 @@ impl Client {
                 held.handles.values().all(|&i| i != ino)
                     && held.closing.iter().all(|(&h, &i)| i != ino || h == handle)
             };
-            match held.locking.contains_key(&ino) && is_last() {
-                true => {
-                    held.locking.remove(&ino);
-                    held.owners.iter().copied().collect()
-                }
-                false => Vec::new(),
-            }
+            let all_go = held.locking.contains_key(&ino) && is_last();
+            let asked = if all_go { held.locking.remove(&ino) } else { None };
+            asked.into_iter().flat_map(|a| a.owners).collect()
         };
         for owner in owners {
             let _ = fs.flush(handle, owner).await;
@@ -167,8 +174,10 @@ impl Client {
     pub fn holds(&self, holder: LockHolder) -> bool {
         let held = self.held.lock();
         match holder {
-            LockHolder::Owner(owner) => held.owners.contains(&owner),
-            LockHolder::Handle(handle) => held.handles.contains_key(&handle),
+            LockHolder::Owner(owner) => held.locking.values().any(|a| a.owners.contains(&owner)),
+            LockHolder::Handle(handle) => {
+                held.handles.contains_key(&handle) || held.closing.contains_key(&handle)
+            }
         }
     }
 
@@ -182,7 +191,8 @@ impl Client {
         LockOwner(self.session << 32 | (owner ^ owner >> 32) & 0xffff_ffff)
     }
 
-    /// As [`Client::owner`], for taking locks through this handle. `Closed` when the client is gone: nobody would release them.
+    /// As [`Client::owner`], for taking locks through this handle. `Closed` when the client is gone: nobody would release them;
+    /// `TooManyOpen` (owners on this file).
     pub fn locks(&self, owner: u64, handle: Handle) -> Result<(LockOwner, Locking<'_>)> {
         let owner = self.owner(owner);
         let mut held = self.held.lock();
@@ -190,21 +200,36 @@ impl Client {
             return Err(Error::Closed);
         }
         let ino = held.handles.get(&handle).copied().ok_or(Error::BadHandle)?;
-        held.owners.insert(owner);
-        *held.locking.entry(ino).or_default() += 1;
+        let asked = held.locking.entry(ino).or_default();
+        if asked.owners.len() >= OWNERS_MAX && !asked.owners.contains(&owner) {
+            return Err(Error::TooManyOpen);
+        }
+        asked.owners.insert(owner);
+        asked.calls += 1;
         Ok((owner, Locking { client: self, ino }))
+    }
+
+    /// The record locks of this owner on the file behind a handle were given up.
+    pub fn unlocked(&self, handle: Handle, owner: LockOwner) {
+        let mut held = self.held.lock();
+        let Some(ino) = held.handles.get(&handle).copied() else { return };
+        // A call may be about to get one.
+        if let Some(asked) = held.locking.get_mut(&ino).filter(|a| a.calls == 0) {
+            asked.owners.remove(&owner);
+        }
     }
 
     /// Gives back everything the client held.
     pub async fn clean_up<F: FileSystem>(&self, fs: &F) {
-        let (handles, closing, owners) = {
+        let (handles, closing, mut locking) = {
             let mut held = self.held.lock();
             held.gone = true;
             let (handles, closing) = (std::mem::take(&mut held.handles), std::mem::take(&mut held.closing));
-            (handles, closing, std::mem::take(&mut held.owners))
+            (handles, closing, std::mem::take(&mut held.locking))
         };
-        for handle in handles.into_keys().chain(closing.into_keys()) {
-            for &owner in &owners {
+        for (handle, ino) in handles.into_iter().chain(closing) {
+            // Through whichever handle of the file.
+            for owner in locking.remove(&ino).into_iter().flat_map(|a| a.owners) {
                 let _ = fs.flush(handle, owner).await;
             }
             match fs.release(handle).await {
