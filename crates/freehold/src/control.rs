@@ -1,15 +1,17 @@
-//! The control socket of a served volume: whoever connects is told its [`Snapshot`] as JSON, and that is all.
+//! The control socket of a served volume: whoever connects and has nothing to say is told its [`Snapshot`] as JSON. The one thing that can
+//! be said is `evict SESSION`, which ends a session by force; the answer is `yes` or `no`.
 //!
 //! It is a Unix socket in the abstract namespace, beside the one on which [`crate::service::Watch`] waits, and named after the image in
 //! the same way. Only the user who serves the volume, and root, are answered (SO_PEERCRED): the names of programs and what
 //! they do are nobody else's business. In turn [`ask`] believes only root and its own user, because anybody may take a name that is
-//! free. Nothing that the other side sends is read.
+//! free. Who has been let in and then says nothing, without an end, is waited for as long as [`PATIENCE`].
 //!
 //! Tested in `tests/observe.rs`.
 
 use crate::observe::{Observed, Snapshot};
 use crate::service::{address, peer_uid};
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +25,8 @@ const SUFFIX: &str = "-control";
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest answer that is taken in, bytes: 4096 sessions need about a megabyte.
 const ANSWER_MAX: u64 = 16 << 20;
+/// Longest question, bytes.
+const QUESTION_MAX: u64 = 64;
 
 /// Answers until it is dropped.
 pub(crate) struct Control {
@@ -70,9 +74,19 @@ fn answer(mut stream: UnixStream, observed: &Weak<Observed>) -> io::Result<()> {
     if !is_trusted(peer_uid(&stream)?) {
         return Ok(());
     }
-    let Some(observed) = observed.upgrade() else { return Ok(()) };
     stream.set_write_timeout(Some(PATIENCE))?;
-    let text = serde_json::to_vec(&observed.snapshot())?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut question = String::new();
+    (&stream).take(QUESTION_MAX).read_to_string(&mut question)?;
+    let Some(observed) = observed.upgrade() else { return Ok(()) };
+    let text = match question.trim_end().split_once(' ') {
+        _ if question.is_empty() => serde_json::to_vec(&observed.snapshot())?,
+        Some(("evict", session)) => {
+            let done = session.parse().is_ok_and(|session| observed.evict(session));
+            if done { "yes" } else { "no" }.into()
+        }
+        _ => return Ok(()),
+    };
     drop(observed);
     stream.write_all(&text)
 }
@@ -89,16 +103,40 @@ fn is_trusted(uid: u32) -> bool {
 /// `ConnectionRefused` when nobody serves it (or does so in another network namespace); `PermissionDenied` when it is served by
 /// another user, who then does not answer, or must not be believed; `InvalidData` when another version of Freehold answers.
 pub fn ask(image: &Path) -> io::Result<Snapshot> {
-    let stream = UnixStream::connect_addr(&address(image, SUFFIX)?)?;
+    let text = talk(image, "")?;
+    serde_json::from_slice(&text).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+}
+
+/// Has whoever serves the volume in `image` end a session by force: its calls fail, and its handles and locks are given back. False when there is
+/// no session of this number.
+///
+/// # Errors
+/// As [`ask`].
+pub fn evict(image: &Path, session: u64) -> io::Result<bool> {
+    match &talk(image, &format!("evict {session}\n"))?[..] {
+        b"yes" => Ok(true),
+        b"no" => Ok(false),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it does not understand")),
+    }
+}
+
+fn talk(image: &Path, question: &str) -> io::Result<Vec<u8>> {
+    let mut stream = UnixStream::connect_addr(&address(image, SUFFIX)?)?;
     if !is_trusted(peer_uid(&stream)?) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     stream.set_read_timeout(Some(PATIENCE))?;
+    // Who does not let us in closes at once, perhaps before we have spoken.
+    let said = stream.write_all(question.as_bytes()).and_then(|()| stream.shutdown(Shutdown::Write));
+    if let Err(e) = said {
+        let closed = matches!(e.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::NotConnected);
+        return Err(if closed { io::ErrorKind::PermissionDenied.into() } else { e });
+    }
     let mut text = Vec::new();
     match stream.take(ANSWER_MAX).read_to_end(&mut text) {
         Err(e) if e.kind() != io::ErrorKind::ConnectionReset => return Err(e),
         _ if text.is_empty() => return Err(io::ErrorKind::PermissionDenied.into()),
         _ => {}
     }
-    serde_json::from_slice(&text).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+    Ok(text)
 }

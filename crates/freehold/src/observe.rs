@@ -175,6 +175,16 @@ pub struct Session {
     pub age_seconds: f64,
     /// Since its last call.
     pub idle_seconds: f64,
+    /// Calls under way.
+    pub calls_now: u64,
+    /// Files on which it holds locks, counted once for each sort.
+    pub locks: u64,
+    /// Since it got the oldest of them; 0 without any.
+    pub locks_seconds: f64,
+    /// Calls of others that wait for its locks, those through the mount included.
+    pub waiting: u64,
+    /// How long the one that has waited longest does; 0 without any.
+    pub waiting_seconds: f64,
 }
 
 impl Calls {
@@ -275,10 +285,20 @@ impl Observed {
                 bytes_written: s.bytes_written,
                 age_seconds: s.age.as_secs_f64(),
                 idle_seconds: s.idle.as_secs_f64(),
+                calls_now: s.calls_now,
+                locks: s.locks,
+                locks_seconds: s.locks_held.as_secs_f64(),
+                waiting: s.waiting,
+                waiting_seconds: s.waited.as_secs_f64(),
             }));
         }
         let (engine, cache, space) = (self.engine(), self.cache(), self.space());
         Snapshot { volume, space, engine, cache, media: self.device(), doors, sessions }
+    }
+
+    /// Ends a session by force. False when there is none of this number.
+    pub(crate) fn evict(&self, session: u64) -> bool {
+        self.share.as_ref().is_some_and(|share| share.evict(session))
     }
 
     fn space(&self) -> Option<Space> {

@@ -2,6 +2,7 @@
 
 use crate::VolumeOptions;
 use fuse::MountOptions;
+use share::server::place::Numa;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,6 +18,11 @@ pub struct ServeOptions {
     pub share: Share,
     /// Where metrics are told over HTTP; `None`: nowhere.
     pub metrics: Option<SocketAddr>,
+    /// For how long a stopped or silent client of shared memory may keep others waiting for its locks; `None`: for ever. See
+    /// [`share::server::Options::lock_timeout`].
+    pub lock_timeout: Option<Duration>,
+    /// On which memory node it is served.
+    pub numa: Numa,
 }
 
 /// Where other processes begin sessions over shared memory.
@@ -36,7 +42,8 @@ impl ServeOptions {
     /// `cache=` (bytes of the page cache), `dirty=` (most bytes not yet written), `dirty_age=` (seconds until changes are
     /// durable by themselves), `engine_read_ahead=` (bytes), `discard`, `nodiscard`, `share=` (path of a socket),
     /// `share` (at the usual place, as without the word), `noshare`,
-    /// `metrics=` (address and port). `ro` and `noatime` hold for volume and mount.
+    /// `metrics=` (address and port), `lock_timeout=` (seconds, 0: none),
+    /// `numa=` (`auto`, `off` or the number of a memory node). `ro` and `noatime` hold for volume and mount.
     /// Sizes take the suffixes k, m, g, t.
     ///
     /// With `sloppy` (mount -s) unknown words are left out.
@@ -45,8 +52,14 @@ impl ServeOptions {
     /// A sentence that names the word that is not understood or whose value is wrong.
     pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>, sloppy: bool) -> Result<ServeOptions, String> {
         let mount = MountOptions { fsname: String::new(), ..MountOptions::default() };
-        let mut all =
-            ServeOptions { volume: VolumeOptions::default(), mount, share: Share::default(), metrics: None };
+        let mut all = ServeOptions {
+            volume: VolumeOptions::default(),
+            mount,
+            share: Share::default(),
+            metrics: None,
+            lock_timeout: None,
+            numa: Numa::default(),
+        };
         for word in texts.into_iter().flat_map(|t| t.split(',')).map(str::trim).filter(|w| !w.is_empty()) {
             match all.set(word) {
                 Err(e) if !(sloppy && e.contains("unknown")) => return Err(e),
@@ -95,6 +108,23 @@ impl ServeOptions {
             }
             "metrics" => {
                 self.metrics = Some(parse_address(value).map_err(|e| format!("option '{word}': {e}"))?)
+            }
+            "numa" => {
+                self.numa = match value {
+                    "auto" => Numa::Auto,
+                    "off" => Numa::Off,
+                    node => {
+                        let wrong =
+                            |_| format!("option '{word}': expected auto, off or the number of a memory node");
+                        Numa::Node(node.parse().map_err(wrong)?)
+                    }
+                }
+            }
+            "lock_timeout" => {
+                let seconds = value.parse().ok().filter(|s| *s == 0.0 || (0.1..=1e6).contains(s));
+                let wrong = || format!("option '{word}': expected seconds from 0.1 to 1000000, or 0");
+                let seconds: f64 = seconds.ok_or_else(wrong)?;
+                self.lock_timeout = (seconds > 0.0).then(|| Duration::from_secs_f64(seconds));
             }
             "discard" if value.is_empty() => v.discard = true,
             "nodiscard" if value.is_empty() => v.discard = false,
@@ -193,8 +223,18 @@ mod tests {
         let share = |text| ServeOptions::parse([text], false).unwrap().share;
         assert_eq!(share("share=/a/b"), Share::At("/a/b".into()));
         assert_eq!((share("noshare"), share("noshare,share")), (Share::Off, Share::Usual));
+        let timeout = |text| ServeOptions::parse([text], false).unwrap().lock_timeout;
+        let numa = |text| ServeOptions::parse([text], false).unwrap().numa;
+        assert_eq!((numa("rw"), numa("numa=off"), numa("numa=1")), (Numa::Auto, Numa::Off, Numa::Node(1)));
+        assert_eq!(timeout("lock_timeout=2.5"), Some(Duration::from_millis(2500)));
+        assert_eq!((timeout("lock_timeout=3,lock_timeout=0"), timeout("rw")), (None, None));
         for bad in [
             "wibble",
+            "numa",
+            "numa=-1",
+            "lock_timeout",
+            "lock_timeout=-1",
+            "lock_timeout=inf",
             "cache",
             "cache=1",
             "discard=2",

@@ -15,10 +15,10 @@
 use crate::control::Control;
 use crate::observe::Observed;
 use crate::options::{ServeOptions, Share};
-use crate::sessions::Place;
-use crate::{Error, Mount, Result, Volume};
+use crate::{Error, Mount, Result, Volume, sessions};
 use fs::Watched;
 use fs::watched::{Change, Watcher};
+use share::server::place::{self, Place};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
@@ -45,7 +45,7 @@ pub struct Service {
     volume: Volume,
     mount: Mount,
     /// Serves other processes over shared memory, until the mount is gone.
-    sessions: Mutex<Option<(share::Server, Place)>>,
+    sessions: Mutex<Option<(share::Server, sessions::Place)>>,
     news: Option<News>,
     observed: Arc<Observed>,
     control: Mutex<Option<Control>>,
@@ -80,6 +80,26 @@ impl Service {
         point: &Path,
         options: &ServeOptions,
     ) -> std::result::Result<Service, StartError> {
+        let place =
+            place::choose(options.numa, image, None).map_err(|e| StartError::Mount(io::Error::other(e)))?;
+        let Some(place) = place else { return Service::start_here(image, point, options, None) };
+        // All threads of the volume are started from one that is where they shall be; this one stays as it is.
+        let start = || {
+            match place.enter() {
+                Ok(()) => tracing::info!("{}: served on memory node {}", image.display(), place.node),
+                Err(e) => tracing::warn!("{}: served anywhere on this machine: {e}", image.display()),
+            }
+            Service::start_here(image, point, options, Some(place.clone()))
+        };
+        std::thread::scope(|s| s.spawn(start).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    fn start_here(
+        image: &Path,
+        point: &Path,
+        options: &ServeOptions,
+        place: Option<Place>,
+    ) -> std::result::Result<Service, StartError> {
         let open = || {
             let media = crate::uring(image, options.volume.read_only)?;
             let watched = Arc::downgrade(&media);
@@ -93,7 +113,7 @@ impl Service {
         }
         let doors = Watched::new(Arc::new(volume.clone()));
         let started = fuse::mount(Arc::new(doors.clone()), point, mount_options).and_then(|mount| {
-            let sessions = match open_sessions((&volume, &doors), &mount, point, options) {
+            let sessions = match open_sessions((&volume, &doors), &mount, point, options, place) {
                 // Nobody has asked for it.
                 Err(e) if options.share == Share::Usual => {
                     tracing::warn!("{}: served without sessions: {e}", point.display());
@@ -188,13 +208,21 @@ fn open_sessions(
     mount: &Mount,
     point: &Path,
     options: &ServeOptions,
-) -> io::Result<Option<(share::Server, Place)>> {
-    let Some(place) = Place::make(point, &options.share)? else { return Ok(None) };
+    node: Option<Place>,
+) -> io::Result<Option<(share::Server, sessions::Place)>> {
+    // A client needs three descriptors; the kernel's default is for programs that have few.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
+    if let Err(e) = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised) {
+        tracing::warn!("the number of clients is limited by that of descriptors: {e}");
+    }
+    let Some(place) = sessions::Place::make(point, &options.share)? else { return Ok(None) };
     doors.watch(Arc::new(Kernel(mount.notifier())));
     // SAFETY: geteuid has no preconditions.
     let only_user = (!options.mount.allow_other).then(|| unsafe { libc::geteuid() });
-    let opening = volume.opening();
-    let options = share::server::Options { only_user, opening, ..Default::default() };
+    let (opening, lock_timeout) = (volume.opening(), options.lock_timeout);
+    let options =
+        share::server::Options { only_user, opening, lock_timeout, place: node, ..Default::default() };
     let at = &place.socket;
     let server = share::Server::start_at_door(doors.door(), at, options)
         .map_err(|e| io::Error::new(e.kind(), format!("sessions at {}: {e}", at.display())))?;

@@ -104,6 +104,57 @@ fn sleeps(pid: u32) -> u64 {
     tasks.flatten().map(|t| count(status(t))).sum()
 }
 
+/// Who keeps others waiting is seen, and can be made to end; a real process that is stopped, and one that waits through the mount.
+#[test]
+fn a_stopped_client_is_evicted() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    p.volume("a.img");
+    let mnt = p.mkdir("mnt");
+    p.line("mount a.img mnt --log log").ok();
+    let run = |script: &str| {
+        let mut command = p.command();
+        command
+            .env("FREEHOLD_PRELOAD", common::library())
+            .env("T", &mnt)
+            .args(["run", "--", "bash", "-c", script]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    std::fs::write(mnt.join("lock"), "").unwrap();
+    // It stops itself as soon as it has the lock.
+    let mut holder = run("exec flock -o \"$T/lock\" sh -c 'kill -STOP $PPID; sleep 5'");
+    let state = || {
+        let all = json(&p.line("clients --json mnt").ok());
+        all.as_array().unwrap().iter().find(|c| c["locks"] != 0).cloned()
+    };
+    eventually("the lock is held and its holder stopped", || state().is_some_and(|c| c["state"] == "T"));
+    let held = state().unwrap();
+    assert_eq!((held["waiting"].as_u64(), held["locks"].as_u64()), (Some(0), Some(1)), "{held}");
+    // A waiter that comes through the kernel.
+    let mut waiter = Command::new("flock").arg(mnt.join("lock")).arg("true").spawn().unwrap();
+    eventually("somebody waits", || state().is_some_and(|c| c["waiting"] == 1));
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(waiter.try_wait().unwrap().is_none(), "robbed of a lock");
+    let seen = state().unwrap();
+    assert!(
+        seen["waiting_seconds"].as_f64().unwrap() >= 0.25
+            && seen["locks_seconds"].as_f64() >= held["locks_seconds"].as_f64()
+    );
+    let table = p.line("clients mnt").ok();
+    assert!(table.contains("Waiting") && table.contains(" T ") && table.contains("1 ("), "{table}");
+    p.line("clients --evict 999999 mnt").fails(&["no session 999999"]);
+    assert_eq!(p.line("clients --evict 1").code, Some(2), "of which volume?");
+    p.line(&format!("clients --evict {} mnt", held["session"])).ok();
+    eventually("the waiter has the lock", || state().is_none());
+    assert!(waiter.wait().unwrap().success());
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    p.line("umount mnt").ok();
+    assert!(p.line("fsck a.img").ok().contains("clean"));
+}
+
 /// A user who is neither root nor the one who serves.
 const STRANGER: u32 = 54_321;
 

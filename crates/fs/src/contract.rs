@@ -282,6 +282,11 @@ pub trait FileSystem: Send + Sync + 'static {
         wait: bool,
     ) -> impl Future<Output = Result<()>> + Send;
 
+    /// The file locks that are held, for those who look after a volume. Engines that cannot tell say that there are none.
+    fn locks(&self) -> Vec<HeldLock> {
+        Vec::new()
+    }
+
     /// Gets a lock on the whole file for this handle, or releases it when `kind` is `None` (flock(2)). `WouldBlock`.
     fn flock(
         &self,

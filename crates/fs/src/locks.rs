@@ -18,7 +18,7 @@
 mod ranges;
 
 use crate::error::{Error, Result};
-use crate::types::{Handle, LockKind, LockOwner, RecordLock};
+use crate::types::{Handle, HeldLock, LockHolder, LockKind, LockOwner, RecordLock};
 use foldhash::fast::RandomState;
 use format::Ino;
 use hashbrown::{HashMap, HashSet};
@@ -29,6 +29,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 /// The file locks of a volume.
 #[derive(Debug, Default)]
@@ -52,6 +53,8 @@ struct Locks {
     records: Ranges,
     whole: Vec<(Handle, LockKind)>,
     waiters: VecDeque<Waiter>,
+    /// When those who hold something got the first of it. Who no longer holds anything is left out when somebody looks or gets a lock.
+    since: Vec<(LockHolder, Instant)>,
 }
 
 #[derive(Debug)]
@@ -61,6 +64,7 @@ struct Waiter {
     waker: Waker,
     /// Woken, and not polled since.
     woken: bool,
+    since: Instant,
 }
 
 /// What a waiting call asks for.
@@ -100,7 +104,50 @@ impl Locks {
         }
     }
 
+    fn holds(&self, holder: LockHolder) -> bool {
+        match holder {
+            LockHolder::Owner(owner) => self.records.has(owner),
+            LockHolder::Handle(handle) => self.whole.iter().any(|&(h, _)| h == handle),
+        }
+    }
+
+    /// Whether what `holder` has stands against `want`.
+    fn hinders(&self, holder: LockHolder, want: &Want) -> bool {
+        match (holder, *want) {
+            (LockHolder::Owner(holder), Want::Record(owner, lock)) => {
+                self.records.conflicts(owner, lock).any(|(o, _)| o == holder)
+            }
+            (LockHolder::Handle(holder), Want::Whole(handle, kind)) => {
+                holder != handle && self.whole.iter().any(|&(h, k)| h == holder && exclusive(k, kind))
+            }
+            _ => false,
+        }
+    }
+
+    /// What is held, as of `now`.
+    fn held(&self, ino: Ino, now: Instant) -> impl Iterator<Item = HeldLock> + '_ {
+        let current = self.since.iter().filter(|(holder, _)| self.holds(*holder));
+        current.map(move |&(holder, since)| {
+            let waiters = self.waiters.iter().filter(|w| self.hinders(holder, &w.want));
+            let (waiting, waited) = waiters.fold((0, Duration::ZERO), |(n, longest), w| {
+                (n + 1, longest.max(now.saturating_duration_since(w.since)))
+            });
+            HeldLock { ino, holder, held: now.saturating_duration_since(since), waiting, waited }
+        })
+    }
+
     fn grant(&mut self, want: Want) {
+        let holder = match want {
+            Want::Record(owner, _) => LockHolder::Owner(owner),
+            Want::Whole(handle, _) => LockHolder::Handle(handle),
+        };
+        // Converting a lock, or getting more of them, does not make it younger.
+        if !self.holds(holder) || self.since.iter().all(|(h, _)| *h != holder) {
+            let mut since = std::mem::take(&mut self.since);
+            since.retain(|(h, _)| *h != holder && self.holds(*h));
+            since.push((holder, Instant::now()));
+            self.since = since;
+        }
         match want {
             Want::Record(owner, lock) => self.records.insert(owner, lock),
             Want::Whole(handle, kind) => {
@@ -175,6 +222,15 @@ impl LockTable {
     /// Whether no lock is held or waited for.
     pub fn is_empty(&self) -> bool {
         self.inodes.load(Ordering::Acquire) == 0
+    }
+
+    /// All locks that are held, by inode and holder. For those who look after a volume: it looks at all of them.
+    pub fn held(&self) -> Vec<HeldLock> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let (inner, now) = (self.inner.lock(), Instant::now());
+        inner.inodes.iter().flat_map(|(&ino, locks)| locks.held(ino, now)).collect()
     }
 
     /// The lock that keeps `owner` from getting `lock`, the one that starts first if there are many, or `None` (F_GETLK).
@@ -318,7 +374,7 @@ impl Acquire<'_> {
         if let Want::Record(owner, lock) = want {
             inner.waiting.entry(owner).or_default().push((id, self.ino, lock));
         }
-        let waiter = Waiter { id, want, waker: cx.waker().clone(), woken: false };
+        let waiter = Waiter { id, want, waker: cx.waker().clone(), woken: false, since: Instant::now() };
         inner.locks(self.ino).waiters.push_back(waiter);
         Poll::Pending
     }

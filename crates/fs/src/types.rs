@@ -321,6 +321,30 @@ pub struct StatFs {
     pub name_max: u32,
 }
 
+/// Who holds a file lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LockHolder {
+    /// Of record locks.
+    Owner(LockOwner),
+    /// Of a lock on the whole file.
+    Handle(Handle),
+}
+
+/// The locks that somebody holds on one inode, for those who look after a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldLock {
+    /// The inode.
+    pub ino: Ino,
+    /// Who holds them.
+    pub holder: LockHolder,
+    /// Since the holder, without a lock on this inode until then, got the first of them.
+    pub held: Duration,
+    /// Calls that wait for them.
+    pub waiting: usize,
+    /// How long the one that has waited longest does; zero without any.
+    pub waited: Duration,
+}
+
 /// Kind of a file lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LockKind {

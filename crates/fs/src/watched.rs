@@ -432,4 +432,8 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     async fn flock(&self, handle: Handle, kind: Option<LockKind>, wait: bool) -> Result<()> {
         self.fs.flock(handle, kind, wait).await
     }
+
+    fn locks(&self) -> Vec<HeldLock> {
+        self.fs.locks()
+    }
 }

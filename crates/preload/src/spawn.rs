@@ -16,7 +16,7 @@ unsafe fn sent(message: *const libc::msghdr) {
         let mut head = libc::CMSG_FIRSTHDR(message);
         while let Some(control) = head.as_ref() {
             if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
-                let bytes = (control.cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                let bytes = control.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
                 let fds = libc::CMSG_DATA(head).cast::<c_int>();
                 for i in 0..bytes / size_of::<c_int>() {
                     if let Some(open) = table::get(fds.add(i).read_unaligned()) {

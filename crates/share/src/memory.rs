@@ -66,6 +66,11 @@ impl Mapping {
         Ok(Mapping { base, len })
     }
 
+    /// Where it is, and how long.
+    pub fn range(&self) -> (*mut u8, usize) {
+        (self.base.as_ptr(), self.len)
+    }
+
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(offset <= self.len && len <= self.len - offset, "range outside of the mapping");
         // SAFETY: the range was just checked to lie within the mapping.

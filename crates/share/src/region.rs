@@ -20,6 +20,11 @@ impl Region {
         Mapping::new(fd, SESSION_BYTES).map(Region)
     }
 
+    /// The memory.
+    pub fn memory(&self) -> &Mapping {
+        &self.0
+    }
+
     /// Manager: fills in the header of new memory.
     pub fn initialise(&self) {
         self.0.copy_in(offset_of!(SessionHeader, magic), &MAGIC.to_le_bytes());

@@ -5,7 +5,7 @@
 
 use format::shared::*;
 use fs::client::OpenOptions as Open;
-use fs::{Client, Cred, FileSystem};
+use fs::{Client, Cred, FileSystem, LockKind};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
@@ -378,5 +378,108 @@ fn windows_are_given_to_readers_alone() {
     // SAFETY: a new mapping at an address that the kernel chooses.
     let mapped = unsafe { rustix::mm::mmap(std::ptr::null_mut(), 4096, prot, MapFlags::SHARED, &fd, 0) };
     assert!(mapped.is_err() && rustix::io::pwrite(&fd, &[1], 5000).is_err(), "written to");
+    still_there(&server);
+}
+
+/// A record lock belongs to whoever has the file open: who closes it without giving the lock up loses it all the same.
+#[test]
+fn locks_end_with_the_last_handle() {
+    const RELEASE: u16 = 21;
+    const SETLK: u16 = 36;
+    let (server, _dir) = server(Options::default());
+    let fs = Client::new(Arc::new(Remote::connect(server.path()).unwrap()), Cred::root()).blocking();
+    let file = fs.open("/f", Open::new().read(true).write(true).create(true)).unwrap();
+    let ino = file.metadata().unwrap().ino.0;
+    let attacker = Attacker::new(server.path());
+    let open = || {
+        let reply = attacker.call(&Request { flags: 3.into(), ..request(OPEN, ino) });
+        assert_eq!(reply.errno.get(), 0);
+        reply.value.get()
+    };
+    let lock = |handle, wait: u32| Request {
+        mode: 1.into(),
+        len: 99.into(),
+        extra: 7.into(),
+        flags: wait.into(),
+        ..request(SETLK, handle)
+    };
+    let mine = |wait| file.lock_range(LockKind::Exclusive, 0, 10, wait);
+    // With two handles the first to be closed takes nothing along.
+    let (one, two) = (open(), open());
+    assert_eq!(attacker.call(&lock(one, 0)).errno.get(), 0);
+    assert_eq!(attacker.call(&request(RELEASE, one)).errno.get(), 0);
+    assert_eq!(mine(false), Err(fs::Error::WouldBlock));
+    assert_eq!(attacker.call(&request(RELEASE, two)).errno.get(), 0);
+    mine(false).unwrap();
+    // Closed while a call waits for the lock, which then gets it.
+    let handle = open();
+    attacker.post(1, &lock(handle, 1));
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(attacker.call(&request(RELEASE, handle)).errno.get(), 0);
+    assert_eq!(attacker.call(&request(READ, handle)).errno.get(), libc::EBADF);
+    file.unlock_range(0, 10).unwrap();
+    assert_eq!(attacker.reply(1).errno.get(), 0);
+    mine(false).unwrap();
+    file.unlock_range(0, 10).unwrap();
+    // Closed while a call waits, which is then given up with the session.
+    mine(false).unwrap();
+    let handle = open();
+    attacker.post(1, &lock(handle, 1));
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(attacker.call(&request(RELEASE, handle)).errno.get(), 0);
+    drop(attacker);
+    let begun = Instant::now();
+    while server.counters().sessions > 1 {
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        fs.stat("/").unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    file.unlock_range(0, 10).unwrap();
+    mine(false).unwrap();
+    still_there(&server);
+}
+
+/// Whoever may read a directory but not search it learns names and kinds, and nothing else about what is in it.
+#[test]
+fn a_directory_that_may_be_read_but_not_searched() {
+    if Cred::of_process().uid != 0 {
+        return eprintln!("skipped: needs root to become somebody else");
+    }
+    let (server, dir) = server(Options::default());
+    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let root = Client::new(Arc::new(Remote::connect(server.path()).unwrap()), Cred::root()).blocking();
+    root.mkdir("/d", 0o744).unwrap();
+    root.mkdir("/d/sub", 0o755).unwrap();
+    root.write("/d/file", b"something").unwrap();
+    root.mkdir("/open", 0o755).unwrap();
+    root.write("/open/file", b"something").unwrap();
+    let want = root.stat("/d/file").unwrap();
+    let path = server.path().to_path_buf();
+    let stranger = std::thread::spawn(move || {
+        // Credentials of this thread alone: the raw calls do not reach the others.
+        // SAFETY: plain system calls without memory arguments, but for setgroups with a null list of length 0.
+        unsafe {
+            assert_eq!(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<u32>()), 0);
+            assert_eq!(libc::syscall(libc::SYS_setresgid, 4321, 4321, 4321), 0);
+            assert_eq!(libc::syscall(libc::SYS_setresuid, 4321, 4321, 4321), 0);
+        }
+        let fs = Client::new(Arc::new(Remote::connect(path).unwrap()), Cred::root()).blocking();
+        // Twice: what was told is not taken for attributes later either.
+        for _ in 0..2 {
+            let mut all: Vec<_> = fs.read_dir("/d").unwrap().map(|e| e.unwrap()).collect();
+            all.sort_by(|a, b| a.name.cmp(&b.name));
+            let [file, sub] = &all[..] else { panic!("{all:?}") };
+            assert_eq!((file.name.to_str(), sub.name.to_str()), (Some("file"), Some("sub")));
+            assert_eq!((file.attr.ino, file.attr.kind), (want.ino, want.kind));
+            assert_eq!((sub.attr.kind, sub.attr.perm, sub.attr.nlink), (fs::FileType::Directory, 0, 0));
+            let a = &file.attr;
+            assert_eq!((a.size, a.blocks, a.perm, a.nlink, a.mtime.sec, a.generation), (0, 0, 0, 0, 0, 0));
+            assert_eq!(fs.stat("/d/file").unwrap_err(), fs::Error::AccessDenied);
+            assert_eq!(fs.read("/d/file").unwrap_err(), fs::Error::AccessDenied);
+        }
+        let all: Vec<_> = fs.read_dir("/open").unwrap().map(|e| e.unwrap()).collect();
+        assert_eq!((all.len(), all[0].attr.size, fs.stat("/open/file").unwrap().size), (1, 9, 9));
+    });
+    stranger.join().unwrap();
     still_there(&server);
 }

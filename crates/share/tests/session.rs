@@ -185,6 +185,32 @@ fn futures_of_other_executors_never_hang() {
     });
 }
 
+/// A close is not waited for; it is done all the same before whatever anybody asks afterwards.
+#[test]
+fn what_one_client_closed_is_closed_for_all() {
+    let (_, server, _dir) = served();
+    let connect = || Arc::new(Remote::connect(server.path()).unwrap());
+    let (one, two) = (connect(), connect());
+    let a = Client::new(one, Cred::root()).blocking();
+    let b = Client::new(two.clone(), Cred::root()).blocking();
+    let free = || b.statfs().unwrap().inodes_free;
+    let before = free();
+    for round in 0..300 {
+        let file = a.open("/f", Open::new().read(true).write(true).create(true)).unwrap();
+        file.write_all_at(b"something", 0).unwrap();
+        let ino = b.stat("/f").unwrap().ino;
+        a.unlink("/f").unwrap();
+        // The manager has just answered, so that it is awake and the close goes one way.
+        assert_eq!(free(), before - 1, "open without a name, round {round}");
+        drop(file);
+        if round % 3 == 0 {
+            assert_eq!(two.block_on(two.getattr(ino, None)), Err(Error::Stale), "round {round}");
+        }
+        assert_eq!(free(), before, "round {round}");
+        assert_eq!(two.block_on(two.getattr(ino, None)), Err(Error::Stale), "round {round}");
+    }
+}
+
 /// Runs as another process: takes a lock, opens files, one of them deleted, and waits to be killed.
 #[test]
 #[ignore = "the part of another process"]

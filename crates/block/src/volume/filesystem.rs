@@ -373,4 +373,8 @@ impl FileSystem for Volume {
         let slot = self.handle(handle)?.slot;
         self.inner.shared.locks.flock(Ino(slot as u64), handle, kind, wait).await
     }
+
+    fn locks(&self) -> Vec<HeldLock> {
+        self.inner.shared.locks.held()
+    }
 }

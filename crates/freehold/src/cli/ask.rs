@@ -37,8 +37,17 @@ pub fn images(target: Option<&Path>) -> anyhow::Result<Vec<PathBuf>> {
 
 /// Asks whoever serves the volume in `image`.
 pub fn ask(image: &Path) -> anyhow::Result<Snapshot> {
+    control::ask(image).map_err(|e| failed(image, e))
+}
+
+/// Ends a session of the volume in `image`. False when there is none of this number.
+pub fn evict(image: &Path, session: u64) -> anyhow::Result<bool> {
+    control::evict(image, session).map_err(|e| failed(image, e))
+}
+
+fn failed(image: &Path, e: io::Error) -> anyhow::Error {
     let name = image.display();
-    control::ask(image).map_err(|e| match e.kind() {
+    match e.kind() {
         io::ErrorKind::NotFound => anyhow!("{name} does not exist (or is not to be seen from here)"),
         io::ErrorKind::ConnectionRefused => {
             anyhow!("nobody serves {name}, or by a version of Freehold that cannot be asked")
@@ -48,7 +57,14 @@ pub fn ask(image: &Path) -> anyhow::Result<Snapshot> {
         }
         io::ErrorKind::InvalidData => anyhow!("{name} is served by another version of Freehold ({e})"),
         _ => anyhow!("asking whoever serves {name}: {e}"),
-    })
+    }
+}
+
+/// The state of a process, a letter as in ps(1).
+pub fn state(pid: i32) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
+    state.unwrap_or("-").into()
 }
 
 /// The name of a process, for people.

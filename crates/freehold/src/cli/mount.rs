@@ -38,6 +38,9 @@ Options (-o), separated by commas:
   discard                                               tell the device what is free
   share, share=SOCKET, noshare                          serve sessions over shared memory, for freehold run and the Rust
                                                         library: at the usual place [yes], at SOCKET, or not
+  lock_timeout=SECONDS                                  end sessions that keep others waiting for a lock so long, and are
+                                                        stopped or make no calls [0: none]
+  numa=auto, numa=off, numa=NODE                        serve it where its device is, anywhere, or on this memory node
   metrics=ADDRESS:PORT                                  metrics for Prometheus, at http://ADDRESS:PORT/metrics
   writeback, timeout=SECONDS, max_read=, max_write=,
   read_ahead=, threads=, shared, auto_unmount, fsname=  details of FUSE, see crates/fuse")]

@@ -180,7 +180,7 @@ pub fn can_mount() -> bool {
     can
 }
 
-/// The library, built together with this test.
+/// The library for `freehold run`, built together with this test.
 pub fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let deps = test.parent().unwrap();

@@ -309,3 +309,41 @@ fn threads_take_turns() {
     });
     assert!(table.is_empty());
 }
+
+#[test]
+fn who_holds_what_and_who_waits_for_it() {
+    let table = LockTable::new();
+    assert!(table.held().is_empty());
+    let take = |n, lock| block_on(table.setlk(INO, owner(n), Ok(lock), false)).unwrap();
+    take(1, excl(0, 9));
+    take(1, excl(20, 29));
+    take(2, shared(40, 49));
+    block_on(table.flock(INO, Handle(5), Some(LockKind::Exclusive), false)).unwrap();
+    let waker = Waker::noop();
+    let cx = &mut Context::from_waker(waker);
+    let mut waits: [Call<'_>; 3] = [
+        Box::pin(table.setlk(INO, owner(3), Ok(shared(25, 45)), true)),
+        Box::pin(table.setlk(INO, owner(4), Ok(excl(29, 60)), true)),
+        Box::pin(table.flock(INO, Handle(6), Some(LockKind::Shared), true)),
+    ];
+    waits.iter_mut().for_each(|w| assert!(w.as_mut().poll(cx).is_pending()));
+    std::thread::sleep(Duration::from_millis(5));
+    let mut held: Vec<_> = table.held();
+    held.sort_by_key(|h| format!("{:?}", h.holder));
+    let seen: Vec<_> = held.iter().map(|h| (h.holder, h.waiting)).collect();
+    let (whole, record) = (LockHolder::Handle, |n| LockHolder::Owner(owner(n)));
+    assert_eq!(seen, [(whole(Handle(5)), 1), (record(1), 2), (record(2), 1)]);
+    assert!(held.iter().all(|h| h.ino == INO && h.held >= h.waited && h.waited >= Duration::from_millis(5)));
+    drop(waits);
+    // A conversion is no new lock; one that was given up and taken again is.
+    take(2, excl(40, 49));
+    table.release_owner(INO, owner(1));
+    take(1, excl(0, 0));
+    let of = |holder| table.held().into_iter().find(|h| h.holder == holder).unwrap();
+    assert!(of(record(2)).held >= Duration::from_millis(5) && of(record(1)).held < of(record(2)).held);
+    assert_eq!((of(record(2)).waiting, of(record(2)).waited), (0, Duration::ZERO));
+    table.release_owner(INO, owner(1));
+    table.release_owner(INO, owner(2));
+    table.release_handle(INO, Handle(5));
+    assert!(table.held().is_empty() && table.is_empty());
+}

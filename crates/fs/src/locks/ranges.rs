@@ -99,6 +99,11 @@ impl Ranges {
         found
     }
 
+    /// Whether an owner holds anything.
+    pub(super) fn has(&self, owner: LockOwner) -> bool {
+        self.owners.iter().any(|(o, _)| *o == owner)
+    }
+
     /// All spans of an owner, for tests.
     #[cfg(test)]
     pub(super) fn of(&self, owner: LockOwner) -> Vec<RecordLock> {

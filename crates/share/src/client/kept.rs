@@ -141,8 +141,11 @@ impl Kept {
         }
     }
 
-    /// Keeps attributes that were asked for after `noted`.
+    /// Keeps attributes that were asked for after `noted`. Not those of an inode without names: nobody tells when it goes.
     pub fn learn_attr(&self, noted: u64, attr: &Attr) {
+        if attr.nlink == 0 {
+            return;
+        }
         let hash = hash_inode(attr.ino.0);
         let mut table = part(&self.inodes, hash).lock();
         match table.find_mut(hash, |i| i.attr.ino == attr.ino) {

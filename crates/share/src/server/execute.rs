@@ -70,6 +70,7 @@ impl Out<'_> {
 /// Runs the call in a slot and answers it.
 pub(crate) async fn execute<F: FileSystem>(fs: &F, client: &Client, slot: SlotNo) {
     let begun = Instant::now();
+    let _under_way = client.tally.begin();
     let request: Request = client.region.get(slot);
     let mut out = Out { client, slot, len: 0, window: 0, noted: 0 };
     let reply = match run(fs, &request, &mut out).await {
@@ -273,8 +274,16 @@ async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u6
             });
         }
         Op::Write => return Ok(fs.write(client.handle(object)?, offset, p.second()).await? as u64),
-        Op::Flush => fs.flush(client.handle(object)?, client.owner(r.extra.get())).await?,
-        Op::Release => fs.release(client.closes(object)?).await?,
+        Op::Flush => {
+            let (handle, owner) = (client.handle(object)?, client.owner(r.extra.get()));
+            fs.flush(handle, owner).await?;
+            client.unlocked(handle, owner);
+        }
+        Op::Release => {
+            if let Some(handle) = client.closes(object)? {
+                client.close(fs, handle).await?;
+            }
+        }
         Op::Fsync => fs.fsync(client.handle(object)?, r.flags.get() & 1 != 0).await?,
         Op::Barrier => fs.barrier(client.handle(object)?, r.flags.get() & 1 != 0).await?,
         Op::Sync => fs.sync().await?,
@@ -339,8 +348,12 @@ async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u6
                 Some(kind) => Ok(RecordLock { start: offset, end: len, kind, pid: r.more.get() as u32 }),
                 None => Err((offset, len)),
             };
-            let owner = client.locks(r.extra.get())?;
-            fs.setlk(handle, owner, lock, r.flags.get() & 1 != 0).await?;
+            let (owner, locking) = client.locks(r.extra.get(), handle)?;
+            let done = fs.setlk(handle, owner, lock, r.flags.get() & 1 != 0).await;
+            for handle in locking.end() {
+                client.close(fs, handle).await?;
+            }
+            done?;
         }
         Op::Flock => fs.flock(client.handle(object)?, kind(r)?, r.flags.get() & 1 != 0).await?,
     }

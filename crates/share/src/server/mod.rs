@@ -7,9 +7,11 @@
 //! at it, and forgets a client whose process or connection ends, with everything that it held.
 
 mod execute;
+pub mod place;
 mod poller;
 mod session;
 pub mod stats;
+mod stuck;
 mod tasks;
 mod windows;
 
@@ -18,12 +20,15 @@ use crate::spin::Patience;
 use fs::FileSystem;
 use fs::watched::Watched;
 use parking_lot::Mutex;
+use place::Place;
 use poller::Poller;
 use stats::Board;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
+use stuck::Guard;
 use tasks::Bell;
 use windows::Windows;
 
@@ -44,6 +49,11 @@ pub struct Options {
     /// What is served, so that clients of a manager that has ended know whether another one has their files, and all that they did to them.
     /// The default: nobody can know.
     pub opening: fs::Opening,
+    /// For how long others may wait for a lock of a client that is stopped, or makes no calls; then its session is ended. `None`: for
+    /// ever, as POSIX has it.
+    pub lock_timeout: Option<Duration>,
+    /// Where the thread runs, and the memory of sessions is; `None`: anywhere.
+    pub place: Option<Place>,
 }
 
 impl Default for Options {
@@ -55,6 +65,8 @@ impl Default for Options {
             windows_max: 128 << 20,
             patience: Patience::default(),
             opening: fs::Opening::default(),
+            lock_timeout: None,
+            place: None,
         }
     }
 }
@@ -80,6 +92,8 @@ pub struct Server {
     board: Arc<Board>,
     path: PathBuf,
     thread: Option<JoinHandle<()>>,
+    /// Ends sessions that keep others waiting.
+    guard: Option<Guard>,
 }
 
 impl Server {
@@ -99,14 +113,16 @@ impl Server {
         let listener = crate::socket::listen(path)?;
         let bell = Arc::new(Bell::new()?);
         let counters = Arc::<Mutex<Counters>>::default();
-        let board = Arc::<Board>::default();
+        let fs = Arc::new(fs);
+        let board = Arc::new(Board::new(&fs));
         let changes = Arc::new(Changes::new()?);
         // Clients must hear of what other clients change, so they do not listen at the door that they use.
         let ear = fs.door();
         let windows = Arc::new(Windows::new(changes.clone(), options.windows_max));
         ear.watch(windows.clone());
+        let (lock_timeout, place) = (options.lock_timeout, options.place.clone());
         let poller = Poller::new(
-            Arc::new(fs),
+            fs.clone(),
             changes.clone(),
             windows,
             listener,
@@ -115,13 +131,21 @@ impl Server {
             options,
         )?;
         let thread = std::thread::Builder::new().name("freehold-share".into()).spawn(move || {
+            if let Some(Err(e)) = place.as_ref().map(Place::enter) {
+                tracing::warn!("sessions are served anywhere on this machine: {e}");
+            }
             match changes.hold() {
                 Ok(_holding) => poller.run(),
                 Err(e) => tracing::error!("sessions are not served: {e}"),
             }
             ear.unwatch();
         })?;
-        Ok(Server { bell, counters, board, path: path.into(), thread: Some(thread) })
+        let mut server =
+            Server { bell, counters, board, path: path.into(), thread: Some(thread), guard: None };
+        if let Some(timeout) = lock_timeout {
+            server.guard = Some(Guard::start(server.observer(), timeout)?);
+        }
+        Ok(server)
     }
 
     /// What it did and has; a little behind the truth while it is busy.
@@ -141,6 +165,7 @@ impl Server {
     }
 
     fn end(&mut self) {
+        drop(self.guard.take());
         if let Some(thread) = self.thread.take() {
             self.bell.stop();
             let _ = thread.join();

@@ -121,8 +121,13 @@ impl<F: FileSystem> Poller<F> {
     /// Polls the tasks that were woken.
     fn poll_ready(&mut self) -> bool {
         let mut ready = std::mem::take(&mut self.ready);
-        self.bell.take(&mut ready);
+        let rung = self.bell.take(&mut ready);
         let worked = !ready.is_empty();
+        if rung {
+            for id in self.bell.take_evicted() {
+                self.evict(id);
+            }
+        }
         for (id, slot) in ready.drain(..) {
             self.poll_task(id, slot);
         }
@@ -331,7 +336,13 @@ impl<F: FileSystem> Poller<F> {
             return self.end(id);
         }
         if let Err(e) = self.begin(id) {
-            tracing::warn!("a session could not begin: {e}");
+            match e.kind() {
+                // It was killed meanwhile.
+                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                    tracing::debug!("a client that wanted a session is gone");
+                }
+                _ => tracing::warn!("a session could not begin: {e}"),
+            }
             self.end(id);
         }
     }
@@ -341,6 +352,11 @@ impl<F: FileSystem> Poller<F> {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         let fd = memory::sealed(c"freehold session", SESSION_BYTES)?;
         let region = Region::map(&fd)?;
+        if let Some(place) = &self.options.place
+            && let Err(e) = place.bind(region.memory())
+        {
+            tracing::debug!("memory of a session stays anywhere: {e}");
+        }
         region.initialise();
         region.asleep().store(1, Ordering::SeqCst);
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -446,6 +462,14 @@ impl<F: FileSystem> Poller<F> {
                 std::thread::sleep(Duration::from_micros(100));
             }
         }
+    }
+
+    /// Ends a session whose client is there still, and lets it know.
+    fn evict(&mut self, id: u64) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        tracing::warn!(pid = connection.pid, session = id, "a session is ended by force");
+        let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
+        self.end(id);
     }
 
     fn end_all(&mut self) {

@@ -6,7 +6,7 @@ use crate::region::{Region, SlotNo};
 use crate::socket;
 use foldhash::fast::FixedState;
 use format::shared::{MAGIC, Reply, SLOTS, WindowMessage};
-use fs::{Cred, Error, FileSystem, Handle, Ino, LockOwner, Result};
+use fs::{Cred, Error, FileSystem, Handle, Ino, LockHolder, LockOwner, Result};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
@@ -36,9 +36,56 @@ pub(crate) struct Client {
 struct Held {
     /// With the inodes behind them.
     handles: HashMap<Handle, Ino, FixedState>,
-    /// Under which record locks were taken.
-    owners: HashSet<LockOwner>,
+    /// No longer the client's, and not closed yet.
+    closing: HashMap<Handle, Ino, FixedState>,
+    /// Inodes on which record locks were asked for.
+    locking: HashMap<Ino, Asked, FixedState>,
     gone: bool,
+}
+
+/// Record locks that were asked for on one inode.
+#[derive(Default)]
+struct Asked {
+    /// Calls that ask now.
+    calls: usize,
+    /// For whom.
+    owners: HashSet<LockOwner>,
+}
+
+/// Owners of record locks on one file and in one session; more than threads and processes that share a session.
+const OWNERS_MAX: usize = 1024;
+
+impl Held {
+    fn has(&self, ino: Ino) -> bool {
+        self.handles.values().chain(self.closing.values()).any(|&i| i == ino)
+    }
+}
+
+/// A call that asks for a record lock. While there is one, the last handle of the inode stays: without a handle nobody could take the lock back.
+pub(crate) struct Locking<'a> {
+    client: &'a Client,
+    ino: Ino,
+}
+
+impl Locking<'_> {
+    /// The call is over. What is to be closed now, as its client gave it back meanwhile.
+    pub fn end(self) -> Vec<Handle> {
+        let (client, ino) = (self.client, self.ino);
+        drop(self);
+        let held = client.held.lock();
+        let is_over =
+            held.locking.get(&ino).is_some_and(|a| a.calls == 0) && held.handles.values().all(|&i| i != ino);
+        let left = held.closing.iter().filter(|&(_, &i)| is_over && i == ino);
+        left.map(|(&handle, _)| handle).collect()
+    }
+}
+
+impl Drop for Locking<'_> {
+    fn drop(&mut self) {
+        if let Some(asked) = self.client.held.lock().locking.get_mut(&self.ino) {
+            asked.calls = asked.calls.saturating_sub(1);
+        }
+    }
 }
 
 impl Client {
@@ -74,7 +121,9 @@ impl Client {
 
     /// Whether it may open one more.
     pub fn may_open(&self) -> Result<()> {
-        if self.held.lock().handles.len() < self.handles_max { Ok(()) } else { Err(Error::TooManyOpen) }
+        let held = self.held.lock();
+        let open = held.handles.len() + held.closing.len();
+        if open < self.handles_max { Ok(()) } else { Err(Error::TooManyOpen) }
     }
 
     /// The client has this handle now.
@@ -87,10 +136,49 @@ impl Client {
         self.held.lock().handles.get(&handle).copied().ok_or(Error::BadHandle)
     }
 
-    /// The client gives a handle back; no other call of it can use it any more.
-    pub fn closes(&self, number: u64) -> Result<Handle> {
+    /// The client gives a handle back: no other call of it can use it any more. Whether it can be closed now; else that is done when the calls
+    /// have ended that ask for locks on its file ([`Locking::end`]).
+    pub fn closes(&self, number: u64) -> Result<Option<Handle>> {
         let handle = Handle(number);
-        if self.held.lock().handles.remove(&handle).is_some() { Ok(handle) } else { Err(Error::BadHandle) }
+        let mut held = self.held.lock();
+        let ino = held.handles.remove(&handle).ok_or(Error::BadHandle)?;
+        let stays = held.locking.get(&ino).is_some_and(|a| a.calls > 0) && !held.has(ino);
+        held.closing.insert(handle, ino);
+        Ok((!stays).then_some(handle))
+    }
+
+    /// Closes a handle that was given back. With the last one of a file go all record locks on it: clients that keep to the rules
+    /// have given them up before.
+    pub async fn close<F: FileSystem>(&self, fs: &F, handle: Handle) -> Result<()> {
+        let owners: Vec<LockOwner> = {
+            let mut held = self.held.lock();
+            // Until it is closed it is known, in case that the call is given up.
+            let Some(ino) = held.closing.get(&handle).copied() else { return Ok(()) };
+            let is_last = || {
+                held.handles.values().all(|&i| i != ino)
+                    && held.closing.iter().all(|(&h, &i)| i != ino || h == handle)
+            };
+            let all_go = held.locking.contains_key(&ino) && is_last();
+            let asked = if all_go { held.locking.remove(&ino) } else { None };
+            asked.into_iter().flat_map(|a| a.owners).collect()
+        };
+        for owner in owners {
+            let _ = fs.flush(handle, owner).await;
+        }
+        let released = fs.release(handle).await;
+        self.held.lock().closing.remove(&handle);
+        released
+    }
+
+    /// Whether locks of this holder are the client's.
+    pub fn holds(&self, holder: LockHolder) -> bool {
+        let held = self.held.lock();
+        match holder {
+            LockHolder::Owner(owner) => held.locking.values().any(|a| a.owners.contains(&owner)),
+            LockHolder::Handle(handle) => {
+                held.handles.contains_key(&handle) || held.closing.contains_key(&handle)
+            }
+        }
     }
 
     /// Number of open handles.
@@ -103,34 +191,57 @@ impl Client {
         LockOwner(self.session << 32 | (owner ^ owner >> 32) & 0xffff_ffff)
     }
 
-    /// As [`Client::owner`], for taking locks. None when the client is gone: nobody would release them.
-    pub fn locks(&self, owner: u64) -> Result<LockOwner> {
+    /// As [`Client::owner`], for taking locks through this handle. `Closed` when the client is gone: nobody would release them;
+    /// `TooManyOpen` (owners on this file).
+    pub fn locks(&self, owner: u64, handle: Handle) -> Result<(LockOwner, Locking<'_>)> {
         let owner = self.owner(owner);
         let mut held = self.held.lock();
         if held.gone {
             return Err(Error::Closed);
         }
-        held.owners.insert(owner);
-        Ok(owner)
+        let ino = held.handles.get(&handle).copied().ok_or(Error::BadHandle)?;
+        let asked = held.locking.entry(ino).or_default();
+        if asked.owners.len() >= OWNERS_MAX && !asked.owners.contains(&owner) {
+            return Err(Error::TooManyOpen);
+        }
+        asked.owners.insert(owner);
+        asked.calls += 1;
+        Ok((owner, Locking { client: self, ino }))
+    }
+
+    /// The record locks of this owner on the file behind a handle were given up.
+    pub fn unlocked(&self, handle: Handle, owner: LockOwner) {
+        let mut held = self.held.lock();
+        let Some(ino) = held.handles.get(&handle).copied() else { return };
+        // A call may be about to get one.
+        if let Some(asked) = held.locking.get_mut(&ino).filter(|a| a.calls == 0) {
+            asked.owners.remove(&owner);
+        }
     }
 
     /// Gives back everything the client held. When it is the manager that ends, files without names stay open: they would go with their
     /// handles, and the client may come for them again.
     pub async fn clean_up<F: FileSystem>(&self, fs: &F, manager_ends: bool) {
-        let (handles, owners) = {
+        let (handles, closing, mut locking) = {
             let mut held = self.held.lock();
             held.gone = true;
-            (std::mem::take(&mut held.handles), std::mem::take(&mut held.owners))
+            let (handles, closing) = (std::mem::take(&mut held.handles), std::mem::take(&mut held.closing));
+            (handles, closing, std::mem::take(&mut held.locking))
         };
-        for (handle, ino) in handles {
-            for &owner in &owners {
+        for (handle, ino) in handles.into_iter().chain(closing) {
+            // Through whichever handle of the file.
+            for owner in locking.remove(&ino).into_iter().flat_map(|a| a.owners) {
                 let _ = fs.flush(handle, owner).await;
             }
             if manager_ends && fs.getattr(ino, Some(handle)).await.is_ok_and(|attr| attr.nlink == 0) {
                 continue;
             }
-            if let Err(e) = fs.release(handle).await {
-                tracing::warn!("session {}: closing a file that its client left open: {e}", self.session);
+            match fs.release(handle).await {
+                // It was being closed, and was when that call was given up.
+                Ok(()) | Err(Error::BadHandle) => {}
+                Err(e) => {
+                    tracing::warn!("session {}: closing a file that its client left open: {e}", self.session);
+                }
             }
         }
     }

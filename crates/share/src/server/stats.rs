@@ -7,9 +7,11 @@
 //! Tested at the end of this file and in tests/stats.rs.
 
 use super::session::Client;
+use super::tasks::Bell;
 use super::{Counters, Server};
 use format::shared::{AttrImage, Reply, Request};
 use fs::meter::{DoorStats, Meter};
+use fs::{FileSystem, HeldLock};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -92,6 +94,16 @@ pub struct SessionStats {
     pub age: Duration,
     /// Since its last call ended, or since it began.
     pub idle: Duration,
+    /// Calls under way.
+    pub calls_now: u64,
+    /// Files on which it holds locks; one that has a lock on the whole file and record locks counts twice.
+    pub locks: u64,
+    /// For how long it has had the oldest of them; zero without any.
+    pub locks_held: Duration,
+    /// Calls of others, through whichever door, that wait for its locks.
+    pub waiting: u64,
+    /// How long the one that has waited longest does; zero without any.
+    pub waited: Duration,
 }
 
 /// The running numbers of a server.
@@ -100,20 +112,39 @@ pub(crate) struct Board {
     meter: Meter,
     /// Those that are gone are left out when somebody looks or a session begins.
     sessions: Mutex<Vec<Weak<Client>>>,
+    locks: Locks,
 }
 
-impl Default for Board {
-    fn default() -> Board {
-        Board { meter: Meter::new(&CLASSES), sessions: Mutex::default() }
+/// Asks the file system who holds locks.
+struct Locks(Box<dyn Fn() -> Vec<HeldLock> + Send + Sync>);
+
+impl std::fmt::Debug for Locks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Locks")
     }
 }
 
 impl Board {
+    /// For a server of `fs`. It does not keep the file system.
+    pub fn new<F: FileSystem>(fs: &Arc<F>) -> Board {
+        let fs = Arc::downgrade(fs);
+        let locks = Locks(Box::new(move || fs.upgrade().map_or_else(Vec::new, |fs| fs.locks())));
+        Board { meter: Meter::new(&CLASSES), sessions: Mutex::default(), locks }
+    }
+
     /// For a client that begins a session.
     pub fn tally(self: &Arc<Board>, pid: i32) -> Tally {
         let zero = || AtomicU64::new(0);
-        let (calls, bytes_read, bytes_written, last_ns) = (zero(), zero(), zero(), zero());
-        Tally { board: self.clone(), pid, begun: Instant::now(), calls, bytes_read, bytes_written, last_ns }
+        Tally {
+            board: self.clone(),
+            pid,
+            begun: Instant::now(),
+            calls: zero(),
+            bytes_read: zero(),
+            bytes_written: zero(),
+            last_ns: zero(),
+            under_way: zero(),
+        }
     }
 
     /// A session has begun.
@@ -123,16 +154,19 @@ impl Board {
         sessions.push(Arc::downgrade(client));
     }
 
+    fn clients(&self) -> Vec<Arc<Client>> {
+        let mut sessions = self.sessions.lock();
+        sessions.retain(|s| s.strong_count() > 0);
+        sessions.iter().filter_map(Weak::upgrade).collect()
+    }
+
     fn stats(&self) -> Stats {
-        let clients: Vec<Arc<Client>> = {
-            let mut sessions = self.sessions.lock();
-            sessions.retain(|s| s.strong_count() > 0);
-            sessions.iter().filter_map(Weak::upgrade).collect()
-        };
-        let now = Instant::now();
+        let clients = self.clients();
+        let (now, locks) = (Instant::now(), (self.locks.0)());
         let look = |client: &Arc<Client>| {
             let t = &client.tally;
             let age = now.saturating_duration_since(t.begun);
+            let own: Vec<&HeldLock> = locks.iter().filter(|l| client.holds(l.holder)).collect();
             SessionStats {
                 session: client.session,
                 pid: t.pid,
@@ -143,6 +177,11 @@ impl Board {
                 handles: client.handles() as u64,
                 age,
                 idle: age.saturating_sub(Duration::from_nanos(t.last_ns.load(Relaxed))),
+                calls_now: t.under_way.load(Relaxed),
+                locks: own.len() as u64,
+                locks_held: own.iter().map(|l| l.held).max().unwrap_or_default(),
+                waiting: own.iter().map(|l| l.waiting as u64).sum(),
+                waited: own.iter().map(|l| l.waited).max().unwrap_or_default(),
             }
         };
         Stats { door: self.meter.stats(), sessions: clients.iter().map(look).collect(), sleeps: 0 }
@@ -160,9 +199,25 @@ pub(crate) struct Tally {
     bytes_written: AtomicU64,
     /// When the last call ended, after `begun`.
     last_ns: AtomicU64,
+    under_way: AtomicU64,
+}
+
+/// A call under way.
+pub(crate) struct UnderWay<'a>(&'a Tally);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.under_way.store(self.0.under_way.load(Relaxed).wrapping_sub(1), Relaxed);
+    }
 }
 
 impl Tally {
+    /// A call is taken up.
+    pub fn begin(&self) -> UnderWay<'_> {
+        self.under_way.store(self.under_way.load(Relaxed).wrapping_add(1), Relaxed);
+        UnderWay(self)
+    }
+
     /// Counts a call that was taken up at `begun` and is answered now.
     pub fn count(&self, request: &Request, reply: &Reply, begun: Instant) {
         let now = Instant::now();
@@ -194,6 +249,7 @@ impl Tally {
 pub struct Observer {
     board: Arc<Board>,
     counters: Arc<Mutex<Counters>>,
+    bell: Arc<Bell>,
 }
 
 impl Observer {
@@ -201,6 +257,15 @@ impl Observer {
     pub fn stats(&self) -> Stats {
         let sleeps = self.counters.lock().sleeps;
         Stats { sleeps, ..self.board.stats() }
+    }
+
+    /// Ends a session by force: its calls fail, and what it held is given back, soon after this returns. False when there is no such session.
+    pub fn evict(&self, session: u64) -> bool {
+        let is_there = self.board.clients().iter().any(|c| c.session == session);
+        if is_there {
+            self.bell.evict(session);
+        }
+        is_there
     }
 }
 
@@ -212,7 +277,7 @@ impl Server {
 
     /// For looking at it from elsewhere.
     pub fn observer(&self) -> Observer {
-        Observer { board: self.board.clone(), counters: self.counters.clone() }
+        Observer { board: self.board.clone(), counters: self.counters.clone(), bell: self.bell.clone() }
     }
 }
 

@@ -16,6 +16,8 @@ pub(crate) struct Bell {
     any: AtomicBool,
     asleep: AtomicBool,
     stopping: AtomicBool,
+    /// Sessions that shall end.
+    evicted: Mutex<Vec<u64>>,
     pub event: OwnedFd,
 }
 
@@ -29,6 +31,7 @@ impl Bell {
             any: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
+            evicted: Mutex::default(),
             event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
     }
@@ -48,6 +51,17 @@ impl Bell {
         self.stopping.load(Ordering::SeqCst)
     }
 
+    /// Has the thread end a session.
+    pub fn evict(&self, session: u64) {
+        self.evicted.lock().push(session);
+        self.any.store(true, Ordering::SeqCst);
+        self.ring();
+    }
+    /// Takes what is to end.
+    pub fn take_evicted(&self) -> Vec<u64> {
+        std::mem::take(&mut self.evicted.lock())
+    }
+
     fn push(&self, task: TaskId) {
         self.ready.lock().push(task);
         self.any.store(true, Ordering::SeqCst);
@@ -57,11 +71,13 @@ impl Bell {
     pub fn any(&self) -> bool {
         self.any.load(Ordering::SeqCst) || self.stopping()
     }
-    /// Takes what is to be polled.
-    pub fn take(&self, to: &mut Vec<TaskId>) {
-        if self.any.swap(false, Ordering::SeqCst) {
+    /// Takes what is to be polled. Whether anything has happened, which may also be that a session shall end.
+    pub fn take(&self, to: &mut Vec<TaskId>) -> bool {
+        let any = self.any.swap(false, Ordering::SeqCst);
+        if any {
             to.append(&mut self.ready.lock());
         }
+        any
     }
     /// Says whether the thread sleeps, or is about to. As both sides write first and then read, one of them sees the other.
     pub fn set_asleep(&self, asleep: bool) {
