@@ -188,9 +188,6 @@ pub(crate) struct Core {
     pub space: Space,
     /// Blocks held back for metadata.
     pub keep: u64,
-    /// Blocks reserved for writes that are acknowledged before they are made, and how many of them there should be.
-    pub room: u64,
-    pub room_wanted: u64,
     pub handles: Handles,
 
     pub cache: PageCache,
@@ -456,23 +453,6 @@ impl Core {
             && !self.running.in_place.contains(&block)
             && !self.running.pages.iter().any(|p| p.2 == block)
             && !self.has_image(block)
-    }
-
-    /// Runs `f` with the room that is kept ([`fs::FileSystem::keep_room`]) free for it, and keeps what is left afterwards. What `f` has used came out of it, so
-    /// nobody else lost anything.
-    pub fn in_room<T>(&mut self, f: impl FnOnce(&mut Core) -> T) -> T {
-        self.space.unreserve(self.room);
-        let out = f(self);
-        self.take_room();
-        out
-    }
-
-    /// Keeps as much room as is wanted and there is. True: all of it.
-    pub fn take_room(&mut self) -> bool {
-        self.room = self.room_wanted.min(self.space.spare(0));
-        let taken = self.space.reserve(self.room, 0);
-        debug_assert!(taken, "as much was spare");
-        self.room == self.room_wanted
     }
 
     /// Reserves blocks for a delayed allocation. When space is waiting to be freed, starts freeing it and waits; `ticket`

@@ -126,8 +126,6 @@ fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &Lo
         index: Index::new(rand::random()),
         space: Space::new(fixed.superblock.segments()),
         keep: 0,
-        room: 0,
-        room_wanted: 0,
         handles: Default::default(),
         cache: PageCache::new(cache_arena),
         cache_arena: cache_id,

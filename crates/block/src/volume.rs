@@ -220,17 +220,13 @@ impl Volume {
         handle: Handle,
         offset: u64,
         from: &'a [u8],
-        in_room: bool,
     ) -> impl Future<Output = Result<usize>> + Send + 'a {
         let shared = &self.inner.shared;
         let (mut done, mut ticket) = (0, None);
         poll_fn(move |cx| {
             loop {
                 let mut core = shared.lock();
-                let mut step =
-                    |core: &mut Core| core.write(handle, offset, from, WRITE_CHUNK, &mut done, &mut ticket);
-                let stepped = if in_room { core.in_room(step) } else { step(&mut core) };
-                match stepped {
+                match core.write(handle, offset, from, WRITE_CHUNK, &mut done, &mut ticket) {
                     Ok(()) if done == from.len() => return Poll::Ready(Ok(done)),
                     Ok(()) => {}
                     Err(Stop::Error(e)) if done == 0 => return Poll::Ready(Err(e)),

@@ -117,8 +117,11 @@ media_struct! {
         asleep: U32,
         /// atomic: grows while the manager works; written by the manager
         pulse: U32,
+        /// atomic: not 0 when more processes work with the manager than there are processors, so that looking for an answer may keep the manager from
+        /// giving it; written by the manager
+        crowded: U32,
         /// zero
-        reserved2: [u8; 3960],
+        reserved2: [u8; 3956],
     }
 }
 

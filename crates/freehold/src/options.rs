@@ -43,6 +43,7 @@ impl ServeOptions {
     /// durable by themselves), `engine_read_ahead=` (bytes), `discard`, `nodiscard`, `share=` (path of a socket),
     /// `share` (at the usual place, as without the word), `noshare`,
     /// `metrics=` (address and port), `lock_timeout=` (seconds, 0: none),
+    /// `resume=` (seconds that files without a name are kept for programs that had them open when a server ended),
     /// `numa=` (`auto`, `off` or the number of a memory node). `ro` and `noatime` hold for volume and mount.
     /// Sizes take the suffixes k, m, g, t.
     ///
@@ -52,8 +53,10 @@ impl ServeOptions {
     /// A sentence that names the word that is not understood or whose value is wrong.
     pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>, sloppy: bool) -> Result<ServeOptions, String> {
         let mount = MountOptions { fsname: String::new(), ..MountOptions::default() };
+        // Programs wait as long for a server that is started again.
+        let volume = VolumeOptions { orphans_kept: Duration::from_secs(30), ..VolumeOptions::default() };
         let mut all = ServeOptions {
-            volume: VolumeOptions::default(),
+            volume,
             mount,
             share: Share::default(),
             metrics: None,
@@ -69,9 +72,8 @@ impl ServeOptions {
         let v = &mut all.volume;
         v.read_only = all.mount.read_only;
         v.noatime = all.mount.noatime;
-        if all.share != Share::Off {
-            // Programs wait as long for a server that is started again.
-            v.orphans_kept = Duration::from_secs(30);
+        if all.share == Share::Off {
+            v.orphans_kept = Duration::ZERO;
         }
         // The engine wants at most half of the cache to be dirty.
         v.dirty_bytes_max = v.dirty_bytes_max.min(v.cache_bytes / 2);
@@ -97,6 +99,11 @@ impl ServeOptions {
                 let seconds = value.parse().ok().filter(|s| (0.01..=3600.0).contains(s));
                 let wrong = || format!("option '{word}': expected seconds from 0.01 to 3600");
                 v.dirty_age_max = Duration::from_secs_f64(seconds.ok_or_else(wrong)?);
+            }
+            "resume" => {
+                let seconds = value.parse::<u32>().ok().filter(|&s| s <= 3600);
+                let wrong = || format!("option '{word}': expected whole seconds, at most 3600");
+                v.orphans_kept = Duration::from_secs(seconds.ok_or_else(wrong)?.into());
             }
             "noshare" if value.is_empty() => self.share = Share::Off,
             "share" if word == key => self.share = Share::Usual,
@@ -239,6 +246,7 @@ mod tests {
             "cache=1",
             "discard=2",
             "dirty_age=nan",
+            "resume=-1",
             "cache=x",
             "share=here",
             "metrics=9464",

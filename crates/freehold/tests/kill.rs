@@ -119,7 +119,7 @@ impl Loop {
     fn mount(&mut self) {
         let mut command = self.p.command();
         // The cache is small, so that the server reaches its full size soon.
-        command.args(["mount", "a.img", "mnt", "-o", "cache=8m,dirty_age=0.3", "--log", "log"]);
+        command.args(["mount", "a.img", "mnt", "-o", "cache=8m,dirty_age=0.3,resume=0", "--log", "log"]);
         limited(command, "mount").ok();
         self.server = freehold::mounts::lock_holder(&self.image).expect("a server").pid;
     }
@@ -359,7 +359,9 @@ impl Loop {
         let names = names.map(|e| e.file_name().to_string_lossy().into_owned());
         let is_mounted =
             |name: &String| mounts.iter().any(|m| *name == format!("{}.sock", m.device.replace(':', "-")));
-        names.filter(|name| !is_mounted(name)).collect()
+        // The name of the mount point leads to one of them.
+        let leads = |name: &String| name.starts_with("at-") && self.p.path("run").join(name).exists();
+        names.filter(|name| !is_mounted(name) && !leads(name)).collect()
     }
 
     /// One life of a server, in which programs are killed.

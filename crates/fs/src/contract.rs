@@ -174,24 +174,6 @@ pub trait FileSystem: Send + Sync + 'static {
     /// was written (then the part). `TooLarge`.
     fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> impl Future<Output = Result<usize>> + Send;
 
-    /// Keeps room for writes that are acknowledged before they are made: so many bytes, in so many calls of
-    /// [`FileSystem::write_in_room`], find space whatever others write meanwhile. Replaces what was kept before; 0 gives it back.
-    ///
-    /// `NoSpace` (then as much as there is may be kept), `NotSupported` where there is no such thing.
-    fn keep_room(&self, _bytes: u64, _calls: u64) -> Result<()> {
-        Err(Error::NotSupported("room for later writes"))
-    }
-
-    /// As [`FileSystem::write`], into the room that is kept. Also says whether all of that is kept now: if not, what was written is missing from it.
-    fn write_in_room(
-        &self,
-        handle: Handle,
-        offset: u64,
-        from: &[u8],
-    ) -> impl Future<Output = Result<(usize, bool)>> + Send {
-        async move { Ok((self.write(handle, offset, from).await?, false)) }
-    }
-
     /// A descriptor of the file was closed: `owner`'s record locks on it are released.
     fn flush(&self, handle: Handle, owner: LockOwner) -> impl Future<Output = Result<()>> + Send;
 

@@ -71,7 +71,7 @@ pub(crate) fn adopt(fd: c_int, mount: &'static Mount, place: &Place) {
     let slot = place.slot();
     if slot.generation.load(Ordering::Relaxed) == kernel_hash() {
         let ino = Ino(slot.ino.load(Ordering::Relaxed));
-        *CWD.lock() = Cwd::Volume(Dir { mount, ino, path: place.path().map(<[u8]>::to_vec) });
+        *CWD.lock() = Cwd::Volume(Dir { mount, ino, path: place.path().map(path::Text::from) });
         KEPT.store(fd, Ordering::Relaxed);
     } else {
         // SAFETY: a descriptor that only we know.
@@ -231,7 +231,7 @@ hook! {
         if open.kind != FileType::Directory {
             return fail(libc::ENOTDIR);
         }
-        enter(Dir { mount: open.mount, ino: open.ino, path: open.path().map(<[u8]>::to_vec) })
+        enter(Dir { mount: open.mount, ino: open.ino, path: open.path().map(path::Text::from) })
     }
 
     fn getcwd(buffer: *mut c_char, size: libc::size_t) -> *mut c_char {

@@ -12,7 +12,7 @@ struct Opened {
     mount: &'static mounts::Mount,
     attr: Attr,
     handle: Option<Handle>,
-    path: Option<Vec<u8>>,
+    path: Option<path::Text>,
 }
 
 /// Opens `path`. `Libc` when it is the kernel's.
@@ -25,7 +25,13 @@ pub(crate) unsafe fn open_at(dirfd: c_int, path: &[u8], flags: c_int, mode: mode
         create(path::parent(dirfd, path)?, flags, mode)?
     } else {
         let follow = flags & libc::O_NOFOLLOW == 0;
-        match path::resolve(dirfd, path, follow)? {
+        let found = match path::known(dirfd, path, follow) {
+            Some((mount, attr)) => {
+                To::Volume(path::Found { mount, attr, path: path::below_mount(mount, path) })
+            }
+            None => path::resolve(dirfd, path, follow)?,
+        };
+        match found {
             To::Kernel(path) => To::Kernel(path),
             To::Volume(found) if tmpfile => {
                 if found.attr.kind != FileType::Directory {
@@ -122,7 +128,7 @@ fn create(to: To<Entry>, flags: c_int, mode: mode_t) -> Res<To<Opened>> {
         })?;
         match made {
             Ok((attr, handle)) => {
-                let path = entry.dir.path.map(|p| [&p[..], b"/", &entry.name].concat());
+                let path = entry.dir.path.map(|p| path::join(&[&p, b"/", &entry.name]));
                 return Ok(To::Volume(Opened { mount, attr, handle: Some(handle), path }));
             }
             Err(Error::SymlinkLoop) if flags & libc::O_NOFOLLOW == 0 && flags & libc::O_EXCL == 0 => {}
@@ -131,7 +137,7 @@ fn create(to: To<Entry>, flags: c_int, mode: mode_t) -> Res<To<Opened>> {
                 if flags & libc::O_EXCL != 0 || !there.is_ok_and(|attr| is_special(attr.kind)) {
                     return Err(e.into());
                 }
-                let path = entry.dir.path.map(|p| [&p[..], b"/", &entry.name].concat());
+                let path = entry.dir.path.map(|p| path::join(&[&p, b"/", &entry.name]));
                 return Ok(To::Kernel(over_mount(mount, path.as_deref())?));
             }
             Err(e) => return Err(e.into()),

@@ -13,9 +13,20 @@ use crate::mounts::{self, Mount, mounts};
 use crate::table;
 use fs::{Attr, FileSystem, FileType, Ino};
 use libc::{AT_FDCWD, c_int};
+use smallvec::SmallVec;
 use std::ffi::CString;
 
 const PATH_MAX: usize = 4096;
+
+/// A path, or a part of one: those of common length need no allocation.
+pub(crate) type Text = SmallVec<[u8; 96]>;
+
+/// The parts one after the other.
+pub(crate) fn join(parts: &[&[u8]]) -> Text {
+    let mut text = Text::with_capacity(parts.iter().map(|p| p.len()).sum());
+    parts.iter().for_each(|part| text.extend_from_slice(part));
+    text
+}
 const LINKS_MAX: usize = 40;
 
 /// A directory in a volume, and its path below the mount ("" for the root, else "/a/b"; `None`: not known).
@@ -23,20 +34,20 @@ const LINKS_MAX: usize = 40;
 pub(crate) struct Dir {
     pub mount: &'static Mount,
     pub ino: Ino,
-    pub path: Option<Vec<u8>>,
+    pub path: Option<Text>,
 }
 
 /// Something in a volume.
 pub(crate) struct Found {
     pub mount: &'static Mount,
     pub attr: Attr,
-    pub path: Option<Vec<u8>>,
+    pub path: Option<Text>,
 }
 
 /// A name in a directory of a volume. The name is empty for the root, and can be "." or "..".
 pub(crate) struct Entry {
     pub dir: Dir,
-    pub name: Vec<u8>,
+    pub name: Text,
     /// Slashes follow it.
     pub trailing: bool,
 }
@@ -52,7 +63,7 @@ pub(crate) enum To<T> {
 /// Where a walk begins.
 enum Start<'p> {
     In(Dir, &'p [u8]),
-    Again(Vec<u8>),
+    Again(Text),
 }
 
 /// The path below the mount to which an absolute path leads by its names.
@@ -81,14 +92,14 @@ fn strip(prefix: &[u8], path: &[u8]) -> Option<usize> {
 
 /// As [`below`] for paths with ".." before the mount: they are taken back by name until the path is in a mount. Gives the mount and the
 /// rest.
-fn flat(path: &[u8]) -> Option<(&'static Mount, Vec<u8>)> {
-    let mut kept: Vec<u8> = Vec::new();
+fn flat(path: &[u8]) -> Option<(&'static Mount, Text)> {
+    let mut kept = Text::new();
     let mut rest = path;
     loop {
-        if mounts().iter().any(|m| m.prefix == kept) {
+        if mounts().iter().any(|m| *m.prefix == *kept) {
             // Another may be mounted further down.
-            let whole = [&kept[..], rest].concat();
-            return below(&whole).map(|(mount, at)| (mount, whole[at..].to_vec()));
+            let whole = join(&[&kept[..], rest]);
+            return below(&whole).map(|(mount, at)| (mount, whole[at..].into()));
         }
         let start = rest.iter().position(|&b| b != b'/')?;
         let len = rest[start..].iter().position(|&b| b == b'/').unwrap_or(rest.len() - start);
@@ -117,7 +128,7 @@ fn start(dirfd: c_int, path: &[u8]) -> Res<Start<'_>> {
     if path.first() == Some(&b'/') {
         return match below(path) {
             Some((mount, at)) => Ok(Start::In(root(mount), &path[at..])),
-            None if has_dotdot(path) && flat(path).is_some() => Ok(Start::Again(path.to_vec())),
+            None if has_dotdot(path) && flat(path).is_some() => Ok(Start::Again(path.into())),
             None => Err(Out::Libc),
         };
     }
@@ -128,7 +139,7 @@ fn start(dirfd: c_int, path: &[u8]) -> Res<Start<'_>> {
                 let mut whole = text;
                 whole.push(b'/');
                 whole.extend_from_slice(path);
-                if flat(&whole).is_some() { Ok(Start::Again(whole)) } else { Err(Out::Libc) }
+                if flat(&whole).is_some() { Ok(Start::Again(whole.into())) } else { Err(Out::Libc) }
             }
             _ => Err(Out::Libc),
         };
@@ -140,22 +151,22 @@ fn start(dirfd: c_int, path: &[u8]) -> Res<Start<'_>> {
     if open.kind != FileType::Directory {
         return fail(libc::ENOTDIR);
     }
-    let dir = Dir { mount: open.mount, ino: open.ino, path: open.path().map(<[u8]>::to_vec) };
+    let dir = Dir { mount: open.mount, ino: open.ino, path: open.path().map(Text::from) };
     Ok(Start::In(dir, path))
 }
 
 fn root(mount: &'static Mount) -> Dir {
-    Dir { mount, ino: Ino::ROOT, path: Some(Vec::new()) }
+    Dir { mount, ino: Ino::ROOT, path: Some(Text::new()) }
 }
 
-fn kernel(path: Vec<u8>) -> Res<CString> {
-    CString::new(path).or(fail(libc::EINVAL))
+fn kernel(path: Text) -> Res<CString> {
+    CString::new(path.into_vec()).or(fail(libc::EINVAL))
 }
 
 /// A walk under way.
 struct Walk {
     dir: Dir,
-    rest: Vec<u8>,
+    rest: Text,
     links: usize,
 }
 
@@ -172,7 +183,7 @@ impl Walk {
     fn begin(dirfd: c_int, path: &[u8]) -> Res<std::result::Result<Walk, CString>> {
         match start(dirfd, path)? {
             Start::In(dir, rest) if dir.mount.for_paths().is_some() => {
-                Ok(Ok(Walk { dir, rest: rest.to_vec(), links: 0 }))
+                Ok(Ok(Walk { dir, rest: rest.into(), links: 0 }))
             }
             Start::In(dir, rest) => {
                 // No manager, or not for these credentials: the FUSE mount serves it. A relative path is made absolute, as the kernel may not stand there.
@@ -180,14 +191,14 @@ impl Walk {
                     return Err(Out::Libc);
                 }
                 let Some(at) = dir.path else { return fail(libc::EIO) };
-                Ok(Err(kernel([&dir.mount.prefix[..], &at, b"/", rest].concat())?))
+                Ok(Err(kernel(join(&[&dir.mount.prefix[..], &at, b"/", rest]))?))
             }
             Start::Again(whole) => Walk::route(whole, 0),
         }
     }
 
     /// Routes an absolute path anew.
-    fn route(path: Vec<u8>, links: usize) -> Res<std::result::Result<Walk, CString>> {
+    fn route(path: Text, links: usize) -> Res<std::result::Result<Walk, CString>> {
         match flat(&path) {
             Some((mount, rest)) if mount.for_paths().is_some() => {
                 Ok(Ok(Walk { dir: root(mount), rest, links }))
@@ -197,7 +208,7 @@ impl Walk {
     }
 
     /// Goes on with an absolute path, the rest of this walk.
-    fn jump(&mut self, path: Vec<u8>) -> Res<Option<CString>> {
+    fn jump(&mut self, path: Text) -> Res<Option<CString>> {
         match Walk::route(path, self.links)? {
             Ok(walk) => {
                 *self = walk;
@@ -220,11 +231,11 @@ impl Walk {
     }
 
     /// The path of `rest` from `name` (which ends at `end`) on, when another mount covers that name here.
-    fn covered(&self, name: &[u8], end: usize) -> Option<Vec<u8>> {
+    fn covered(&self, name: &[u8], end: usize) -> Option<Text> {
         let mount = self.dir.mount;
         let path = self.dir.path.as_ref().filter(|_| mount.has_inner)?;
-        let whole = [&mount.prefix[..], path, b"/", name].concat();
-        mounts().iter().any(|m| m.prefix == whole).then(|| [&whole[..], &self.rest[end..]].concat())
+        let whole = join(&[&mount.prefix[..], path, b"/", name]);
+        mounts().iter().any(|m| *m.prefix == *whole).then(|| join(&[&whole[..], &self.rest[end..]]))
     }
 
     /// Goes up. True when that leaves the volume.
@@ -253,7 +264,7 @@ impl Walk {
         if self.links > LINKS_MAX {
             return fail(libc::ELOOP);
         }
-        let mut target = self.dir.mount.run(|fs| fs.readlink(mounts::cred(), link))?;
+        let mut target: Text = self.dir.mount.run(|fs| fs.readlink(mounts::cred(), link))?.into();
         target.extend_from_slice(&self.rest);
         if target.len() >= PATH_MAX {
             return fail(libc::ENAMETOOLONG);
@@ -271,7 +282,7 @@ impl Walk {
             self.dir = ino;
         }
         while let Some((start, end, last)) = self.first() {
-            let name = self.rest[start..end].to_vec();
+            let name = Text::from(&self.rest[start..end]);
             if let Some(path) = self.covered(&name, end) {
                 match self.jump(path)? {
                     Some(path) => return Ok(Step::Outside(path)),
@@ -286,7 +297,7 @@ impl Walk {
                     if self.up()? {
                         let prefix = &self.dir.mount.prefix;
                         let above = prefix.iter().rposition(|&b| b == b'/').unwrap_or(0);
-                        let path = [&prefix[..above], b"/", &self.rest[end..]].concat();
+                        let path = join(&[&prefix[..above], b"/", &self.rest[end..]]);
                         match self.jump(path)? {
                             Some(path) => return Ok(Step::Outside(path)),
                             None => continue,
@@ -320,10 +331,10 @@ impl Walk {
         }
         let end = self.rest.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
         let head = self.rest[..end].iter().rposition(|&b| b == b'/').unwrap_or(0);
-        let Some(names) = plain(&self.rest[..head]).map(<[u8]>::to_vec) else { return Ok(None) };
+        let Some(names) = plain(&self.rest[..head]).map(Text::from) else { return Ok(None) };
         match self.dir.mount.run(|fs| fs.walk(mounts::cred(), self.dir.ino, &names)) {
             Ok(attr) if attr.kind == FileType::Directory => {
-                let path = self.dir.path.as_ref().map(|p| [&p[..], b"/", &names].concat());
+                let path = self.dir.path.as_ref().map(|p| join(&[&p[..], b"/", &names]));
                 self.rest.drain(..head);
                 Ok(Some(Dir { mount: self.dir.mount, ino: attr.ino, path }))
             }
@@ -333,10 +344,10 @@ impl Walk {
     }
 
     /// The last name, and whether slashes follow it.
-    fn last(&self) -> (Vec<u8>, bool) {
+    fn last(&self) -> (Text, bool) {
         match self.first() {
-            Some((start, end, _)) => (self.rest[start..end].to_vec(), end < self.rest.len()),
-            None => (Vec::new(), true),
+            Some((start, end, _)) => (self.rest[start..end].into(), end < self.rest.len()),
+            None => (Text::new(), true),
         }
     }
 }
@@ -347,6 +358,24 @@ fn plain(path: &[u8]) -> Option<&[u8]> {
     let end = path.iter().rposition(|&b| b != b'/')? + 1;
     let names = &path[start..end];
     names.split(|&b| b == b'/').all(|n| !matches!(n, b"" | b"." | b"..") && n.len() <= 255).then_some(names)
+}
+
+/// What a plain path leads to, if all of it is known here: without a message, and without anything else that takes time.
+pub(crate) fn known(dirfd: c_int, path: &[u8], follow: bool) -> Option<(&'static Mount, Attr)> {
+    if dirfd != AT_FDCWD || path.first() != Some(&b'/') || path.len() >= PATH_MAX {
+        return None;
+    }
+    let (mount, at) = below(path)?;
+    let names = plain(&path[at..]).filter(|_| !mount.has_inner)?;
+    let attr = mount.for_paths()?.walk_now(mounts::cred(), Ino::ROOT, names)?.ok()?;
+    let whole = !path.ends_with(b"/") && !(follow && attr.kind == FileType::Symlink);
+    whole.then_some((mount, attr))
+}
+
+/// The path below the mount of something that [`known`] has found by this path.
+pub(crate) fn below_mount(mount: &Mount, path: &[u8]) -> Option<Text> {
+    let at = strip(&mount.prefix, path)?;
+    plain(&path[at..]).map(|names| join(&[b"/", names]))
 }
 
 /// What `path` leads to. A symlink at its end is followed when `follow`, or when a slash stands behind it.
@@ -365,7 +394,7 @@ pub(crate) fn resolve(dirfd: c_int, path: &[u8], follow: bool) -> Res<To<Found>>
             Ok(a) if a.kind == FileType::Symlink && (follow || trailing) => {}
             Ok(a) if a.kind != FileType::Directory && trailing => return fail(libc::ENOTDIR),
             Ok(attr) => {
-                let path = walk.dir.path.as_ref().map(|p| [&p[..], b"/", names].concat());
+                let path = walk.dir.path.as_ref().map(|p| join(&[&p[..], b"/", names]));
                 return Ok(To::Volume(Found { mount, attr, path }));
             }
             Err(Out::Errno(libc::ENOTDIR)) => {}
@@ -387,7 +416,7 @@ pub(crate) fn resolve(dirfd: c_int, path: &[u8], follow: bool) -> Res<To<Found>>
             if trailing && attr.kind != FileType::Directory {
                 return fail(libc::ENOTDIR);
             }
-            let path = walk.dir.path.map(|p| [&p[..], b"/", &name].concat());
+            let path = walk.dir.path.map(|p| join(&[&p[..], b"/", &name]));
             return Ok(To::Volume(Found { mount, attr, path }));
         }
         walk.rest.clear();
@@ -418,7 +447,7 @@ pub(crate) fn parent(dirfd: c_int, path: &[u8]) -> Res<To<Entry>> {
 
 /// Where a symlink at `entry` leads: the entry that its target names.
 pub(crate) fn behind(entry: Entry, link: Ino, links: &mut usize) -> Res<To<Entry>> {
-    let mut walk = Walk { dir: entry.dir, rest: Vec::new(), links: *links };
+    let mut walk = Walk { dir: entry.dir, rest: Text::new(), links: *links };
     if let Some(path) = walk.follow(link)? {
         return Ok(To::Kernel(path));
     }

@@ -9,7 +9,7 @@ use libc::{
     AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, c_char, c_int, c_uint, stat as Stat, statx as Statx,
 };
 
-/// What a path or descriptor leads to.
+/// What a path or descriptor leads to; its path need not be said.
 pub(crate) fn find(dirfd: c_int, path: *const c_char, flags: c_int) -> Res<To<Found>> {
     // SAFETY: the hooked function's caller gave a C string.
     let path = if path.is_null() && flags & AT_EMPTY_PATH != 0 { b"" } else { unsafe { text(path) }? };
@@ -25,7 +25,11 @@ pub(crate) fn find(dirfd: c_int, path: *const c_char, flags: c_int) -> Res<To<Fo
         }
         return of_descriptor(dirfd).map(To::Volume);
     }
-    path::resolve(dirfd, path, flags & AT_SYMLINK_NOFOLLOW == 0)
+    let follow = flags & AT_SYMLINK_NOFOLLOW == 0;
+    match path::known(dirfd, path, follow) {
+        Some((mount, attr)) => Ok(To::Volume(Found { mount, attr, path: None })),
+        None => path::resolve(dirfd, path, follow),
+    }
 }
 
 /// What an open file is now.
@@ -33,7 +37,7 @@ pub(crate) fn of_descriptor(fd: c_int) -> Res<Found> {
     let open = table::get(fd).ok_or(Out::Libc)?;
     let handle = if open.flags() & libc::O_PATH != 0 { None } else { Some(open.handle()?) };
     let attr = open.mount.run(|fs| fs.getattr(open.ino, handle))?;
-    Ok(Found { mount: open.mount, attr, path: open.path().map(<[u8]>::to_vec) })
+    Ok(Found { mount: open.mount, attr, path: open.path().map(path::Text::from) })
 }
 
 fn fill(to: *mut Stat, mount: &Mount, a: &Attr) -> Res<c_int> {

@@ -52,6 +52,10 @@ impl Region {
         self.0.word(offset_of!(SessionHeader, pulse))
     }
 
+    pub fn crowded(&self) -> &AtomicU32 {
+        self.0.word(offset_of!(SessionHeader, crowded))
+    }
+
     fn slot_at(slot: SlotNo) -> usize {
         assert!(slot < SLOTS);
         size_of::<SessionHeader>() + slot * size_of::<SlotHeader>()

@@ -11,24 +11,31 @@ use std::time::{Duration, Instant};
 pub struct Patience {
     /// Looks without giving the processor away.
     pub looks: u32,
+    /// The same while there are more busy processes than processors: about as many as a short call takes, as the other side may be
+    /// waiting for the one that looks.
+    pub looks_in_a_crowd: u32,
     /// Time with looks between which the processor is offered to others.
     pub yields: Duration,
+}
+
+/// Processors that this process may use.
+pub(crate) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 impl Default for Patience {
     fn default() -> Patience {
         // One processor cannot run the other side while this one looks.
-        let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
-        // About as long as a short call takes: when there are more busy processes than processors, the other side may be waiting for
-        // the one that looks.
-        Patience { looks: if alone { 0 } else { 150 }, yields: Duration::from_micros(100) }
+        let alone = processors() == 1;
+        let (looks, looks_in_a_crowd) = if alone { (0, 0) } else { (2000, 150) };
+        Patience { looks, looks_in_a_crowd, yields: Duration::from_micros(100) }
     }
 }
 
 impl Patience {
     /// Looks until `ready` says yes; false when it is time to sleep.
-    pub fn wait(&self, mut ready: impl FnMut() -> bool) -> bool {
-        for _ in 0..self.looks {
+    pub fn wait(&self, crowded: bool, mut ready: impl FnMut() -> bool) -> bool {
+        for _ in 0..if crowded { self.looks_in_a_crowd } else { self.looks } {
             if ready() {
                 return true;
             }

@@ -184,27 +184,11 @@ impl FileSystem for Volume {
     }
 
     async fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<usize> {
-        let n = self.write_now(handle, offset, from, false).await?;
+        let n = self.write_now(handle, offset, from).await?;
         if self.handle(handle)?.flags.intersects(OpenFlags::SYNC | OpenFlags::DSYNC) && n > 0 {
             self.sync_all().await?;
         }
         Ok(n)
-    }
-
-    fn keep_room(&self, bytes: u64, calls: u64) -> Result<()> {
-        // Each call can touch a block at each end, and what leads to its blocks.
-        let blocks = if bytes == 0 { 0 } else { bytes.div_ceil(4096) + 4 * calls };
-        let mut core = self.inner.shared.lock();
-        core.room_wanted = blocks;
-        let kept = core.room;
-        core.space.unreserve(kept);
-        if core.take_room() { Ok(()) } else { Err(Error::NoSpace) }
-    }
-
-    async fn write_in_room(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<(usize, bool)> {
-        let n = self.write_now(handle, offset, from, true).await?;
-        let core = self.inner.shared.lock();
-        Ok((n, core.room == core.room_wanted))
     }
 
     async fn flush(&self, handle: Handle, owner: LockOwner) -> Result<()> {
@@ -336,7 +320,7 @@ impl FileSystem for Volume {
             if n == 0 {
                 break;
             }
-            match self.write_now(to, to_offset + copied, &buffer[..n], false).await {
+            match self.write_now(to, to_offset + copied, &buffer[..n]).await {
                 Ok(written) => copied += written as u64,
                 Err(e) if copied == 0 => return Err(e),
                 Err(_) => break,

@@ -35,6 +35,8 @@ Options (-o), separated by commas:
   allow_other, noallow_other                            may other users enter? [root: yes]
   cache=SIZE                                            page cache of the engine [256m]
   dirty=SIZE, dirty_age=SECONDS                         what may be unwritten, and how long [128m, 5]
+  resume=SECONDS                                        how long files without a name, which programs had open when a server ended,
+                                                        wait for these programs to come back [30]
   discard                                               tell the device what is free
   share, share=SOCKET, noshare                          serve sessions over shared memory, for freehold run and the Rust
                                                         library: at the usual place [yes], at SOCKET, or not

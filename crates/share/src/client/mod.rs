@@ -224,6 +224,10 @@ impl Session {
         }
     }
 
+    fn is_crowded(&self) -> bool {
+        self.region.crowded().load(Ordering::Relaxed) != 0
+    }
+
     fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Acquire) || !self.kept.alive()
     }

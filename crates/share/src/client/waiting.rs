@@ -4,6 +4,7 @@ use super::{Remote, Session};
 use format::shared::{SLOTS, state};
 use parking_lot::Mutex;
 use rustix::thread::futex;
+use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
@@ -44,7 +45,7 @@ thread_local! {
 }
 
 /// Sessions (their addresses) and slots.
-type List = RefCell<Vec<(usize, usize)>>;
+type List = RefCell<SmallVec<[(usize, usize); 4]>>;
 
 /// Notes that the future on this thread waits for a slot. False when somebody else must wake it.
 pub(super) fn awaits(session: &Session, slot: usize) -> bool {
@@ -58,6 +59,16 @@ pub(super) fn awaits(session: &Session, slot: usize) -> bool {
 
 /// Runs a future of calls of this session to its end.
 pub(super) fn block_on<T: Future>(remote: &Remote, future: T) -> T::Output {
+    let mut future = Some(future);
+    let mut run = |(parker, waker): &(Arc<Parker>, Waker)| {
+        future.take().map(|future| run_here(remote, future, parker, waker))
+    };
+    // A thread that ends has no parker any more.
+    let out = PARKER.try_with(&mut run).unwrap_or_else(|_| run(&new_parker()));
+    out.expect("it was run once")
+}
+
+fn run_here<T: Future>(remote: &Remote, future: T, parker: &Parker, waker: &Waker) -> T::Output {
     /// Calls may nest: where the outer one notes its slots is put back.
     struct Restore(*const List);
     impl Drop for Restore {
@@ -67,12 +78,9 @@ pub(super) fn block_on<T: Future>(remote: &Remote, future: T) -> T::Output {
     }
     let mut future = pin!(future);
     let list = List::default();
-    // A thread that ends has no parker any more.
-    let (parker, waker) =
-        PARKER.try_with(|(parker, waker)| (parker.clone(), waker.clone())).unwrap_or_else(|_| new_parker());
     let restore = Restore(AWAITED.replace(&raw const list));
     let nested = !restore.0.is_null();
-    let mut cx = Context::from_waker(&waker);
+    let mut cx = Context::from_waker(waker);
     loop {
         list.borrow_mut().clear();
         if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
@@ -85,7 +93,8 @@ pub(super) fn block_on<T: Future>(remote: &Remote, future: T) -> T::Output {
         let session = &**remote.now();
         let own = std::ptr::from_ref(session).addr();
         let awaited = list.borrow();
-        let slots: Vec<usize> = awaited.iter().filter(|(s, _)| *s == own).map(|(_, slot)| *slot).collect();
+        let slots: SmallVec<[usize; 4]> =
+            awaited.iter().filter(|(s, _)| *s == own).map(|(_, slot)| *slot).collect();
         let foreign = awaited.len() > slots.len();
         drop(awaited);
         sleep(session, &slots, &parker.woken, foreign);
@@ -97,7 +106,7 @@ pub(super) fn block_on<T: Future>(remote: &Remote, future: T) -> T::Output {
 fn sleep(session: &Session, slots: &[usize], woken: &AtomicU32, foreign: bool) {
     let done = |slot: &usize| session.region.state(*slot).load(Ordering::Acquire) == state::DONE;
     let ready = || slots.iter().any(done) || woken.load(Ordering::Acquire) != 0;
-    if !slots.is_empty() && session.patience.wait(ready) {
+    if !slots.is_empty() && session.patience.wait(session.is_crowded(), ready) {
         return;
     }
     // Slots of other sessions are looked at again and again: a program with several managers in one future is rare.

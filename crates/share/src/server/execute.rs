@@ -9,6 +9,7 @@ use fs::{
     RecordLock, RenameFlags, Result, Seek, Time, XattrFlags,
 };
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::time::Instant;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -94,8 +95,15 @@ pub(crate) async fn execute<F: FileSystem>(fs: &F, client: &Client, slot: SlotNo
 
 /// The payload of a request, copied: the client may change its memory at any time.
 struct Payload {
-    bytes: SmallVec<[u8; 256]>,
+    /// At least as long as the payload.
+    bytes: Vec<u8>,
     first: usize,
+    len: usize,
+}
+
+thread_local! {
+    /// Memory of the last payload, for the next one: data of writes would need new memory each time.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 impl Payload {
@@ -104,16 +112,24 @@ impl Payload {
         if second > DATA_MAX || first + second > PAYLOAD_MAX {
             return Err(GARBLED);
         }
-        let mut bytes = SmallVec::new();
-        bytes.resize(first + second, 0);
-        client.region.get_payload(slot, 0, &mut bytes);
-        Ok(Payload { bytes, first })
+        let mut bytes = SPARE.take();
+        if bytes.len() < first + second {
+            bytes.resize(first + second, 0);
+        }
+        client.region.get_payload(slot, 0, &mut bytes[..first + second]);
+        Ok(Payload { bytes, first, len: first + second })
     }
     fn first(&self) -> &[u8] {
         &self.bytes[..self.first]
     }
     fn second(&self) -> &[u8] {
-        &self.bytes[self.first..]
+        &self.bytes[self.first..self.len]
+    }
+}
+
+impl Drop for Payload {
+    fn drop(&mut self) {
+        SPARE.set(std::mem::take(&mut self.bytes));
     }
 }
 

@@ -58,6 +58,9 @@ pub(super) struct Poller<F> {
     connections: HashMap<u64, Connection, FixedState>,
     /// Sessions whose doorbells are looked at.
     active: Vec<u64>,
+    /// More processes than processors: those that are looked at, and this one.
+    crowded: bool,
+    processors: usize,
     next: u64,
     round: u64,
     ready: Vec<TaskId>,
@@ -92,6 +95,8 @@ impl<F: FileSystem> Poller<F> {
             options,
             connections: HashMap::default(),
             active: Vec::new(),
+            crowded: false,
+            processors: crate::spin::processors(),
             next: 1,
             round: 0,
             ready: Vec::new(),
@@ -224,7 +229,7 @@ impl<F: FileSystem> Poller<F> {
         let regions: Vec<&Region> = sessions.map(|s| &s.client.region).collect();
         let rung = || self.bell.any() || regions.iter().any(|r| r.rings());
         let patience = self.options.patience;
-        if !regions.is_empty() && patience.wait(rung) {
+        if !regions.is_empty() && patience.wait(self.crowded, rung) {
             return;
         }
         regions.iter().for_each(|r| r.asleep().store(1, Ordering::SeqCst));
@@ -265,6 +270,17 @@ impl<F: FileSystem> Poller<F> {
                 SOCKET => self.heard(id),
                 PROCESS => self.end(id),
                 _ => self.rung(id),
+            }
+        }
+    }
+
+    /// Tells clients whether there is a crowd.
+    fn look_around(&mut self) {
+        let crowded = self.active.len() >= self.processors;
+        self.crowded = crowded;
+        for id in &self.active {
+            if let Some(session) = self.connections.get(id).and_then(|c| c.session.as_ref()) {
+                session.client.region.crowded().store(crowded as u32, Ordering::Relaxed);
             }
         }
     }
@@ -404,6 +420,7 @@ impl<F: FileSystem> Poller<F> {
         if !std::mem::replace(&mut session.active, true) {
             session.client.region.asleep().store(0, Ordering::SeqCst);
             self.active.push(id);
+            self.look_around();
         }
     }
 
@@ -427,6 +444,7 @@ impl<F: FileSystem> Poller<F> {
             session.active = !quiet;
             !quiet
         });
+        self.look_around();
     }
 
     /// A client is gone: its calls are given up, and what it held is given back.
@@ -450,6 +468,7 @@ impl<F: FileSystem> Poller<F> {
         let ends = self.bell.stopping() && self.options.opening.number != 0;
         session.tasks[CLEAN_UP] = Some(Box::pin(async move { client.clean_up(&*fs, ends).await }));
         self.active.retain(|&a| a != id);
+        self.look_around();
         self.poll_task(id, CLEAN_UP);
     }
 
