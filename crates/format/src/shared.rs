@@ -26,7 +26,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"FHSHARED");
 /// Version of everything in this file.
 pub const VERSION: u32 = 3;
 /// Slots of a session: calls that it can have under way.
-pub const SLOTS: usize = 32;
+pub const SLOTS: usize = 64;
 /// Most bytes of file data in one call.
 pub const DATA_MAX: usize = 64 << 10;
 /// Bytes of payload of one slot: data, and two names or paths.

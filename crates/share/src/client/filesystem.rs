@@ -2,7 +2,7 @@
 
 use super::call::Answer;
 use super::kept::Kept;
-use super::windows::OpenFile;
+use super::windows::{End, OpenFile, READS};
 use super::{Remote, waiting};
 use crate::wire::{self, GARBLED, Op, request};
 use format::shared::{AttrImage, DATA_MAX, Request};
@@ -318,6 +318,7 @@ impl FileSystem for Remote {
             return Ok(n);
         }
         let file = self.file(handle);
+        let before = file.and_then(|file| self.kept().attr(file.ino));
         let wants_window = file.filter(|file| file.wants_window(to.len()));
         let mut done = 0;
         loop {
@@ -347,6 +348,17 @@ impl FileSystem for Remote {
                 None => drop(file.filter(|f| !f.noatime).map(|f| self.kept().was_read(f.ino))),
             }
             done += n;
+            if let Some(file) = file {
+                let at = offset.saturating_add(done as u64);
+                let end = clock.filter(|_| n < want);
+                let end = end.and_then(|clock| End::met(at, clock, file.noatime, before));
+                if file.reads < READS || end.is_some() {
+                    self.link.change(handle, |file| {
+                        file.reads = file.reads.saturating_add(1).min(READS);
+                        file.end = end.or(file.end);
+                    });
+                }
+            }
             if n < want || done == to.len() {
                 return Ok(done);
             }

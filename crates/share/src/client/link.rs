@@ -301,6 +301,7 @@ impl Remote {
         });
         self.link.change(handle, |file| {
             file.session = session.serial;
+            file.end = None;
             match opened {
                 Some((remote, _)) => file.remote = Handle(remote),
                 None => file.gone = true,

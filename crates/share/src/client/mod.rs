@@ -24,11 +24,12 @@ pub use link::Connect;
 use link::Link;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Waker;
 use waiting::Helper;
 use windows::Windows;
@@ -56,6 +57,9 @@ struct Session {
     number: u64,
     patience: Patience,
     slots: Mutex<Slots>,
+    /// Threads that look for their answers, and do not sleep.
+    lookers: AtomicUsize,
+    lookers_max: usize,
     kept: Kept,
     windows: Windows,
     /// The manager is gone.
@@ -69,7 +73,8 @@ struct Slots {
     taken: u64,
     /// Of them those for whose answer nobody waits (any more): free again when the manager has answered.
     abandoned: u64,
-    waiting: Vec<Waker>,
+    /// Futures that wait for a slot, each once; the first is woken when one is given back.
+    waiting: VecDeque<Waker>,
 }
 
 impl Remote {
@@ -167,6 +172,9 @@ impl Session {
             number: welcome.session.get(),
             patience,
             slots: Mutex::default(),
+            lookers: AtomicUsize::new(0),
+            // One processor is the manager's.
+            lookers_max: (crate::spin::processors() - 1).max(1),
             kept: Kept::new(Seen::map(&changes)?),
             windows: Windows::default(),
             dead: AtomicBool::new(false),
@@ -195,8 +203,13 @@ impl Session {
         }
         let slot = (!slots.taken).trailing_zeros() as usize;
         if slot >= SLOTS {
-            slots.waiting.extend(waker.cloned());
+            if let Some(waker) = waker.filter(|w| !slots.waiting.iter().any(|known| known.will_wake(w))) {
+                slots.waiting.push_back(waker.clone());
+            }
             return None;
+        }
+        if let Some(waker) = waker.filter(|_| !slots.waiting.is_empty()) {
+            slots.waiting.retain(|known| !known.will_wake(waker));
         }
         slots.taken |= 1 << slot;
         Some(slot)
@@ -205,9 +218,9 @@ impl Session {
     fn give_slot(&self, slot: usize) {
         let mut slots = self.slots.lock();
         slots.taken &= !(1 << slot);
-        let waiting = std::mem::take(&mut slots.waiting);
+        let next = slots.waiting.pop_front();
         drop(slots);
-        waiting.into_iter().for_each(Waker::wake);
+        next.into_iter().for_each(Waker::wake);
     }
 
     /// The call in this slot is no longer wanted.

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -102,11 +102,24 @@ fn run_here<T: Future>(remote: &Remote, future: T, parker: &Parker, waker: &Wake
     }
 }
 
+/// Looks for an answer for a while, if there is a processor for that: where many threads look, the manager has none.
+fn looks(session: &Session, ready: impl FnMut() -> bool) -> bool {
+    struct Looks<'a>(&'a AtomicUsize);
+    impl Drop for Looks<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+    let before = session.lookers.fetch_add(1, Ordering::Relaxed);
+    let _looks = Looks(&session.lookers);
+    before < session.lookers_max && session.patience.wait(session.is_crowded(), ready)
+}
+
 /// Waits until one of the slots is answered, the future is woken, or it is time to look at other things.
 fn sleep(session: &Session, slots: &[usize], woken: &AtomicU32, foreign: bool) {
     let done = |slot: &usize| session.region.state(*slot).load(Ordering::Acquire) == state::DONE;
     let ready = || slots.iter().any(done) || woken.load(Ordering::Acquire) != 0;
-    if !slots.is_empty() && session.patience.wait(session.is_crowded(), ready) {
+    if !slots.is_empty() && looks(session, ready) {
         return;
     }
     // Slots of other sessions are looked at again and again: a program with several managers in one future is rare.
@@ -175,7 +188,7 @@ fn help(session: &Weak<Session>) {
         ticks = ticks.wrapping_add(1);
         let alive = !ticks.is_multiple_of(1000) || session.check_alive();
         // Slots of calls that were given up become free without anybody saying so: who waits for one looks again.
-        let mut woken = std::mem::take(&mut session.slots.lock().waiting);
+        let mut woken = Vec::from(std::mem::take(&mut session.slots.lock().waiting));
         let mut any = !woken.is_empty();
         let mut wakers = session.helper.wakers.lock();
         for (slot, waker) in wakers.iter_mut().enumerate() {

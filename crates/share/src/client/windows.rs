@@ -22,6 +22,29 @@ const MAPPED_MAX: usize = 256;
 /// Reads of so many bytes are messages: their cost is in the copy.
 const LONG: usize = 32 << 10;
 const _: () = assert!(LONG <= DATA_MAX);
+/// Messages for reads of one open file before a window is asked for.
+pub(super) const READS: u8 = 2;
+
+/// The end of a file, from which reads bring nothing and change nothing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct End {
+    at: u64,
+    /// The clock from before the read that met it.
+    noted: u64,
+    /// Until then, in seconds, reads do not move the time of access.
+    until: i64,
+}
+
+impl End {
+    /// A read ended at `at`, as asked for after `noted`. Nothing if another one might move the time of access: that of the read that was made is
+    /// behind those of changes, unless they were just now, or are said to be in the future.
+    pub fn met(at: u64, noted: u64, noatime: bool, before: Option<Attr>) -> Option<End> {
+        const HOUR: i64 = 3600;
+        let now = Time::now().sec;
+        let settled = before.is_some_and(|a| a.mtime.sec.max(a.ctime.sec) < now - 1);
+        (noatime || settled).then_some(End { at, noted, until: if noatime { i64::MAX } else { now + HOUR } })
+    }
+}
 
 /// What a client remembers of an open file.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +64,10 @@ pub(super) struct OpenFile {
     pub lost: bool,
     /// Reads may come out of windows.
     windows: bool,
+    /// Reads that were messages, up to [`READS`].
+    pub reads: u8,
+    /// Where a read met the end of the file.
+    pub end: Option<End>,
     /// Reads do not move the time of access.
     pub noatime: bool,
     /// It was asked for a lock.
@@ -69,14 +96,17 @@ impl OpenFile {
             unsynced,
             lost,
             windows,
+            reads: 0,
+            end: None,
             noatime,
             locks,
         }
     }
 
-    /// Whether a read of so many bytes should be answered through a window the next time.
+    /// Whether a read of so many bytes should be answered through a window the next time. A window costs as much as some messages:
+    /// a file that is read once as a whole gets none.
     pub fn wants_window(&self, len: usize) -> bool {
-        self.windows && len < LONG
+        self.windows && len < LONG && self.reads >= READS
     }
 }
 
@@ -114,7 +144,18 @@ impl Mapped {
 impl Windows {
     /// Reads, if everything that is needed is here and holds.
     pub fn read(&self, kept: &Kept, file: OpenFile, offset: u64, to: &mut [u8]) -> Option<usize> {
-        if !file.windows || to.len() >= LONG {
+        if !file.windows {
+            return None;
+        }
+        if let Some(end) = file.end
+            && offset >= end.at
+            && kept.alive()
+            && kept.unchanged(file.ino, end.noted)
+            && Time::now().sec < end.until
+        {
+            return Some(0);
+        }
+        if to.len() >= LONG {
             return None;
         }
         let (attr, noted) = kept.noted_attr(file.ino)?;
