@@ -4,7 +4,7 @@
 //! It is a Unix socket in the abstract namespace, beside the one on which [`crate::service::Watch`] waits, and named after the image in
 //! the same way. Only the user who serves the volume, and root, are answered (SO_PEERCRED): the names of programs and what
 //! they do are nobody else's business. In turn [`ask`] believes only root and its own user, because anybody may take a name that is
-//! free. Who has been let in and then says nothing, without an end, is waited for as long as [`PATIENCE`].
+//! free. Who has been let in and then says nothing, without an end, is waited for as long as `PATIENCE`.
 //!
 //! Tested in `tests/observe.rs`.
 

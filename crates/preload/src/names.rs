@@ -62,6 +62,7 @@ fn lookup(e: &Entry) -> Res<FileType> {
 }
 
 /// Two paths: both ours in one volume, or both the kernel's.
+#[allow(clippy::large_enum_variant, reason = "it lives for one call, and boxing would cost an allocation")]
 enum Two {
     Ours(Entry, Entry),
     Kernel(std::ffi::CString, std::ffi::CString),

@@ -368,8 +368,8 @@ pub(crate) fn known(dirfd: c_int, path: &[u8], follow: bool) -> Option<(&'static
     let (mount, at) = below(path)?;
     let names = plain(&path[at..]).filter(|_| !mount.has_inner)?;
     let attr = mount.for_paths()?.walk_now(mounts::cred(), Ino::ROOT, names)?.ok()?;
-    let whole = !path.ends_with(b"/") && !(follow && attr.kind == FileType::Symlink);
-    whole.then_some((mount, attr))
+    let goes_on = path.ends_with(b"/") || follow && attr.kind == FileType::Symlink;
+    (!goes_on).then_some((mount, attr))
 }
 
 /// The path below the mount of something that [`known`] has found by this path.
