@@ -1,9 +1,10 @@
-//! What lasts from one session to the next: open files and locks. When a manager ends, another one may serve the volume after it; the
-//! client then begins a session there, opens its files again by their inodes, takes its locks again, and goes on.
+//! What lasts from one session to the next: open files. When a manager ends, another one may serve the volume after it; the
+//! client then begins a session there, opens its files again by their inodes, and goes on. Not with files that it had locked: somebody else may
+//! have had the lock between the two sessions, and nobody would know.
 //!
 //! What was acknowledged and not synced may be gone with a manager that was killed. The openings of the volume tell
 //! ([`fs::Opening::keeps`]), and then each file that was written and not synced since fails its next fsync, once, with `EIO`. A file that is
-//! not there any more, may no longer be opened, or whose locks others took meanwhile, fails every call with `EIO`. Calls that were under way are made again if
+//! not there any more, may no longer be opened, or was locked, fails every call with `EIO`. Calls that were under way are made again if
 //! the manager had not taken them, or if that does no harm (`wire::Op::is_repeatable`); others fail with `EIO`, because they may have been done.
 
 use super::windows::OpenFile;
@@ -50,7 +51,7 @@ impl Connect {
 #[derive(Clone, Copy, Debug)]
 enum Lock {
     Record { owner: LockOwner, range: std::result::Result<RecordLock, (u64, u64)> },
-    Whole(LockKind),
+    Whole,
 }
 
 #[derive(Debug)]
@@ -64,7 +65,7 @@ pub(super) struct Link {
     /// Open files under this client's own numbers.
     files: RwLock<HashMap<Handle, OpenFile, FixedState>>,
     next: AtomicU64,
-    /// In the order in which they were granted.
+    /// Locks that are held now, and releases of parts of them.
     locks: Mutex<Vec<(Handle, Ino, Lock)>>,
     /// Files that were written, not synced, and closed.
     unsynced: Mutex<HashSet<Ino, FixedState>>,
@@ -204,7 +205,7 @@ impl Link {
         let Some(file) = self.file(handle) else { return };
         let mut locks = self.locks.lock();
         locks.retain(|(of, _, lock)| *of != handle || matches!(lock, Lock::Record { .. }));
-        locks.extend(kind.map(|kind| (handle, file.ino, Lock::Whole(kind))));
+        locks.extend(kind.map(|_| (handle, file.ino, Lock::Whole)));
     }
 
     /// All record locks of an owner on the file behind a handle are gone.
@@ -272,9 +273,12 @@ impl Remote {
                 file.unsynced = false;
             }
         }
+        let locked: HashSet<Ino, FixedState> = link.locks.lock().drain(..).map(|(_, ino, _)| ino).collect();
+        for file in link.files.write().values_mut().filter(|file| locked.contains(&file.ino)) {
+            (file.gone, file.session) = (true, serial);
+        }
         let handles: Vec<Handle> = link.files.read().keys().copied().collect();
         handles.into_iter().for_each(|handle| self.take_along(&new, handle));
-        self.lock_again(&new);
         let kept = Box::new(new);
         let at = std::ptr::from_ref(&*kept).cast_mut();
         link.sessions.lock().push(kept);
@@ -307,23 +311,6 @@ impl Remote {
                 None => file.gone = true,
             }
         });
-    }
-
-    /// Takes all locks again. A file that has lost one is lost: its holder believes that nobody else writes.
-    fn lock_again(&self, session: &Arc<Session>) {
-        let locks = self.link.locks.lock().clone();
-        for (handle, _, lock) in locks {
-            let Some(file) = self.link.file(handle).filter(|file| !file.gone) else { continue };
-            let r = match lock {
-                Lock::Record { owner, range } => {
-                    super::filesystem::lock_request(file.remote, owner, range, false)
-                }
-                Lock::Whole(kind) => super::filesystem::flock_request(file.remote, Some(kind), false),
-            };
-            if session.call_now(&r).is_err() {
-                self.link.change(handle, |file| file.gone = true);
-            }
-        }
     }
 }
 

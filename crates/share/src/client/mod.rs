@@ -6,6 +6,7 @@
 //! When the manager is gone, calls wait for another one to serve the volume ([`link`](Connect)); when none comes they fail with
 //! [`Error::Closed`].
 
+mod asking;
 mod call;
 mod filesystem;
 mod kept;
