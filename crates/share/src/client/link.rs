@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// Time between two looks for a new manager.
 const LOOK: Duration = Duration::from_millis(20);
-/// Files that are remembered as not synced after they were closed; then it begins anew.
+/// Files that are remembered as not synced after they were closed; with more, every file counts as one of them.
 const UNSYNCED_MAX: usize = 1 << 16;
 
 /// How a client finds its manager, and what it does without one.
@@ -32,7 +32,8 @@ pub struct Connect {
     pub sockets: Vec<PathBuf>,
     /// How long calls wait for an answer before they sleep.
     pub patience: Patience,
-    /// How long calls wait for another manager when theirs has ended, before they fail. Zero: they fail at once.
+    /// How long calls wait for another manager when theirs has ended, before they fail. The threads that make them wait, also those that poll
+    /// futures. Zero: they fail at once.
     pub resume: Duration,
 }
 
@@ -69,12 +70,15 @@ pub(super) struct Link {
     locks: Mutex<Vec<(Handle, Ino, Lock)>>,
     /// Files that were written, not synced, and closed.
     unsynced: Mutex<HashSet<Ino, FixedState>>,
+    /// There were too many of them.
+    many_unsynced: AtomicBool,
     /// Of these, those whose manager was killed. Whoever opens one is told when it syncs.
     lost_files: Mutex<HashSet<Ino, FixedState>>,
     /// Something that was not synced went away with a manager, and no call for the whole volume has said so yet.
     lost: AtomicBool,
-    /// There were `lost_files`.
+    /// There were `lost_files`; and too many to know them.
     has_lost: AtomicBool,
+    lost_many: AtomicBool,
     /// Held while a session is resumed. Says that no manager came the last time.
     resuming: Mutex<bool>,
 }
@@ -90,9 +94,11 @@ impl Link {
             next: AtomicU64::new(1),
             locks: Mutex::default(),
             unsynced: Mutex::default(),
+            many_unsynced: AtomicBool::new(false),
             lost_files: Mutex::default(),
             lost: AtomicBool::new(false),
             has_lost: AtomicBool::new(false),
+            lost_many: AtomicBool::new(false),
             resuming: Mutex::new(false),
         }
     }
@@ -112,7 +118,9 @@ impl Link {
 
     /// A file that the session's manager has opened gets a number here.
     pub fn opened(&self, mut file: OpenFile) -> Handle {
-        file.lost = self.has_lost.load(Ordering::Relaxed) && self.lost_files.lock().remove(&file.ino);
+        if self.has_lost.load(Ordering::Relaxed) {
+            file.lost = self.lost_many.load(Ordering::Relaxed) || self.lost_files.lock().remove(&file.ino);
+        }
         let handle = Handle(self.next.fetch_add(1, Ordering::Relaxed));
         self.files.write().insert(handle, file);
         handle
@@ -122,10 +130,11 @@ impl Link {
         let file = self.files.write().remove(&handle);
         if let Some(file) = file.filter(|file| file.unsynced) {
             let mut unsynced = self.unsynced.lock();
-            if unsynced.len() >= UNSYNCED_MAX {
-                unsynced.clear();
+            if unsynced.len() < UNSYNCED_MAX {
+                unsynced.insert(file.ino);
+            } else {
+                self.many_unsynced.store(true, Ordering::Relaxed);
             }
-            unsynced.insert(file.ino);
         }
         if file.is_some_and(|file| file.locks) {
             self.locks.lock().retain(|(of, _, lock)| *of != handle || matches!(lock, Lock::Record { .. }));
@@ -151,6 +160,8 @@ impl Link {
     pub fn synced(&self, handle: Option<Handle>) {
         let Some(handle) = handle else {
             self.unsynced.lock().clear();
+            self.many_unsynced.store(false, Ordering::Relaxed);
+            self.lost_many.store(false, Ordering::Relaxed);
             return self.files.write().values_mut().for_each(|file| file.unsynced = false);
         };
         let Some(file) = self.file(handle) else { return };
@@ -265,6 +276,7 @@ impl Remote {
         *gave_up = false;
         if !new.opening.keeps(&old.opening) {
             link.lost_files.lock().extend(link.unsynced.lock().drain());
+            link.lost_many.fetch_or(link.many_unsynced.swap(false, Ordering::Relaxed), Ordering::Relaxed);
             link.lost.store(true, Ordering::Relaxed);
             link.has_lost.store(true, Ordering::Relaxed);
             for file in link.files.write().values_mut() {
