@@ -213,7 +213,7 @@ impl Core {
                     let mark = Checkpoint {
                         sequence: self.checkpoint.sequence + 1,
                         durable_epoch: Epoch(epoch),
-                        ..self.unclean_checkpoint()
+                        ..self.checkpoint.running()
                     };
                     if !self.write_checkpoint_block(mark) {
                         return;
@@ -252,7 +252,7 @@ impl Core {
                         chain,
                         inode_segments: table_len as u32,
                         durable_epoch: Epoch(epoch.max(self.checkpoint.durable_epoch.0)),
-                        ..self.unclean_checkpoint()
+                        ..self.checkpoint.running()
                     };
                     if !self.write_checkpoint_block(block) {
                         return;
@@ -268,19 +268,6 @@ impl Core {
             if let Some(c) = &mut self.checkpointing {
                 c.step = next;
             }
-        }
-    }
-
-    /// The checkpoint as it stands, without what only holds after a clean stop.
-    fn unclean_checkpoint(&self) -> Checkpoint {
-        let current = self.checkpoint.clone();
-        Checkpoint {
-            clean: false,
-            index_runs: Vec::new(),
-            index_pieces: 0,
-            index_inodes: 0,
-            stops: [0; 4],
-            ..current
         }
     }
 

@@ -275,12 +275,8 @@ fn take_over_log(core: &mut Core, device: &Blocking, fixed: &Fixed, log: &LogTai
         device.write(at.byte(), &vec![0; BLOCK_SIZE])?;
     }
     device.flush()?;
-    let mut mark = fixed.checkpoint.clone();
+    let mut mark = fixed.checkpoint.running();
     mark.sequence += 1;
-    mark.clean = false;
-    mark.stops = [0; 4];
-    mark.index_runs.clear();
-    (mark.index_pieces, mark.index_inodes) = (0, 0);
     mark.durable_epoch = Epoch(log.last_epoch);
     device.write(CHECKPOINTS[(mark.sequence % 2) as usize].byte(), &mark.encode())?;
     device.flush()?;

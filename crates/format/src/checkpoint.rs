@@ -106,6 +106,18 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
+    /// The same without what only holds after a clean stop.
+    pub fn running(&self) -> Checkpoint {
+        Checkpoint {
+            clean: false,
+            index_runs: Vec::new(),
+            index_pieces: 0,
+            index_inodes: 0,
+            stops: [0; 4],
+            ..self.clone()
+        }
+    }
+
     /// The block to write. Requires `log_segments` and `index_runs` within their limits.
     pub fn encode(&self) -> Box<[u8]> {
         assert!(self.log_segments.len() <= LOG_SEGMENTS_MAX && self.index_runs.len() <= INDEX_RUNS_MAX);

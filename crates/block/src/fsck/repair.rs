@@ -50,23 +50,12 @@ pub(super) fn finish(pass: &mut Pass<'_>, base: &mut Base) -> Result<bool> {
         bring_home(pass.device, base)?;
     }
     let last =
-        Checkpoint { sequence: base.checkpoint.sequence + 1, clean: true, ..without_index(&base.checkpoint) };
+        Checkpoint { sequence: base.checkpoint.sequence + 1, clean: true, ..base.checkpoint.running() };
     write_checkpoint(pass.device, base, last)?;
     pass.report.counts.log_epochs = 0;
     pass.report.counts.log_pages = 0;
     pass.report.counts.checkpoint_epoch = base.checkpoint.epoch.0;
     Ok(true)
-}
-
-fn without_index(cp: &Checkpoint) -> Checkpoint {
-    Checkpoint {
-        clean: false,
-        index_runs: Vec::new(),
-        index_pieces: 0,
-        index_inodes: 0,
-        stops: [0; 4],
-        ..cp.clone()
-    }
 }
 
 fn write_checkpoint(device: &Blocking, base: &mut Base, block: Checkpoint) -> Result<()> {
@@ -81,7 +70,7 @@ fn bring_home(device: &Blocking, base: &mut Base) -> Result<()> {
         let mark = Checkpoint {
             sequence: base.checkpoint.sequence + 1,
             durable_epoch: Epoch(base.last_epoch),
-            ..without_index(&base.checkpoint)
+            ..base.checkpoint.running()
         };
         write_checkpoint(device, base, mark)?;
     }
@@ -114,7 +103,7 @@ fn bring_home(device: &Blocking, base: &mut Base) -> Result<()> {
         durable_epoch: Epoch(base.last_epoch),
         inode_segments: base.table.len() as u32,
         table_crc: table_crc(&base.table),
-        ..without_index(&base.checkpoint)
+        ..base.checkpoint.running()
     };
     write_checkpoint(device, base, block)?;
     base.end %= capacity;
