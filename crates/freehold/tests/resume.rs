@@ -96,7 +96,7 @@ c = os.open(j(t, 'closed'), os.O_RDWR); print(tries(lambda: os.fsync(c)), tries(
 print([tries(lambda: os.write(l, b'x')) for l in locked], tries(lambda: fcntl.flock(locked[0], fcntl.LOCK_UN)), [tries(lambda: os.close(l)) for l in locked])
 l = os.open(j(t, 'l0'), os.O_RDWR); print(tries(lambda: fcntl.flock(l, fcntl.LOCK_EX | fcntl.LOCK_NB)), os.write(l, b'x'))
 print(tries(lambda: os.pread(n, 99, 0)), os.path.exists(j(t, 'nameless')))
-print(tries(lambda: os.close(g)), tries(lambda: os.close(h)), open(j(t, 'a')).read())
+print(tries(lambda: os.close(g)), tries(lambda: os.close(h)), open(j(t, 'a')).read(), os.pread(f, 9, 0), os.fstat(a).st_size, os.listdir(d))
 "#;
 
 #[test]
@@ -111,7 +111,7 @@ fn a_server_that_was_stopped_takes_nothing_with_it() {
             });
         });
     });
-    let want = "b'one' 3 b'onetwo' 6 ['x'] 0 1\nb'not synced' None None None 2 None\nNone None\n['EIO', 'EIO', 1, 1] EIO [None, None, None, None]\nNone 1\nb'nobody sees me' False\nNone None 12\n";
+    let want = "b'one' 3 b'onetwo' 6 ['x'] 0 1\nb'not synced' None None None 2 None\nNone None\n['EIO', 'EIO', 1, 1] EIO [None, None, None, None]\nNone 1\nb'nobody sees me' False\nNone None 12 b'onetwo' 2 ['x']\n";
     assert_eq!(said, want);
     rig.done();
 }
@@ -124,7 +124,7 @@ fn a_server_that_was_killed_takes_what_was_not_synced_and_says_so() {
         rig.mount();
     });
     // What was written to `g` and to `closed`, and the file `new`, were never synced; each is said once.
-    let want = "b'one' 3 b'onetwo' 6 ['x'] 0 1\nb'' None EIO None EIO None\nEIO None\n['EIO', 'EIO', 1, 1] EIO [None, None, None, None]\nNone 1\nEIO False\nNone None 12\n";
+    let want = "b'one' 3 b'onetwo' 6 ['x'] 0 1\nb'' None EIO None EIO None\nEIO None\n['EIO', 'EIO', 1, 1] EIO [None, None, None, None]\nNone 1\nEIO False\nNone None 12 b'onetwo' 2 ['x']\n";
     assert_eq!(said, want);
     rig.done();
 }

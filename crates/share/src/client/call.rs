@@ -132,9 +132,15 @@ impl Session {
         true
     }
 
-    /// A call for which this thread waits, and the two numbers of its answer. Only for the time before anybody else has the session.
+    /// A call for which this thread waits, and the two numbers of its answer. [`Error::Closed`]: the manager has ended.
     pub(super) fn call_now(self: &Arc<Session>, request: &Request) -> Result<(u64, u64)> {
-        let number = self.take_slot(None).ok_or(Error::Closed)?;
+        let number = loop {
+            match self.take_slot(None) {
+                Some(number) => break number,
+                None if !self.check_alive() => return Err(Error::Closed),
+                None => std::thread::sleep(std::time::Duration::from_micros(100)),
+            }
+        };
         let mut slot = Slot { session: self, number, posted: false };
         slot.post(request);
         let done = || self.region.state(number).load(Ordering::Acquire) == state::DONE;

@@ -65,9 +65,10 @@ impl FileSystem for Remote {
             (r.flags, r.other) = (1.into(), handle.0.into());
         }
         // What is answered was so right after the change, but the change itself counts as later than our note.
-        let attr = self.call_with(r, b"", &wire::set_attr(&set)).await?.attr()?;
+        let answer = self.call_with(r, b"", &wire::set_attr(&set)).await?;
+        let attr = answer.attr()?;
         if let Some(handle) = set.handle.filter(|_| set.size.is_some()) {
-            self.link.written(handle);
+            self.link.written(handle, answer.session());
         }
         Ok(attr)
     }
@@ -232,7 +233,7 @@ impl FileSystem for Remote {
                 Err(_) => return Ok(done),
                 Ok(answer) => {
                     let n = (answer.value as usize).min(part.len());
-                    self.link.written(handle);
+                    self.link.written(handle, answer.session());
                     done += n;
                     if n < part.len() || done == from.len() {
                         return Ok(done);
@@ -252,6 +253,9 @@ impl FileSystem for Remote {
 
     async fn release(&self, handle: Handle) -> Result<()> {
         let file = self.link.closed(handle).ok_or(Error::BadHandle)?;
+        if file.gone {
+            return Ok(());
+        }
         let request = request(Op::Release, file.remote.0);
         // Who waits for a lock that goes with this handle must not be told that it was closed before it is.
         if !file.locks && self.tell(file.session, &request) {
@@ -262,12 +266,13 @@ impl FileSystem for Remote {
 
     async fn fsync(&self, handle: Handle, datasync: bool) -> Result<()> {
         self.link.may_sync(Some(handle))?;
+        let syncing = self.link.begin_sync(handle);
         let mut r = request(Op::Fsync, handle.0);
         r.flags = (datasync as u32).into();
         self.call(r).await?;
         // The manager may have been another one in the end.
         self.link.may_sync(Some(handle))?;
-        self.link.synced(Some(handle));
+        syncing.succeeded();
         Ok(())
     }
 
@@ -282,9 +287,7 @@ impl FileSystem for Remote {
     async fn sync(&self) -> Result<()> {
         self.link.may_sync(None)?;
         self.call(request(Op::Sync, 0)).await?;
-        self.link.may_sync(None)?;
-        self.link.synced(None);
-        Ok(())
+        self.link.may_sync(None)
     }
 
     async fn opendir(&self, _cred: &Cred, ino: Ino) -> Result<Handle> {
@@ -363,8 +366,8 @@ impl FileSystem for Remote {
             Fallocate::ZeroRange { keep_size } => 3 + keep_size as u32,
         };
         (r.mode, r.offset, r.len) = (mode.into(), offset.into(), len.into());
-        self.call(r).await?;
-        self.link.written(handle);
+        let answer = self.call(r).await?;
+        self.link.written(handle, answer.session());
         Ok(())
     }
 
@@ -385,9 +388,9 @@ impl FileSystem for Remote {
         let mut r = request(Op::CopyRange, from.0);
         (r.other, r.offset) = (to.0.into(), from_offset.into());
         (r.extra, r.len) = (to_offset.into(), len.into());
-        let n = self.call(r).await?.value;
-        self.link.written(to);
-        Ok(n)
+        let answer = self.call(r).await?;
+        self.link.written(to, answer.session());
+        Ok(answer.value)
     }
 
     async fn getlk(&self, handle: Handle, owner: LockOwner, lock: RecordLock) -> Result<Option<RecordLock>> {

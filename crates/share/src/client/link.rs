@@ -55,6 +55,43 @@ enum Lock {
     Whole,
 }
 
+/// Files that were written, not synced, and closed.
+#[derive(Debug, Default)]
+struct Unsynced {
+    files: HashSet<Ino, FixedState>,
+    /// There were more than are remembered.
+    many: bool,
+    /// How many were ever closed so.
+    closed: u64,
+}
+
+/// A sync of an open file under way. What is written meanwhile may be in it or not, and counts as not synced.
+pub(super) struct Syncing<'a> {
+    link: &'a Link,
+    handle: Handle,
+    closed: u64,
+}
+
+impl Syncing<'_> {
+    /// What had been written when it began is durable.
+    pub fn succeeded(self) {
+        let Some(file) = self.link.file(self.handle) else { return };
+        if file.unsynced {
+            self.link.change(self.handle, |file| file.unsynced &= file.rewritten);
+        }
+        let mut unsynced = self.link.unsynced.lock();
+        if unsynced.closed == self.closed {
+            unsynced.files.remove(&file.ino);
+        }
+    }
+}
+
+impl Drop for Syncing<'_> {
+    fn drop(&mut self) {
+        self.link.change(self.handle, |file| file.syncing -= 1);
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Link {
     connect: Connect,
@@ -68,10 +105,7 @@ pub(super) struct Link {
     next: AtomicU64,
     /// Locks that are held now, and releases of parts of them.
     locks: Mutex<Vec<(Handle, Ino, Lock)>>,
-    /// Files that were written, not synced, and closed.
-    unsynced: Mutex<HashSet<Ino, FixedState>>,
-    /// There were too many of them.
-    many_unsynced: AtomicBool,
+    unsynced: Mutex<Unsynced>,
     /// Of these, those whose manager was killed. Whoever opens one is told when it syncs.
     lost_files: Mutex<HashSet<Ino, FixedState>>,
     /// Something that was not synced went away with a manager, and no call for the whole volume has said so yet.
@@ -79,6 +113,8 @@ pub(super) struct Link {
     /// There were `lost_files`; and too many to know them.
     has_lost: AtomicBool,
     lost_many: AtomicBool,
+    /// What was written in sessions before this one, and noted only now, is lost.
+    lost_before: AtomicU64,
     /// Held while a session is resumed. Says that no manager came the last time.
     resuming: Mutex<bool>,
 }
@@ -94,11 +130,11 @@ impl Link {
             next: AtomicU64::new(1),
             locks: Mutex::default(),
             unsynced: Mutex::default(),
-            many_unsynced: AtomicBool::new(false),
             lost_files: Mutex::default(),
             lost: AtomicBool::new(false),
             has_lost: AtomicBool::new(false),
             lost_many: AtomicBool::new(false),
+            lost_before: AtomicU64::new(0),
             resuming: Mutex::new(false),
         }
     }
@@ -130,10 +166,11 @@ impl Link {
         let file = self.files.write().remove(&handle);
         if let Some(file) = file.filter(|file| file.unsynced) {
             let mut unsynced = self.unsynced.lock();
-            if unsynced.len() < UNSYNCED_MAX {
-                unsynced.insert(file.ino);
+            unsynced.closed += 1;
+            if unsynced.files.len() < UNSYNCED_MAX {
+                unsynced.files.insert(file.ino);
             } else {
-                self.many_unsynced.store(true, Ordering::Relaxed);
+                unsynced.many = true;
             }
         }
         if file.is_some_and(|file| file.locks) {
@@ -148,33 +185,38 @@ impl Link {
         }
     }
 
-    /// A write through a handle was acknowledged.
+    /// A write through a handle was acknowledged in the session with this serial.
     #[inline]
-    pub fn written(&self, handle: Handle) {
-        if self.file(handle).is_some_and(|file| !file.unsynced) {
-            self.change(handle, |file| file.unsynced = true);
+    pub fn written(&self, handle: Handle, serial: u64) {
+        let is_noted = |file: OpenFile| file.unsynced && (file.syncing == 0 || file.rewritten);
+        if !self.file(handle).is_some_and(is_noted) {
+            self.change(handle, |file| {
+                (file.unsynced, file.rewritten) = (true, true);
+                // Its manager was killed before this was noted.
+                file.lost |= serial < self.lost_before.load(Ordering::Relaxed);
+            });
         }
     }
 
-    /// What a file, or with `None` the whole volume, holds is durable.
-    pub fn synced(&self, handle: Option<Handle>) {
-        let Some(handle) = handle else {
-            self.unsynced.lock().clear();
-            self.many_unsynced.store(false, Ordering::Relaxed);
-            self.lost_many.store(false, Ordering::Relaxed);
-            return self.files.write().values_mut().for_each(|file| file.unsynced = false);
-        };
-        let Some(file) = self.file(handle) else { return };
-        self.unsynced.lock().remove(&file.ino);
-        if file.unsynced {
-            self.change(handle, |file| file.unsynced = false);
-        }
+    /// A sync of an open file begins.
+    pub fn begin_sync(&self, handle: Handle) -> Syncing<'_> {
+        self.change(handle, |file| {
+            file.rewritten &= file.syncing > 0;
+            file.syncing += 1;
+        });
+        Syncing { link: self, handle, closed: self.unsynced.lock().closed }
     }
 
     /// Whether a sync may begin: not when something that it would have made durable is gone. That is said once.
     pub fn may_sync(&self, handle: Option<Handle>) -> Result<()> {
         let lost = match handle {
-            None => self.lost.swap(false, Ordering::Relaxed),
+            None => {
+                let lost = self.lost.swap(false, Ordering::Relaxed);
+                if lost {
+                    self.lost_many.store(false, Ordering::Relaxed);
+                }
+                lost
+            }
             Some(handle) => self.file(handle).is_some_and(|file| file.lost),
         };
         if !lost {
@@ -235,15 +277,14 @@ fn lost_writes() -> Error {
 impl Remote {
     /// The number that a handle has in a session. `EIO` when the file could not be taken along.
     pub(super) fn there(&self, session: &Arc<Session>, handle: Handle) -> Result<u64> {
-        let file = self.link.file(handle).ok_or(Error::BadHandle)?;
-        if file.session == session.serial {
-            return if file.gone { Err(lost_file()) } else { Ok(file.remote.0) };
+        let mut file = self.link.file(handle).ok_or(Error::BadHandle)?;
+        if file.session != session.serial && !file.gone {
+            // It was opened with a manager that ended before it was in the table. If this one ends too, the call finds out.
+            let _one = self.link.resuming.lock();
+            let _ = self.take_along(session, handle);
+            file = self.link.file(handle).ok_or(Error::BadHandle)?;
         }
-        // It was opened with a manager that ended before it was in the table.
-        let _one = self.link.resuming.lock();
-        self.take_along(session, handle);
-        let file = self.link.file(handle).ok_or(Error::BadHandle)?;
-        if file.gone || file.session != session.serial { Err(lost_file()) } else { Ok(file.remote.0) }
+        if file.gone { Err(lost_file()) } else { Ok(file.remote.0) }
     }
 
     /// Begins a session with the next manager, unless somebody has done so. [`GONE`] when there is none.
@@ -258,25 +299,40 @@ impl Remote {
             return Ok(());
         }
         let until = Instant::now() + link.connect.resume;
-        let serial = old.serial + 1;
-        let new = loop {
+        let mut serial = old.serial;
+        loop {
+            serial += 1;
             let found = link.connect.sockets.iter().find_map(|socket| {
                 let session = Session::connect(socket, link.connect.patience, serial).ok()?;
                 (session.opening.volume == old.opening.volume).then_some(session)
             });
-            match found {
-                Some(session) => break Arc::new(session),
-                None if *gave_up || Instant::now() > until => {
-                    *gave_up = true;
-                    return Err(GONE);
-                }
-                None => std::thread::sleep(LOOK),
+            // A manager may end while files are opened with it: then another one is looked for.
+            if let Some(new) = found.map(Arc::new)
+                && self.take_all_along(old, &new).is_ok()
+            {
+                *gave_up = false;
+                let kept = Box::new(new);
+                let at = std::ptr::from_ref(&*kept).cast_mut();
+                link.sessions.lock().push(kept);
+                link.current.store(at, Ordering::Release);
+                return Ok(());
             }
-        };
-        *gave_up = false;
+            if *gave_up || Instant::now() > until {
+                *gave_up = true;
+                return Err(GONE);
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Opens everything in another session, and notes what is lost. [`Error::Closed`] when that one ends meanwhile.
+    fn take_all_along(&self, old: &Session, new: &Arc<Session>) -> Result<()> {
+        let link = &*self.link;
         if !new.opening.keeps(&old.opening) {
-            link.lost_files.lock().extend(link.unsynced.lock().drain());
-            link.lost_many.fetch_or(link.many_unsynced.swap(false, Ordering::Relaxed), Ordering::Relaxed);
+            link.lost_before.store(new.serial, Ordering::Relaxed);
+            let closed = std::mem::take(&mut *link.unsynced.lock());
+            link.lost_files.lock().extend(closed.files);
+            link.lost_many.fetch_or(closed.many, Ordering::Relaxed);
             link.lost.store(true, Ordering::Relaxed);
             link.has_lost.store(true, Ordering::Relaxed);
             for file in link.files.write().values_mut() {
@@ -286,27 +342,26 @@ impl Remote {
             }
         }
         let locked: HashSet<Ino, FixedState> = link.locks.lock().drain(..).map(|(_, ino, _)| ino).collect();
-        for file in link.files.write().values_mut().filter(|file| locked.contains(&file.ino)) {
-            (file.gone, file.session) = (true, serial);
+        for file in link.files.write().values_mut() {
+            file.gone |= locked.contains(&file.ino);
         }
         let handles: Vec<Handle> = link.files.read().keys().copied().collect();
-        handles.into_iter().for_each(|handle| self.take_along(&new, handle));
-        let kept = Box::new(new);
-        let at = std::ptr::from_ref(&*kept).cast_mut();
-        link.sessions.lock().push(kept);
-        link.current.store(at, Ordering::Release);
-        Ok(())
+        handles.into_iter().try_for_each(|handle| self.take_along(new, handle))
     }
 
     /// Opens a file of ours in another session.
-    fn take_along(&self, session: &Arc<Session>, handle: Handle) {
-        let Some(file) = self.link.file(handle).filter(|file| file.session != session.serial) else { return };
+    fn take_along(&self, session: &Arc<Session>, handle: Handle) -> Result<()> {
+        let file = self.link.file(handle).filter(|file| file.session != session.serial && !file.gone);
+        let Some(file) = file else { return Ok(()) };
         let directory = file.kind == FileType::Directory;
         let mut r = request(if directory { Op::Opendir } else { Op::Open }, file.ino.0);
         if !directory {
             r.flags = (file.flags - OpenFlags::TRUNCATE - OpenFlags::EXCLUSIVE).bits().into();
         }
-        let opened = session.call_now(&r).ok();
+        let opened = match session.call_now(&r) {
+            Err(Error::Closed) => return Err(Error::Closed),
+            opened => opened.ok(),
+        };
         // Another file may have the inode's number now; its handle ends with the session.
         let opened = opened.filter(|&(remote, generation)| {
             let same = generation == file.generation as u64;
@@ -316,13 +371,13 @@ impl Remote {
             same
         });
         self.link.change(handle, |file| {
-            file.session = session.serial;
             file.end = None;
             match opened {
-                Some((remote, _)) => file.remote = Handle(remote),
+                Some((remote, _)) => (file.remote, file.session) = (Handle(remote), session.serial),
                 None => file.gone = true,
             }
         });
+        Ok(())
     }
 }
 

@@ -60,6 +60,9 @@ pub(super) struct OpenFile {
     pub gone: bool,
     /// Something was written that is not durable yet.
     pub unsynced: bool,
+    /// Syncs under way, and whether something was written since the first of them began.
+    pub syncing: u32,
+    pub rewritten: bool,
     /// Something that was written is gone, and no sync has said so yet.
     pub lost: bool,
     /// Reads may come out of windows.
@@ -94,6 +97,8 @@ impl OpenFile {
             session,
             gone,
             unsynced,
+            syncing: 0,
+            rewritten: false,
             lost,
             windows,
             reads: 0,
