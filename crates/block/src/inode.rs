@@ -241,12 +241,20 @@ impl Inode {
             gid: self.gid,
             rdev: if device { self.size } else { 0 },
             size: if device { 0 } else { self.size },
-            blocks: self.blocks * 8,
+            blocks: self.sectors(),
             atime: self.atime.into(),
             mtime: self.mtime.into(),
             ctime: self.ctime.into(),
             btime: self.btime.into(),
         }
+    }
+
+    /// What the file occupies, in units of 512 bytes: also what is not written yet, and what may stand in the inode. A program that finds
+    /// nothing there takes the file for one hole (tar --sparse).
+    fn sectors(&self) -> u64 {
+        let blocks = self.blocks + self.tail.as_ref().map_or(0, |tail| tail.reserved);
+        let small = self.size <= format::limits::INLINE_MAX as u64 && self.file_type() == FileType::Regular;
+        if blocks == 0 && small { self.size.div_ceil(512) } else { blocks * 8 }
     }
 
     /// The header for the medium; the fields of the tail are left for the caller.

@@ -2,7 +2,7 @@
 
 use block::{MkfsOptions, OpenOptions, Volume};
 use fs::client::OpenOptions as Open;
-use fs::{Client, Cred, Error};
+use fs::{Client, Cred, Error, FileSystem};
 use media::ram::RamMedia;
 use std::sync::Arc;
 
@@ -64,4 +64,58 @@ fn overwritten_and_synced() {
 #[test]
 fn overwritten() {
     overwrite(8 << 20, false);
+}
+
+/// What may be overwritten later: pages with blocks, and those that wait for one that is promised to them; no holes, nothing behind the end.
+#[test]
+fn overwritable_pages_need_no_room() {
+    const PAGE: u64 = 4096;
+    let media = Arc::new(RamMedia::new(64 << 20).unwrap());
+    block::mkfs(media.clone(), &MkfsOptions { log_bytes: Some(8 << 20), ..MkfsOptions::default() }).unwrap();
+    let volume = Volume::open(media.clone(), OpenOptions::default()).unwrap();
+    let client = Client::new(Arc::new(volume.clone()), Cred::root()).blocking();
+    let rw = Open::new().read(true).write(true).create(true);
+    let file = client.open("/f", rw).unwrap();
+    let ranges = |file: &fs::client::BlockingFile<Volume>| {
+        let found = volume.overwritable(file.handle(), 0, 100 * PAGE)?;
+        Ok::<_, Error>(found.iter().map(|r| (r.start / PAGE, r.end / PAGE)).collect::<Vec<_>>())
+    };
+    file.write_all_at(&[1; 100], 0).unwrap();
+    assert_eq!(ranges(&file).unwrap(), [], "it stands in the inode");
+    file.write_all_at(&[1; 4096 * 10], 0).unwrap();
+    file.write_all_at(&[1; 4096 * 10 + 5], 20 * PAGE).unwrap();
+    assert_eq!(ranges(&file).unwrap(), [(0, 10), (20, 30)], "promised");
+    file.fsync().unwrap();
+    assert_eq!(ranges(&file).unwrap(), [(0, 10), (20, 30)], "on the medium");
+    file.write_all_at(&[2; 4096 * 3], 9 * PAGE).unwrap();
+    assert_eq!(ranges(&file).unwrap(), [(0, 12), (20, 30)], "both");
+    file.fallocate(fs::Fallocate::PunchHole, 4 * PAGE, PAGE).unwrap();
+    file.set_len(25 * PAGE + 1).unwrap();
+    assert_eq!(ranges(&file).unwrap(), [(0, 4), (5, 12), (20, 25)]);
+    for late in [rw.append(true), rw.sync(true), rw.direct(true)] {
+        let other = client.open("/f", late).unwrap();
+        assert!(matches!(ranges(&other), Err(Error::NotSupported(_))));
+    }
+    let reader = client.open("/f", Open::new().read(true)).unwrap();
+    assert!(matches!(ranges(&reader), Err(Error::BadHandle)));
+    // With nothing left, they are overwritten all the same, in a cache that was written back before.
+    let filler = client.open("/filler", rw).unwrap();
+    fill(&filler);
+    let mut at = filler.metadata().unwrap().size;
+    while filler.write_all_at(&[7; 4096], at).is_ok() {
+        at += PAGE;
+    }
+    assert!(matches!(file.write_all_at(&[3; 4096], 4 * PAGE), Err(Error::NoSpace)));
+    for round in 0..50u8 {
+        for (start, end) in ranges(&file).unwrap() {
+            (start..end).for_each(|page| file.write_all_at(&[round; 4096], page * PAGE).unwrap());
+        }
+        if round % 7 == 0 {
+            file.fsync().unwrap();
+        }
+    }
+    drop((file, reader, filler));
+    volume.close_blocking().unwrap();
+    drop((client, volume));
+    assert!(block::fsck::check(media, &Default::default(), &mut |_| {}).unwrap().is_clean());
 }

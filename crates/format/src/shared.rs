@@ -1,7 +1,7 @@
 //! Shared memory between the manager and its clients, one region for each session (UHSFS: control headers and control buffers).
 //!
-//! A region is: [`SessionHeader`] (one page) | [`SLOTS`] times [`SlotHeader`] | padding to a page | for each slot
-//! [`PAYLOAD_MAX`] bytes of payload. Both sides may write all of it at any time. The manager therefore copies what it uses
+//! A region is: [`SessionHeader`] (one page) | [`SLOTS`] times [`SlotHeader`] | padding to a page | [`HOLD_LINES`] lines of
+//! [`HOLDS_IN_LINE`] words (one page) | [`MARKS`] bits | for each slot [`PAYLOAD_MAX`] bytes of payload. Both sides may write all of it at any time. The manager therefore copies what it uses
 //! before it looks at it, and whatever the client does to the words that both sides change atomically harms that client alone.
 //!
 //! Beside the regions stands one memory for all sessions, which clients can only read: the changes ([`ChangesHeader`], then
@@ -9,9 +9,20 @@
 //! holds as long as none of the words it depends on ([`change_word`]) is greater than that. The manager raises the words, after a
 //! change and before the call that made it returns.
 //!
-//! Pages of files stand in windows ([`WINDOW_BYTES`] each), which clients can only read: a word for each page, then the pages. A page is there
-//! while its word is odd. Whoever copies it looks at the word before and after; if it is the same, and the file's word among the changes
-//! has not been raised since the file's size was asked for, the copy is what the file held.
+//! Pages of files stand in arenas, one for all clients with the same credentials, which can only read it: a word for each page, then the
+//! pages. The answer to a read says where pages stand ([`PagePlace`]). Whoever copies one looks at its word before and after; if it has
+//! the value of the answer both times, and the file's word among the changes has not been raised since the file's size was asked for, the
+//! copy is what the file held. A client marks what it copies ([`mark`]), so that the manager knows what is of use.
+//!
+//! Files that a client opens without a message stand in the words of its holds ([`hold_word`], in the line [`hold_line`]). The client writes the word,
+//! and then looks whether the inode's word among the changes still allows it. The manager, before it removes a name or changes who may open a
+//! file, first sets that word such that it allows nothing, and then looks for the inode in the holds of all clients: one of
+//! the two sees the other. What it finds it opens for that client.
+//!
+//! Behind the payloads a session has room for [`LEASE_WINDOWS`] windows of files that this client may overwrite without a message: a write lease.
+//! Each is a [`LeaseHeader`], a word for each page (`lease`), and the pages. The client writes into a page between setting and clearing
+//! `lease::BUSY`, then looks at [`LeaseHeader`]'s `grant` again: if that is still the number that it was told, the write has happened. If not, it sends the write
+//! as a message. The manager takes a grant back by storing 0 there, and takes what is dirty after that.
 //!
 //! Life of a slot: the client writes request and payload, stores [`state::POSTED`] and sets the slot's bit in
 //! `SessionHeader::doorbell`; when it finds `SessionHeader::asleep` set it also writes to the eventfd that it was given. The
@@ -24,7 +35,7 @@ use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 /// "FHSHARED"
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FHSHARED");
 /// Version of everything in this file.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 5;
 /// Slots of a session: calls that it can have under way.
 pub const SLOTS: usize = 64;
 /// Most bytes of file data in one call.
@@ -32,22 +43,48 @@ pub const DATA_MAX: usize = 64 << 10;
 /// Bytes of payload of one slot: data, and two names or paths.
 pub const PAYLOAD_MAX: usize = DATA_MAX + 12 * 1024;
 const PAGE: usize = 4096;
+/// Lines of holds, of 64 bytes each.
+pub const HOLD_LINES: usize = 64;
+/// Words of one line: files with the same line that a client can hold at a time.
+pub const HOLDS_IN_LINE: usize = 8;
+/// Where the holds begin.
+pub const HOLDS_AT: usize = (PAGE + SLOTS * size_of::<SlotHeader>()).next_multiple_of(PAGE);
+/// Bits with which a client says what it uses.
+pub const MARKS: usize = 1 << 16;
+/// Where these begin.
+pub const MARKS_AT: usize = HOLDS_AT + HOLD_LINES * HOLDS_IN_LINE * 8;
 /// Where the payload of slot 0 begins.
-pub const PAYLOAD_AT: usize = (PAGE + SLOTS * size_of::<SlotHeader>()).next_multiple_of(PAGE);
+pub const PAYLOAD_AT: usize = MARKS_AT + MARKS / 8;
+/// Windows of files under write leases that a session has room for.
+pub const LEASE_WINDOWS: usize = 16;
+/// Where the windows under write leases begin.
+pub const LEASES_AT: usize = PAYLOAD_AT + SLOTS * PAYLOAD_MAX;
+/// Where the words of the pages begin in a window under a lease.
+pub const LEASE_WORDS_AT: usize = size_of::<LeaseHeader>();
+/// Where the pages begin in a window under a lease.
+pub const LEASE_DATA_AT: usize = LEASE_WORDS_AT + 8 * WINDOW_PAGES;
+/// Bytes of a window under a lease.
+pub const LEASE_BYTES: usize = LEASE_DATA_AT + WINDOW_PAGES * PAGE;
 /// Bytes of the region of a session.
-pub const SESSION_BYTES: usize = PAYLOAD_AT + SLOTS * PAYLOAD_MAX;
+pub const SESSION_BYTES: usize = LEASES_AT + LEASE_WINDOWS * LEASE_BYTES;
 
 /// Words of the changes: so many that unrelated things seldom share one.
 pub const CHANGE_WORDS: usize = 1 << 17;
 /// Bytes of the memory of changes.
 pub const CHANGES_BYTES: usize = PAGE + 8 * CHANGE_WORDS;
 
-/// Pages of a window.
+/// Pages of a window of a file under a write lease.
 pub const WINDOW_PAGES: usize = 512;
-/// Where the pages of a window begin, behind a word for each.
-pub const WINDOW_DATA_AT: usize = 8 * WINDOW_PAGES;
-/// Bytes of the memory of a window.
-pub const WINDOW_BYTES: usize = WINDOW_DATA_AT + WINDOW_PAGES * PAGE;
+
+/// Pages of an arena.
+pub const ARENA_PAGES: usize = 1 << 15;
+/// Where the pages of an arena begin, behind a word for each.
+pub const ARENA_DATA_AT: usize = 8 * ARENA_PAGES;
+/// Bytes of the memory of an arena.
+pub const ARENA_BYTES: usize = ARENA_DATA_AT + ARENA_PAGES * PAGE;
+
+/// Pages of a file that come to an arena, are marked and go together.
+pub const PIECE_PAGES: usize = 16;
 
 /// Bit of the first word of `ChangesHeader::holder` (futex(2), robust futexes).
 pub const OWNER_DIED: u32 = 0x4000_0000;
@@ -80,6 +117,24 @@ pub fn change_word(kept: Kept<'_>) -> usize {
     };
     (mix(hash, 4) >> 40) as usize % CHANGE_WORDS
 }
+
+/// Line of the holds in which an inode stands.
+pub fn hold_line(ino: u64) -> usize {
+    (ino.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize % HOLD_LINES
+}
+
+/// The word of a hold: the inode, and whether it is open for reading (bit 0) and for writing (bit 1). 0 holds nothing.
+pub fn hold_word(ino: u64, read: bool, write: bool) -> u64 {
+    ino << 2 | (write as u64) << 1 | read as u64
+}
+
+/// The bit that says that something of a piece of a file was used.
+pub fn mark(ino: u64, piece: u64) -> usize {
+    (ino.wrapping_add(piece << 40).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize % MARKS
+}
+
+/// Value of a word among the changes that allows nothing to be kept.
+pub const NOTHING_HOLDS: u64 = u64::MAX;
 
 /// Values of `SlotHeader::state`.
 pub mod state {
@@ -120,8 +175,38 @@ media_struct! {
         /// atomic: not 0 when more processes work with the manager than there are processors, so that looking for an answer may keep the manager from
         /// giving it; written by the manager
         crowded: U32,
+        /// atomic: not 0 when the manager looks at the holds; written by the manager
+        may_hold: U32,
         /// zero
-        reserved2: [u8; 3956],
+        reserved2: [u8; 3952],
+    }
+}
+
+/// Bits of the word of a page under a write lease. The bits above them count writes.
+pub mod lease {
+    /// The client is writing into the page.
+    pub const BUSY: u64 = 1;
+    /// The page holds what the file does not hold yet. Set by the client, taken by the manager.
+    pub const DIRTY: u64 = 2;
+    /// The page holds what the file holds, or will hold. Without it only a write of the whole page may go there.
+    pub const THERE: u64 = 4;
+    /// The client may write into the page.
+    pub const OPEN: u64 = 8;
+    /// One write.
+    pub const WRITE: u64 = 16;
+}
+
+media_struct! {
+    /// Start of a window under a write lease.
+    pub struct LeaseHeader: 4096 {
+        /// atomic: number of the grant, or 0; written by the manager
+        grant: U64,
+        /// zero
+        reserved0: [u8; 56],
+        /// atomic: not 0 when pages were read here, for the time of access; set by the client, taken by the manager
+        read: U32,
+        /// zero
+        reserved1: [u8; 4028],
     }
 }
 
@@ -197,10 +282,10 @@ media_struct! {
         len: U32,
         /// the result: a number of bytes, a handle, an offset
         value: U64,
-        /// of a read: the window in which the first page now stands, or 0
-        window: U64,
+        /// of a read: how many `PagePlace`s stand behind the attributes; 0: the data itself
+        pages: U64,
         /// of a call that made a name: the clock of the changes from before its attributes were looked at, or 0; of one that opened
-        /// an inode: its generation
+        /// an inode: its generation; of a read that is answered with places: how many bytes of what was asked for there are
         noted: U64,
         /// zero
         reserved: [u8; 32],
@@ -276,24 +361,20 @@ media_struct! {
 }
 
 media_struct! {
-    /// Message on the socket that brings the descriptor of a window, before the call that asked for it is answered.
-    pub struct WindowMessage: 32 {
-        /// "FHSHARED"
-        magic: U64,
-        /// number of the window
-        number: U64,
-        /// inode
-        ino: U64,
-        /// generation of the inode
-        generation: U32,
-        /// place in the file, in windows
-        place: U32,
+    /// Where a page of a file stands in the arena.
+    pub struct PagePlace: 16 {
+        /// value of the page's word while it stands there
+        word: U64,
+        /// which page of the arena
+        page: U32,
+        /// zero
+        reserved: [u8; 4],
     }
 }
 
 media_struct! {
-    /// The manager's answer to `Hello`; with errno 0 the descriptors of the session's memory, of its eventfd and of the changes
-    /// come with it.
+    /// The manager's answer to `Hello`; with errno 0 the descriptors of the session's memory, of its eventfd, of the changes and of the
+    /// arena come with it.
     pub struct Welcome: 96 {
         /// "FHSHARED"
         magic: U64,
@@ -315,4 +396,6 @@ media_struct! {
 }
 
 const _: () = assert!(SLOTS <= 64, "bits of the doorbell");
+const _: () = assert!(PIECE_PAGES * PAGE <= DATA_MAX, "one answer brings a piece");
+const _: () = assert!(LEASES_AT.is_multiple_of(PAGE) && LEASE_DATA_AT == 2 * PAGE);
 const _: () = assert!(PAYLOAD_AT.is_multiple_of(PAGE) && PAYLOAD_MAX.is_multiple_of(PAGE));

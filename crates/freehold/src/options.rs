@@ -21,6 +21,8 @@ pub struct ServeOptions {
     /// For how long a stopped or silent client of shared memory may keep others waiting for its locks; `None`: for ever. See
     /// [`share::server::Options::lock_timeout`].
     pub lock_timeout: Option<Duration>,
+    /// Whether programs may overwrite pages of files without a message. See [`share::server::Options::lease_windows_max`].
+    pub write_leases: bool,
     /// On which memory node it is served.
     pub numa: Numa,
 }
@@ -42,7 +44,7 @@ impl ServeOptions {
     /// `cache=` (bytes of the page cache), `dirty=` (most bytes not yet written), `dirty_age=` (seconds until changes are
     /// durable by themselves), `engine_read_ahead=` (bytes), `discard`, `nodiscard`, `share=` (path of a socket),
     /// `share` (at the usual place, as without the word), `noshare`,
-    /// `metrics=` (address and port), `lock_timeout=` (seconds, 0: none),
+    /// `metrics=` (address and port), `lock_timeout=` (seconds, 0: none), `write_leases`, `nowrite_leases`,
     /// `resume=` (seconds that files without a name are kept for programs that had them open when a server ended),
     /// `numa=` (`auto`, `off` or the number of a memory node). `ro` and `noatime` hold for volume and mount.
     /// Sizes take the suffixes k, m, g, t.
@@ -61,6 +63,7 @@ impl ServeOptions {
             share: Share::default(),
             metrics: None,
             lock_timeout: None,
+            write_leases: false,
             numa: Numa::default(),
         };
         for word in texts.into_iter().flat_map(|t| t.split(',')).map(str::trim).filter(|w| !w.is_empty()) {
@@ -133,6 +136,8 @@ impl ServeOptions {
                 let seconds: f64 = seconds.ok_or_else(wrong)?;
                 self.lock_timeout = (seconds > 0.0).then(|| Duration::from_secs_f64(seconds));
             }
+            "write_leases" if value.is_empty() => self.write_leases = true,
+            "nowrite_leases" if value.is_empty() => self.write_leases = false,
             "discard" if value.is_empty() => v.discard = true,
             "nodiscard" if value.is_empty() => v.discard = false,
             _ => return self.mount.set(word),
@@ -235,8 +240,14 @@ mod tests {
         assert_eq!((numa("rw"), numa("numa=off"), numa("numa=1")), (Numa::Auto, Numa::Off, Numa::Node(1)));
         assert_eq!(timeout("lock_timeout=2.5"), Some(Duration::from_millis(2500)));
         assert_eq!((timeout("lock_timeout=3,lock_timeout=0"), timeout("rw")), (None, None));
+        let leases = |text| ServeOptions::parse([text], false).unwrap().write_leases;
+        assert_eq!(
+            (leases("rw"), leases("write_leases"), leases("write_leases,nowrite_leases")),
+            (false, true, false)
+        );
         for bad in [
             "wibble",
+            "write_leases=1",
             "numa",
             "numa=-1",
             "lock_timeout",

@@ -29,6 +29,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+/// Windows of 2 MiB of files that programs may overwrite without a message, when that is asked for.
+const LEASE_WINDOWS: usize = 64;
+
 /// Why a volume could not be put into service.
 #[derive(Debug)]
 pub enum StartError {
@@ -221,8 +224,14 @@ fn open_sessions(
     // SAFETY: geteuid has no preconditions.
     let only_user = (!options.mount.allow_other).then(|| unsafe { libc::geteuid() });
     let (opening, lock_timeout) = (volume.opening(), options.lock_timeout);
-    let options =
-        share::server::Options { only_user, opening, lock_timeout, place: node, ..Default::default() };
+    let options = share::server::Options {
+        only_user,
+        opening,
+        lock_timeout,
+        place: node,
+        lease_windows_max: if options.write_leases { LEASE_WINDOWS } else { 0 },
+        ..Default::default()
+    };
     let at = &place.socket;
     let server = share::Server::start_at_door(doors.door(), at, options)
         .map_err(|e| io::Error::new(e.kind(), format!("sessions at {}: {e}", at.display())))?;

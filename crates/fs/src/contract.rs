@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::types::*;
 use format::Ino;
 use std::future::Future;
+use std::ops::Range;
 
 /// A file system. See the module documentation for what holds for all methods.
 #[allow(clippy::too_many_arguments, reason = "the argument lists are those of the system calls")]
@@ -135,6 +136,28 @@ pub trait FileSystem: Send + Sync + 'static {
     /// `Invalid`.
     fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> impl Future<Output = Result<Handle>> + Send;
 
+    /// As [`FileSystem::open`] for the inode of this number and generation, which a lookup has found: `Stale` when the file is gone, even
+    /// if another one has its number by now.
+    fn open_exact(
+        &self,
+        cred: &Cred,
+        (ino, generation): (Ino, u32),
+        flags: OpenFlags,
+    ) -> impl Future<Output = Result<Handle>> + Send {
+        async move {
+            // An open file keeps its number: then it is safe to change it.
+            let handle = self.open(cred, ino, flags - OpenFlags::TRUNCATE).await?;
+            let done = match self.getattr(ino, Some(handle)).await {
+                Ok(attr) if attr.generation != generation => Err(Error::Stale),
+                Ok(_) if flags.contains(OpenFlags::TRUNCATE) => self.open(cred, ino, flags).await,
+                Ok(_) => return Ok(handle),
+                Err(e) => Err(e),
+            };
+            self.release(handle).await?;
+            done
+        }
+    }
+
     /// Makes and opens a regular file; opens it when it exists, unless EXCLUSIVE (`Exists`). As open(2) with O_CREAT; a symlink
     /// at `name` is `SymlinkLoop` (the path walk above follows it first). The permission bits of a new file do not restrict
     /// this handle.
@@ -173,6 +196,14 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Writes at `offset` (at the end, with APPEND) and returns the number of bytes: all, unless an error came after a part
     /// was written (then the part). `TooLarge`.
     fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> impl Future<Output = Result<usize>> + Send;
+
+    /// Those whole pages of a range of an open file, as ranges of bytes in order, of which overwrites through this handle never fail with `NoSpace`, until
+    /// a call takes space away from the file (truncating it, punching holes). For those who acknowledge writes before they make
+    /// them. `NotSupported` where that cannot be promised, where writes must not be late (O_DSYNC, O_SYNC, volumes that keep the order of overwrites), and
+    /// for handles that append or bypass the cache.
+    fn overwritable(&self, _handle: Handle, _offset: u64, _len: u64) -> Result<Vec<Range<u64>>> {
+        Err(Error::NotSupported("overwriting later"))
+    }
 
     /// A descriptor of the file was closed: `owner`'s record locks on it are released.
     fn flush(&self, handle: Handle, owner: LockOwner) -> impl Future<Output = Result<()>> + Send;

@@ -7,10 +7,12 @@ pub mod client;
 pub mod contract;
 pub mod cred;
 pub mod error;
+pub mod leases;
 pub mod locks;
 pub mod meter;
 pub mod path;
 pub mod perm;
+pub mod turns;
 pub mod types;
 pub mod watched;
 

@@ -62,7 +62,7 @@ fn engine_calls() {
     assert_eq!(cost(&mut || drop(client.stat("/"))), 1);
     assert_eq!(cost(&mut || drop(client.access("a", Access::READ))), 2);
     let read = OpenOptions::new().read(true);
-    assert_eq!(cost(&mut || drop(client.open("/a/b/c/file", read))), 3, "walk, open, release");
+    assert_eq!(cost(&mut || drop(client.open("/a/b/c/file", read))), 4, "walk, open, getattr, release");
     let file = client.open("a/b/c/file", read).unwrap();
     assert_eq!(cost(&mut || drop(file.read_at(&mut [0], 0))), 1);
     assert_eq!(cost(&mut || drop(client.mkdir("d", 0o777))), 1);

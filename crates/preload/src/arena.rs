@@ -176,7 +176,7 @@ fn reopen(fd: c_int, flags: c_int) -> c_int {
 
 /// A slot that nobody has used, and a kernel descriptor that means it. The lock is held until the descriptor exists, because a full
 /// arena's own descriptor is closed.
-fn take(cloexec: c_int) -> Res<(c_int, Place)> {
+pub(crate) fn take(cloexec: c_int) -> Res<(c_int, Place)> {
     let mut current = CURRENT.lock();
     for _ in 0..2 {
         if let Some(arena) = &*current {
@@ -244,6 +244,11 @@ pub(crate) fn inherited(fd: c_int, known: &mut Vec<Arc<Arena>>) -> Option<Place>
 impl Place {
     pub(crate) fn slot(&self) -> &Slot {
         self.arena.slot(self.number)
+    }
+
+    /// The slot, which nobody else looks at, means nothing for now.
+    pub(crate) fn empty(&self) {
+        self.slot().used.store(0, Ordering::Release);
     }
 
     /// Says what the slot, which nobody else looks at, is for now.
@@ -318,8 +323,6 @@ pub(crate) fn is_own(fd: c_int) -> bool {
 
 /// In a child of fork: no other thread can hold the lock.
 pub(crate) fn after_fork() {
-    if CURRENT.is_locked() {
-        // SAFETY: the thread that held it exists only in the parent.
-        unsafe { CURRENT.force_unlock() };
-    }
+    // SAFETY: we are the only thread.
+    unsafe { crate::hook::alone(&CURRENT) };
 }

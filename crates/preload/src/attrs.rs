@@ -190,6 +190,10 @@ hook! {
         set_at(how, times_of_values(times)?, |path| lutimes::real(path, times))
     }
     fn futimesat(dirfd: c_int, path: *const c_char, times: *const timeval) -> c_int {
+        if path.is_null() {
+            // The descriptor itself: so Java sets the times of files that it copies.
+            return set_fd(dirfd, times_of_values(times)?);
+        }
         let real = |path| futimesat::real(AT_FDCWD, path, times);
         set_at((dirfd, path, 0), times_of_values(times)?, real)
     }

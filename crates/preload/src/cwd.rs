@@ -104,6 +104,14 @@ pub(crate) fn now() -> Cwd {
     CWD.lock().clone()
 }
 
+/// What `f` says of the directory, if we stand in a volume.
+pub(crate) fn with<T>(f: impl FnOnce(&Dir) -> T) -> Option<T> {
+    match &*CWD.lock() {
+        Cwd::Volume(dir) => Some(f(dir)),
+        Cwd::Kernel { .. } => None,
+    }
+}
+
 /// In a child of fork: no other thread can hold the lock.
 pub(crate) fn after_fork() {
     if CWD.is_locked() {

@@ -28,10 +28,9 @@ pub(crate) unsafe fn close_fd(fd: c_int) -> Res<c_int> {
         return if mounts::is_own(fd) { fail(libc::EBADF) } else { Err(Out::Libc) };
     }
     // The description ends, and may be used again, when the kernel's descriptor is gone.
-    let open = table::get(fd).filter(|_| !borrowed_memory());
+    let open = if borrowed_memory() { None } else { table::replace(fd, None) };
     if let Some(open) = &open {
         open.closing(fd);
-        table::set(fd, None);
     }
     // SAFETY: as the caller says.
     if unsafe { close::real(fd) } == 0 { Ok(0) } else { fail(errno()) }
@@ -176,8 +175,39 @@ fn record_lock(open: &Open, command: c_int, lock: &mut libc::flock) -> Res<c_int
     }
     open.locked.store(true, Ordering::Relaxed);
     let wait = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
-    open.mount.run(|fs| fs.setlk(handle, owner, wanted.ok_or((start, end)), wait))?;
+    waiting(wait, |wait| open.mount.run(|fs| fs.setlk(handle, owner, wanted.ok_or((start, end)), wait)))?;
     Ok(0)
+}
+
+/// Makes a call that may wait for a lock. While it waits, signals interrupt it as they do in the kernel.
+fn waiting(wait: bool, call: impl Fn(bool) -> Res<()>) -> Res<()> {
+    if !wait {
+        return call(false);
+    }
+    loop {
+        // A handler may be for one time only: it is looked at before and after.
+        let before = signals_interrupt();
+        match share::client::interruptible(|| call(true)) {
+            Err(Out::Errno(libc::EINTR)) if !before && !signals_interrupt() => {}
+            done => return done,
+        }
+    }
+}
+
+/// Whether the program handles some signal such that calls are interrupted (no SA_RESTART). Which signal came, nobody says.
+fn signals_interrupt() -> bool {
+    (1..libc::SIGRTMAX()).any(|signal| {
+        // SAFETY: only asks; a structure of zeros is a valid one.
+        let action = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            if libc::sigaction(signal, std::ptr::null(), &mut action) != 0 {
+                return false;
+            }
+            action
+        };
+        let handled = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+        handled && action.sa_flags & libc::SA_RESTART == 0
+    })
 }
 
 hook! {
@@ -204,7 +234,8 @@ hook! {
             // It would be taken for the process that gave us the descriptor, and end with this one: nobody would be locked out.
             return fail(libc::ENOLCK);
         }
-        open.mount.run(|fs| fs.flock(handle, kind, operation & libc::LOCK_NB == 0))?;
+        let wait = operation & libc::LOCK_NB == 0;
+        waiting(wait, |wait| open.mount.run(|fs| fs.flock(handle, kind, wait)))?;
         Ok(0)
     }
     fn lockf | lockf64(fd: c_int, command: c_int, len: off_t) -> c_int {

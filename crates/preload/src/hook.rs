@@ -100,12 +100,12 @@ pub(crate) fn run<R: Failed>(body: impl Fn() -> Res<R>, real: impl FnOnce() -> R
     }
     let before = errno();
     let inside = inside();
-    // An inode that goes away between the walk and the call makes the call start again.
+    // An inode that goes away between the walk and the call makes the call start again. Others may replace a name as fast as we look it up.
     let mut tries = 0;
     let done = loop {
         tries += 1;
         match catch_unwind(AssertUnwindSafe(&body)) {
-            Ok(Err(Out::Errno(libc::ESTALE))) if tries < 8 => {}
+            Ok(Err(Out::Errno(libc::ESTALE))) if tries < TRIES => again(tries),
             Ok(Err(Out::Errno(libc::ESTALE))) => break Ok(fail(libc::ENOENT)),
             done => break done,
         }
@@ -130,6 +130,32 @@ pub(crate) fn run<R: Failed>(body: impl Fn() -> Res<R>, real: impl FnOnce() -> R
             set_errno(libc::EIO);
             R::FAILED
         }
+    }
+}
+
+/// How often a call is made for which inodes go away meanwhile.
+const TRIES: u32 = 40;
+
+/// Before a call is made again: others get out of step with us.
+#[cold]
+fn again(tries: u32) {
+    match tries {
+        ..4 => {}
+        4..16 => std::thread::yield_now(),
+        _ => std::thread::sleep(std::time::Duration::from_micros(tries as u64)),
+    }
+}
+
+/// Makes a lock usable in a child of fork. What stands in one that another thread held, which exists only in the parent, may be half
+/// changed: it is left behind.
+///
+/// # Safety
+/// There is no other thread.
+pub(crate) unsafe fn alone<T: Default>(lock: &parking_lot::Mutex<T>) {
+    if lock.is_locked() {
+        // SAFETY: nobody in this process holds it.
+        unsafe { lock.force_unlock() };
+        std::mem::forget(std::mem::take(&mut *lock.lock()));
     }
 }
 

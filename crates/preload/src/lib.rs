@@ -19,10 +19,14 @@
 //! descriptor that a program was started with there are none to be had (`ENOLCK`); a file whose last name is gone before that, or whose
 //! mode forbids opening it again, is `EBADF` there; descriptors passed over sockets are not ours at the other end.
 //!
+//! Paths of /dev and /proc that name a descriptor of ours are followed (`named`), but not those of another process's descriptors, which show
+//! our memory.
+//!
 //! What is not served here and goes to the FUSE mount under the same path: exec and dlopen of files, FIFOs, sockets and devices,
 //! bind, inotify and fanotify, `name_to_handle_at`, `ftw`, `nftw`, `glob`, libc's own `fts`, `wordexp`, `tmpnam`, `mount`, AIO's and io_uring's paths,
-//! static programs and raw system calls. Through a descriptor of ours these fail: sendfile and splice (`EINVAL`), io_uring and AIO and raw
-//! system calls (`EBADF` for reads, `EPERM` for writes), most of ioctl (`ENOTTY`). Shared writable mappings need the FUSE mount,
+//! static programs and raw system calls. Through a descriptor of ours these fail: splice (`EINVAL`), io_uring and AIO and raw
+//! system calls (`EBADF` for reads, `EPERM` for writes; calls by syscall(2) are served as far as `numbers` says), most of ioctl (`ENOTTY`),
+//! `wprintf` and its kin on streams. Shared writable mappings need the FUSE mount,
 //! and others see what is written to them after msync (`mmap`).
 //! Calls wait uninterrupted: a signal does not end a wait for a lock. A signal handler that uses files of a volume while the same thread
 //! is inside of a call of ours is refused in the same way (`EBADF`, `EPERM`) instead of waiting for itself. C++ streams that took
@@ -40,15 +44,20 @@ mod hook;
 mod ids;
 mod mmap;
 mod mounts;
+mod named;
 mod names;
+mod numbers;
 mod open;
 mod path;
+mod plain;
 mod pool;
 mod rw;
+mod sendfile;
 mod spawn;
 mod stat;
 mod stdio;
 mod table;
+mod wide;
 mod xattr;
 
 /// Starts the library before main, so that redirected standard streams are ours from the beginning.

@@ -9,7 +9,9 @@ use fs::{Cred, FileSystem};
 use libc::c_int;
 use parking_lot::Mutex;
 use share::Remote;
+use std::future::poll_fn;
 use std::os::fd::AsRawFd;
+use std::pin::pin;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -274,6 +276,28 @@ impl Mount {
     ) -> Res<T> {
         let Some(remote) = self.session() else { return fail(libc::EIO) };
         Ok(remote.block_on(call(remote))?)
+    }
+
+    /// Runs a call, and does `work` while the manager is at it; `None` where nobody had to wait. `EIO` without a session.
+    pub(crate) fn run_with<T, W, U: Future<Output = fs::Result<T>>>(
+        &'static self,
+        call: impl FnOnce(&'static Remote) -> U,
+        work: impl FnOnce() -> W,
+    ) -> Res<(fs::Result<T>, Option<W>)> {
+        let Some(remote) = self.session() else { return fail(libc::EIO) };
+        let mut call = pin!(call(remote));
+        let (mut work, mut worked) = (Some(work), None);
+        let result = remote.block_on(poll_fn(|cx| {
+            let polled = call.as_mut().poll(cx);
+            // The request is on its way.
+            if polled.is_pending()
+                && let Some(work) = work.take()
+            {
+                worked = Some(work());
+            }
+            polled
+        }));
+        Ok((result, worked))
     }
 
     /// Whether `fd` is a descriptor that the session needs.

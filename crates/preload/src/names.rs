@@ -127,7 +127,7 @@ fn link_at(from: (c_int, &[u8]), to: (c_int, &[u8]), flags: c_int) -> Res<c_int>
         };
     }
     if flags & libc::AT_SYMLINK_FOLLOW != 0
-        && let Some(open) = proc_fd(from.1)
+        && let Some(open) = crate::named::link(from.1)
     {
         // The way to give a file of O_TMPFILE its name.
         return match path::parent(to.0, to.1)? {
@@ -162,12 +162,6 @@ fn link_ino(ino: Ino, to: &Entry) -> Res<c_int> {
     Ok(0)
 }
 
-/// The open file of ours that "/proc/self/fd/N" means.
-fn proc_fd(path: &[u8]) -> Option<crate::table::Open> {
-    let number = path.strip_prefix(b"/proc/self/fd/")?;
-    crate::table::get(std::str::from_utf8(number).ok()?.parse().ok()?)
-}
-
 fn symlink_at(target: &[u8], dirfd: c_int, path: &[u8]) -> Res<c_int> {
     match path::parent(dirfd, path)? {
         To::Kernel(path) => {
@@ -189,7 +183,7 @@ fn symlink_at(target: &[u8], dirfd: c_int, path: &[u8]) -> Res<c_int> {
 }
 
 fn readlink_at(dirfd: c_int, path: &[u8], to: &mut [u8]) -> Res<ssize_t> {
-    let target = if let Some(open) = proc_fd(path) {
+    let target = if let Some(open) = crate::named::link(path) {
         [&open.mount.prefix[..], open.path().unwrap_or(b"/ (unknown)")].concat()
     } else if path.is_empty() && dirfd != AT_FDCWD {
         let open = crate::table::get(dirfd).ok_or(Out::Libc)?;

@@ -3,15 +3,19 @@
 use crate::hook::{Out, Res, errno, fail, hook, text};
 use crate::mounts;
 use crate::path::{self, Entry, To};
+use crate::plain::Plain;
+use crate::pool::{self, Made};
 use crate::table;
-use fs::{Attr, Error, FileSystem, FileType, Handle};
+use fs::{Error, FileSystem, FileType, Handle};
 use libc::{AT_FDCWD, c_char, c_int, mode_t};
+use share::Target;
 
 /// What was opened: the inode, its handle, and its path below the mount.
 struct Opened {
     mount: &'static mounts::Mount,
-    attr: Attr,
+    target: Target,
     handle: Option<Handle>,
+    made: Option<Res<Made>>,
     path: Option<path::Text>,
 }
 
@@ -21,34 +25,42 @@ struct Opened {
 /// Calls libc with strings of our own only.
 pub(crate) unsafe fn open_at(dirfd: c_int, path: &[u8], flags: c_int, mode: mode_t) -> Res<c_int> {
     let tmpfile = flags & libc::O_TMPFILE == libc::O_TMPFILE;
-    let opened = if flags & libc::O_PATH == 0 && flags & libc::O_CREAT != 0 && !tmpfile {
+    let there = flags & (libc::O_EXCL | libc::O_NOFOLLOW) == 0 && crate::named::names_one(path);
+    let creates = flags & libc::O_PATH == 0 && flags & libc::O_CREAT != 0 && !tmpfile && !there;
+    if !tmpfile
+        && let Some(plain) = Plain::of(dirfd, path)
+        && let Some(done) = if creates { create_plain(plain, flags, mode) } else { open_plain(plain, flags) }
+    {
+        return done;
+    }
+    let opened = if creates {
         create(path::parent(dirfd, path)?, flags, mode)?
     } else {
-        let follow = flags & libc::O_NOFOLLOW == 0;
-        let found = match path::known(dirfd, path, follow) {
-            Some((mount, attr)) => {
-                To::Volume(path::Found { mount, attr, path: path::below_mount(mount, path) })
-            }
-            None => path::resolve(dirfd, path, follow)?,
-        };
-        match found {
+        match path::resolve(dirfd, path, flags & libc::O_NOFOLLOW == 0)? {
             To::Kernel(path) => To::Kernel(path),
             To::Volume(found) if tmpfile => {
                 if found.attr.kind != FileType::Directory {
                     return fail(libc::ENOTDIR);
                 }
-                let perm = (mode & !mounts::umask_now() & 0o7777) as u16;
-                let flags = fs::OpenFlags::from_posix(flags);
+                let (perm, flags) = (permissions(mode), fs::OpenFlags::from_posix(flags));
                 let (attr, handle) =
                     found.mount.run(|fs| fs.tmpfile(mounts::cred(), found.attr.ino, perm, flags))?;
-                To::Volume(Opened { mount: found.mount, attr, handle: Some(handle), path: None })
+                let target = Target::of(&attr);
+                To::Volume(Opened {
+                    mount: found.mount,
+                    target,
+                    handle: Some(handle),
+                    made: None,
+                    path: None,
+                })
             }
             To::Volume(found) if flags & libc::O_PATH == 0 && is_special(found.attr.kind) => {
                 To::Kernel(over_mount(found.mount, found.path.as_deref())?)
             }
             To::Volume(found) => {
-                let handle = open_existing(found.mount, &found.attr, flags)?;
-                To::Volume(Opened { mount: found.mount, attr: found.attr, handle, path: found.path })
+                let target = Target::of(&found.attr);
+                let (handle, made) = open_existing(found.mount, target, flags)?;
+                To::Volume(Opened { mount: found.mount, target, handle, made, path: found.path })
             }
         }
     };
@@ -58,10 +70,55 @@ pub(crate) unsafe fn open_at(dirfd: c_int, path: &[u8], flags: c_int, mode: mode
             -1 => fail(errno()),
             fd => Ok(fd),
         },
-        To::Volume(o) => {
-            let kept = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY);
-            table::insert(o.mount, &o.attr, kept, o.path.as_deref(), o.handle)
+        To::Volume(o) => table::insert(o.mount, o.target, kept(flags), o.path.as_deref(), o.handle, o.made),
+    }
+}
+
+/// The flags that an open file has for ever.
+fn kept(flags: c_int) -> c_int {
+    flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY)
+}
+
+/// What a new file gets of the permissions asked for.
+fn permissions(mode: mode_t) -> u16 {
+    (mode & !mounts::umask_now() & 0o7777) as u16
+}
+
+/// Opens what is known to be there. `None`: the long way, which says what is wrong.
+fn open_plain(plain: Plain<'_>, flags: c_int) -> Option<Res<c_int>> {
+    const OTHERWISE: c_int = libc::O_ACCMODE | libc::O_TRUNC | libc::O_NOATIME | libc::O_PATH;
+    let target = plain.target(flags & libc::O_NOFOLLOW == 0).filter(|t| !is_special(t.kind))?;
+    // Who knows the attributes of a file can open it for reading without a message: the long way asks for them, with one.
+    let asks = flags & OTHERWISE == libc::O_RDONLY && target.kind == FileType::Regular;
+    if asks && plain.mount.session()?.look_at_inode(target.ino, None, |_| ()).is_none() {
+        return None;
+    }
+    Some(open_existing(plain.mount, target, flags).and_then(|(handle, made)| {
+        table::insert(plain.mount, target, kept(flags), plain.whole().as_deref(), handle, made)
+    }))
+}
+
+/// Makes or opens a file in a directory that is known. `None`: the long way, also for what is behind symlinks.
+fn create_plain(plain: Plain<'_>, flags: c_int, mode: mode_t) -> Option<Res<c_int>> {
+    if flags & libc::O_DIRECTORY != 0 {
+        return None;
+    }
+    let (dir, _, name) = plain.parent()?;
+    let (perm, how) = (permissions(mode), fs::OpenFlags::from_posix(flags));
+    let create =
+        plain.mount.run_with(|fs| fs.create(mounts::cred(), dir, name, perm, how), || pool::make(flags));
+    let (created, made) = match create {
+        Ok(done) => done,
+        Err(e) => return Some(Err(e)),
+    };
+    match created {
+        Ok((attr, handle)) => {
+            let (target, flags) = (Target::of(&attr), kept(flags));
+            Some(table::insert(plain.mount, target, flags, plain.whole().as_deref(), Some(handle), made))
         }
+        Err(Error::SymlinkLoop) => None,
+        Err(e) if e.errno() == libc::EINVAL => None,
+        Err(e) => Some(Err(e.into())),
     }
 }
 
@@ -76,27 +133,34 @@ fn over_mount(mount: &mounts::Mount, path: Option<&[u8]>) -> Res<std::ffi::CStri
     std::ffi::CString::new(whole).or(fail(libc::EINVAL))
 }
 
-fn open_existing(mount: &'static mounts::Mount, attr: &Attr, flags: c_int) -> Res<Option<Handle>> {
-    let (ino, cred) = (attr.ino, mounts::cred());
-    if flags & libc::O_DIRECTORY != 0 && attr.kind != FileType::Directory {
+/// Opens an inode. With it comes the descriptor that was made meanwhile.
+fn open_existing(
+    mount: &'static mounts::Mount,
+    target: Target,
+    flags: c_int,
+) -> Res<(Option<Handle>, Option<Res<Made>>)> {
+    let cred = mounts::cred();
+    if flags & libc::O_DIRECTORY != 0 && target.kind != FileType::Directory {
         return fail(libc::ENOTDIR);
     }
     if flags & libc::O_PATH != 0 {
-        return Ok(None);
+        return Ok((None, None));
     }
-    Ok(Some(match attr.kind {
+    let make = || pool::make(flags);
+    let (opened, made) = match target.kind {
         FileType::Directory if flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY => {
             return fail(libc::EISDIR);
         }
-        FileType::Directory => mount.run(|fs| fs.opendir(cred, ino))?,
+        FileType::Directory => mount.run_with(|fs| fs.opendir(cred, target.ino), make)?,
         FileType::Symlink => return fail(libc::ELOOP),
         FileType::Regular => {
             let flags = fs::OpenFlags::from_posix(flags) - fs::OpenFlags::EXCLUSIVE;
-            mount.run(|fs| fs.open(cred, ino, flags))?
+            mount.run_with(|fs| fs.open_exact(cred, (target.ino, target.generation), flags), make)?
         }
         // Was something else a moment ago.
         _ => return fail(libc::ENXIO),
-    }))
+    };
+    Ok((Some(opened?), made))
 }
 
 /// Makes or opens a file, where symlinks at its end lead.
@@ -116,7 +180,7 @@ fn create(to: To<Entry>, flags: c_int, mode: mode_t) -> Res<To<Opened>> {
                 _ => libc::EISDIR,
             });
         }
-        let perm = (mode & !mounts::umask_now() & 0o7777) as u16;
+        let perm = permissions(mode);
         let made = mount.session().ok_or(Out::Errno(libc::EIO)).map(|fs| {
             fs.block_on(fs.create(
                 mounts::cred(),
@@ -129,7 +193,8 @@ fn create(to: To<Entry>, flags: c_int, mode: mode_t) -> Res<To<Opened>> {
         match made {
             Ok((attr, handle)) => {
                 let path = entry.dir.path.map(|p| path::join(&[&p, b"/", &entry.name]));
-                return Ok(To::Volume(Opened { mount, attr, handle: Some(handle), path }));
+                let (target, handle) = (Target::of(&attr), Some(handle));
+                return Ok(To::Volume(Opened { mount, target, handle, made: None, path }));
             }
             Err(Error::SymlinkLoop) if flags & libc::O_NOFOLLOW == 0 && flags & libc::O_EXCL == 0 => {}
             Err(e) if e.errno() == libc::EINVAL => {

@@ -5,18 +5,19 @@
 //! path_resolution(7) says: ".." is the true parent; a ".." above the volume's root, and a symlink with an absolute target, leave
 //! it, and what is left of the path is routed again, as it is where another mount covers a name. What ends up outside goes to libc with the path that resulted.
 //!
-//! A plain path costs one call. Where tested: below, and with programs in `tests/`.
+//! A plain path costs one call, or none (`plain`). Where tested: below, and with programs in `tests/`.
 
 use crate::cwd;
 use crate::hook::{Out, Res, fail};
 use crate::mounts::{self, Mount, mounts};
+use crate::plain::Plain;
 use crate::table;
 use fs::{Attr, FileSystem, FileType, Ino};
 use libc::{AT_FDCWD, c_int};
 use smallvec::SmallVec;
 use std::ffi::CString;
 
-const PATH_MAX: usize = 4096;
+pub(crate) const PATH_MAX: usize = 4096;
 
 /// A path, or a part of one: those of common length need no allocation.
 pub(crate) type Text = SmallVec<[u8; 96]>;
@@ -67,12 +68,12 @@ enum Start<'p> {
 }
 
 /// The path below the mount to which an absolute path leads by its names.
-fn below(path: &[u8]) -> Option<(&'static Mount, usize)> {
+pub(crate) fn below(path: &[u8]) -> Option<(&'static Mount, usize)> {
     mounts().iter().find_map(|m| strip(&m.prefix, path).map(|at| (m, at)))
 }
 
 /// Where in `path` the part behind `prefix` begins, if the path lies there. Without "..", which is for [`flat`].
-fn strip(prefix: &[u8], path: &[u8]) -> Option<usize> {
+pub(crate) fn strip(prefix: &[u8], path: &[u8]) -> Option<usize> {
     let mut at = 0;
     for want in prefix[1..].split(|&b| b == b'/') {
         loop {
@@ -99,7 +100,7 @@ fn flat(path: &[u8]) -> Option<(&'static Mount, Text)> {
         if mounts().iter().any(|m| *m.prefix == *kept) {
             // Another may be mounted further down.
             let whole = join(&[&kept[..], rest]);
-            return below(&whole).map(|(mount, at)| (mount, whole[at..].into()));
+            return below(&whole).map(|(mount, at)| (mount, Text::from_slice(&whole[at..])));
         }
         let start = rest.iter().position(|&b| b != b'/')?;
         let len = rest[start..].iter().position(|&b| b == b'/').unwrap_or(rest.len() - start);
@@ -128,8 +129,11 @@ fn start(dirfd: c_int, path: &[u8]) -> Res<Start<'_>> {
     if path.first() == Some(&b'/') {
         return match below(path) {
             Some((mount, at)) => Ok(Start::In(root(mount), &path[at..])),
-            None if has_dotdot(path) && flat(path).is_some() => Ok(Start::Again(path.into())),
-            None => Err(Out::Libc),
+            None if has_dotdot(path) && flat(path).is_some() => Ok(Start::Again(Text::from_slice(path))),
+            None => match crate::named::through(path) {
+                Some((open, rest)) if !rest.is_empty() => inside_of(&open, rest),
+                _ => Err(Out::Libc),
+            },
         };
     }
     if dirfd == AT_FDCWD {
@@ -144,14 +148,21 @@ fn start(dirfd: c_int, path: &[u8]) -> Res<Start<'_>> {
             _ => Err(Out::Libc),
         };
     }
-    let Some(open) = table::get(dirfd) else { return Err(Out::Libc) };
+    let Some(open) = table::get(dirfd) else {
+        return crate::named::from_above(dirfd, path).map(Start::Again).ok_or(Out::Libc);
+    };
     if path.is_empty() {
         return fail(libc::ENOENT);
     }
+    inside_of(&open, path)
+}
+
+/// The walk of `path` from an open directory.
+fn inside_of<'p>(open: &table::Open, path: &'p [u8]) -> Res<Start<'p>> {
     if open.kind != FileType::Directory {
         return fail(libc::ENOTDIR);
     }
-    let dir = Dir { mount: open.mount, ino: open.ino, path: open.path().map(Text::from) };
+    let dir = Dir { mount: open.mount, ino: open.ino, path: open.path().map(Text::from_slice) };
     Ok(Start::In(dir, path))
 }
 
@@ -183,7 +194,7 @@ impl Walk {
     fn begin(dirfd: c_int, path: &[u8]) -> Res<std::result::Result<Walk, CString>> {
         match start(dirfd, path)? {
             Start::In(dir, rest) if dir.mount.for_paths().is_some() => {
-                Ok(Ok(Walk { dir, rest: rest.into(), links: 0 }))
+                Ok(Ok(Walk { dir, rest: Text::from_slice(rest), links: 0 }))
             }
             Start::In(dir, rest) => {
                 // No manager, or not for these credentials: the FUSE mount serves it. A relative path is made absolute, as the kernel may not stand there.
@@ -282,7 +293,7 @@ impl Walk {
             self.dir = ino;
         }
         while let Some((start, end, last)) = self.first() {
-            let name = Text::from(&self.rest[start..end]);
+            let name = Text::from_slice(&self.rest[start..end]);
             if let Some(path) = self.covered(&name, end) {
                 match self.jump(path)? {
                     Some(path) => return Ok(Step::Outside(path)),
@@ -331,7 +342,7 @@ impl Walk {
         }
         let end = self.rest.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
         let head = self.rest[..end].iter().rposition(|&b| b == b'/').unwrap_or(0);
-        let Some(names) = plain(&self.rest[..head]).map(Text::from) else { return Ok(None) };
+        let Some(names) = plain(&self.rest[..head]).map(Text::from_slice) else { return Ok(None) };
         match self.dir.mount.run(|fs| fs.walk(mounts::cred(), self.dir.ino, &names)) {
             Ok(attr) if attr.kind == FileType::Directory => {
                 let path = self.dir.path.as_ref().map(|p| join(&[&p[..], b"/", &names]));
@@ -346,40 +357,25 @@ impl Walk {
     /// The last name, and whether slashes follow it.
     fn last(&self) -> (Text, bool) {
         match self.first() {
-            Some((start, end, _)) => (self.rest[start..end].into(), end < self.rest.len()),
+            Some((start, end, _)) => (Text::from_slice(&self.rest[start..end]), end < self.rest.len()),
             None => (Text::new(), true),
         }
     }
 }
 
 /// The path without slashes around it, when all its names are such that the engine walks them at once.
-fn plain(path: &[u8]) -> Option<&[u8]> {
+pub(crate) fn plain(path: &[u8]) -> Option<&[u8]> {
     let start = path.iter().position(|&b| b != b'/')?;
     let end = path.iter().rposition(|&b| b != b'/')? + 1;
     let names = &path[start..end];
     names.split(|&b| b == b'/').all(|n| !matches!(n, b"" | b"." | b"..") && n.len() <= 255).then_some(names)
 }
 
-/// What a plain path leads to, if all of it is known here: without a message, and without anything else that takes time.
-pub(crate) fn known(dirfd: c_int, path: &[u8], follow: bool) -> Option<(&'static Mount, Attr)> {
-    if dirfd != AT_FDCWD || path.first() != Some(&b'/') || path.len() >= PATH_MAX {
-        return None;
-    }
-    let (mount, at) = below(path)?;
-    let names = plain(&path[at..]).filter(|_| !mount.has_inner)?;
-    let attr = mount.for_paths()?.walk_now(mounts::cred(), Ino::ROOT, names)?.ok()?;
-    let goes_on = path.ends_with(b"/") || follow && attr.kind == FileType::Symlink;
-    (!goes_on).then_some((mount, attr))
-}
-
-/// The path below the mount of something that [`known`] has found by this path.
-pub(crate) fn below_mount(mount: &Mount, path: &[u8]) -> Option<Text> {
-    let at = strip(&mount.prefix, path)?;
-    plain(&path[at..]).map(|names| join(&[b"/", names]))
-}
-
 /// What `path` leads to. A symlink at its end is followed when `follow`, or when a slash stands behind it.
 pub(crate) fn resolve(dirfd: c_int, path: &[u8], follow: bool) -> Res<To<Found>> {
+    if let Some(found) = follow.then(|| crate::named::found(path)).flatten() {
+        return found.map(To::Volume);
+    }
     let mut walk = match Walk::begin(dirfd, path)? {
         Ok(walk) => walk,
         Err(path) => return Ok(To::Kernel(path)),
@@ -431,6 +427,13 @@ pub(crate) fn resolve(dirfd: c_int, path: &[u8], follow: bool) -> Res<To<Found>>
 
 /// The directory and last name of `path`; a symlink of that name is not followed.
 pub(crate) fn parent(dirfd: c_int, path: &[u8]) -> Res<To<Entry>> {
+    if let Some(plain) = Plain::of(dirfd, path)
+        && let Some((ino, dir, name)) = plain.parent()
+    {
+        let path = plain.below_mount(dir).map(|path| Text::from_slice(&path));
+        let dir = Dir { mount: plain.mount, ino, path };
+        return Ok(To::Volume(Entry { dir, name: Text::from_slice(name), trailing: false }));
+    }
     let mut walk = match Walk::begin(dirfd, path)? {
         Ok(walk) => walk,
         Err(path) => return Ok(To::Kernel(path)),

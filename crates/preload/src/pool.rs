@@ -111,18 +111,25 @@ impl Keeper {
     }
 }
 
-/// A kernel descriptor, the lowest that is free, with a slot that says `facts`. `EMFILE`, `ENFILE`, `ENOMEM`.
-pub(crate) fn make(facts: &Facts<'_>) -> Res<(c_int, Place, Origin)> {
+/// A kernel descriptor of ours, the lowest that was free, whose slot says nothing yet. Closed when it is dropped.
+pub(crate) struct Made {
+    fd: c_int,
+    /// Taken by [`Made::fill`].
+    parts: Option<(Place, Origin)>,
+}
+
+/// Makes a descriptor for a file to be opened with these flags of open(2). `EMFILE`, `ENFILE`, `ENOMEM`.
+pub(crate) fn make(flags: c_int) -> Res<Made> {
+    let cloexec = flags & libc::O_CLOEXEC;
     let starts = starts();
     let spare = starts.and_then(|_| SPARE.lock().pop());
     let Some((keeper, place)) = spare else {
-        let (fd, place) = arena::make(facts)?;
-        return Ok((fd, place, Origin { keeper: None, starts }));
+        let (fd, place) = arena::take(cloexec)?;
+        return Ok(Made { fd, parts: Some((place, Origin { keeper: None, starts })) });
     };
-    let cloexec = facts.flags as c_int & libc::O_CLOEXEC != 0;
-    let command = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-    // The slot first: whoever gets a copy of the descriptor, even by a start of a process now, finds it filled.
-    place.fill(facts);
+    let command = if cloexec != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    // The slot first: whoever gets a copy of the descriptor before it is filled, by a start of a process now, finds that it means nothing.
+    place.empty();
     // SAFETY: only descriptors are touched.
     let fd = unsafe { libc::syscall(libc::SYS_fcntl, keeper.fd(), command, 0) } as c_int;
     if fd < 0 {
@@ -130,12 +137,38 @@ pub(crate) fn make(facts: &Facts<'_>) -> Res<(c_int, Place, Origin)> {
         SPARE.lock().push((keeper, place));
         return fail(why);
     }
+    let mut origin = Origin { keeper: None, starts };
     if USED.fetch_add(1, Ordering::Relaxed) < USED_MAX {
-        return Ok((fd, place, Origin { keeper: Some(keeper), starts }));
+        origin.keeper = Some(keeper);
+    } else {
+        USED.fetch_sub(1, Ordering::Relaxed);
+        keeper.close();
     }
-    USED.fetch_sub(1, Ordering::Relaxed);
-    keeper.close();
-    Ok((fd, place, Origin { keeper: None, starts }))
+    Ok(Made { fd, parts: Some((place, origin)) })
+}
+
+impl Made {
+    /// Its number.
+    pub(crate) fn fd(&self) -> c_int {
+        self.fd
+    }
+
+    /// Says what it is.
+    pub(crate) fn fill(mut self, facts: &Facts<'_>) -> (c_int, Place, Origin) {
+        let (place, origin) = self.parts.take().expect("only this takes them, once");
+        place.fill(facts);
+        (self.fd, place, origin)
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if let Some((place, origin)) = self.parts.take() {
+            // SAFETY: the descriptor was made for us, and nobody has heard of it.
+            unsafe { libc::syscall(libc::SYS_close, self.fd) };
+            done(place, origin, false);
+        }
+    }
 }
 
 impl Origin {
@@ -175,10 +208,8 @@ pub(crate) fn is_own(fd: c_int) -> bool {
 pub(crate) fn after_fork() {
     STARTING.store(0, Ordering::Relaxed);
     USED.store(0, Ordering::Relaxed);
-    if SPARE.is_locked() {
-        // SAFETY: the thread that held it exists only in the parent.
-        unsafe { SPARE.force_unlock() };
-    }
+    // SAFETY: we are the only thread.
+    unsafe { crate::hook::alone(&SPARE) };
     SPARE.lock().clear();
     for kept in &KEPT {
         let fd = kept.swap(0, Ordering::Relaxed);

@@ -26,7 +26,11 @@ const CALL_MAX: usize = 0x7fff_f000;
 pub(crate) fn read_at(open: &Open, offset: u64, to: &mut [u8]) -> Res<usize> {
     let handle = open.handle()?;
     let len = to.len().min(CALL_MAX);
-    open.mount.run(|fs| fs.read(handle, offset, &mut to[..len]))
+    let to = &mut to[..len];
+    if let Some(done) = open.mount.session().and_then(|fs| fs.read_now(handle, offset, to)) {
+        return Ok(done?);
+    }
+    open.mount.run(|fs| fs.read(handle, offset, to))
 }
 
 fn write_at(open: &Open, offset: u64, from: &[u8]) -> Res<usize> {
@@ -266,9 +270,8 @@ hook! {
     ) -> ssize_t {
         copy_range(from, from_at, to, to_at, len, flags)
     }
-    fn sendfile | sendfile64(to: c_int, from: c_int, _at: *mut off_t, _n: size_t) -> ssize_t {
-        // Callers fall back to reading and writing.
-        if table::is_ours(to) || table::is_ours(from) { fail(libc::EINVAL) } else { Err(Out::Libc) }
+    fn sendfile | sendfile64(to: c_int, from: c_int, at: *mut off_t, n: size_t) -> ssize_t {
+        crate::sendfile::send(to, from, at, n)
     }
     fn splice(
         from: c_int, _a: *mut off_t, to: c_int, _b: *mut off_t, _n: size_t, _flags: libc::c_uint

@@ -1,4 +1,4 @@
-//! Calls that give descriptors to other processes: seen only so that `pool` knows which descriptions others can have.
+//! Calls that give descriptors to other processes: seen only so that `pool` knows which descriptions others can have. And syscall(2).
 
 use crate::hook::{Out, errno, fail, hook, outside};
 use crate::{pool, table};
@@ -137,7 +137,7 @@ mod onward {
         }
     }
 
-    /// syscall(2), for those who start processes by number.
+    /// syscall(2), for those who start processes by number, and those whose calls of files we serve (`numbers`).
     #[unsafe(no_mangle)]
     unsafe extern "C" fn syscall(
         number: c_long,
@@ -150,6 +150,10 @@ mod onward {
     ) -> c_long {
         if matches!(number, libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork) {
             NEVER.store(true, Ordering::SeqCst);
+        }
+        // SAFETY: the arguments are the caller's.
+        if let Some(done) = unsafe { crate::numbers::served(number, [a, b, c, d, e, f]) } {
+            return done;
         }
         let result: isize;
         // SAFETY: what the kernel does is the caller's will; the kernel's convention for registers on x86-64.

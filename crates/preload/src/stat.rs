@@ -3,7 +3,8 @@
 use crate::hook::{Out, Res, errno, fail, hook, text};
 use crate::mounts::{self, Mount};
 use crate::path::{self, Found, To};
-use crate::table;
+use crate::plain::Plain;
+use crate::table::{self, Open};
 use fs::{Access, Attr, FileSystem};
 use libc::{
     AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, c_char, c_int, c_uint, stat as Stat, statx as Statx,
@@ -26,75 +27,102 @@ pub(crate) fn find(dirfd: c_int, path: *const c_char, flags: c_int) -> Res<To<Fo
         return of_descriptor(dirfd).map(To::Volume);
     }
     let follow = flags & AT_SYMLINK_NOFOLLOW == 0;
-    match path::known(dirfd, path, follow) {
-        Some((mount, attr)) => Ok(To::Volume(Found { mount, attr, path: None })),
-        None => path::resolve(dirfd, path, follow),
+    let plain = Plain::of(dirfd, path);
+    if let Some((mount, attr)) = plain.and_then(|p| Some((p.mount, p.look(follow, |attr| *attr)?))) {
+        return Ok(To::Volume(Found { mount, attr, path: None }));
     }
+    path::resolve(dirfd, path, follow)
+}
+
+/// What `f` says of the attributes of what a path leads to, if they are known here. It is given the mount too, and must not take long.
+#[inline]
+fn known<T>(
+    (dirfd, path, flags): (c_int, *const c_char, c_int),
+    f: impl FnOnce(&'static Mount, &Attr) -> T,
+) -> Option<T> {
+    if path.is_null() {
+        return None;
+    }
+    // SAFETY: as in `find`.
+    let plain = Plain::of(dirfd, unsafe { text(path) }.ok()?)?;
+    plain.look(flags & AT_SYMLINK_NOFOLLOW == 0, |attr| f(plain.mount, attr))
 }
 
 /// What an open file is now.
 pub(crate) fn of_descriptor(fd: c_int) -> Res<Found> {
     let open = table::get(fd).ok_or(Out::Libc)?;
+    Ok(Found {
+        mount: open.mount,
+        attr: attr_of(&open, |attr| *attr)?,
+        path: open.path().map(path::Text::from_slice),
+    })
+}
+
+/// What `f` says of the attributes of an open file. It must not take long.
+fn attr_of<T>(open: &Open, f: impl Fn(&Attr) -> T) -> Res<T> {
     let handle = if open.flags() & libc::O_PATH != 0 { None } else { Some(open.handle()?) };
-    let attr = open.mount.run(|fs| fs.getattr(open.ino, handle))?;
-    Ok(Found { mount: open.mount, attr, path: open.path().map(path::Text::from) })
+    match open.mount.session().and_then(|fs| fs.look_at_inode(open.ino, handle, &f)) {
+        Some(said) => Ok(said),
+        None => open.mount.run(|fs| fs.getattr(open.ino, handle)).map(|attr| f(&attr)),
+    }
 }
 
-fn fill(to: *mut Stat, mount: &Mount, a: &Attr) -> Res<c_int> {
+/// Writes to the caller's memory, which is null or has room for it.
+fn give<T>(to: *mut T, value: T) -> Res<c_int> {
     if to.is_null() {
         return fail(libc::EFAULT);
     }
-    // SAFETY: all zeros is a stat; the caller gave room for one.
-    unsafe {
-        let mut st: Stat = std::mem::zeroed();
-        st.st_dev = mount.dev;
-        st.st_ino = a.ino.0;
-        st.st_mode = a.mode();
-        st.st_nlink = a.nlink as _;
-        (st.st_uid, st.st_gid) = (a.uid, a.gid);
-        st.st_rdev = a.rdev;
-        st.st_size = a.size as i64;
-        st.st_blksize = 4096;
-        st.st_blocks = a.blocks as i64;
-        (st.st_atime, st.st_atime_nsec) = (a.atime.sec, a.atime.nsec as i64);
-        (st.st_mtime, st.st_mtime_nsec) = (a.mtime.sec, a.mtime.nsec as i64);
-        (st.st_ctime, st.st_ctime_nsec) = (a.ctime.sec, a.ctime.nsec as i64);
-        to.write(st);
-    }
+    // SAFETY: as said.
+    unsafe { to.write(value) };
     Ok(0)
 }
 
-fn fill_x(to: *mut Statx, mount: &Mount, a: &Attr) -> Res<c_int> {
-    if to.is_null() {
-        return fail(libc::EFAULT);
+fn stat_of(mount: &Mount, a: &Attr) -> Stat {
+    // SAFETY: all zeros is a stat.
+    let mut st: Stat = unsafe { std::mem::zeroed() };
+    st.st_dev = mount.dev;
+    st.st_ino = a.ino.0;
+    st.st_mode = a.mode();
+    st.st_nlink = a.nlink as _;
+    (st.st_uid, st.st_gid) = (a.uid, a.gid);
+    st.st_rdev = a.rdev;
+    st.st_size = a.size as i64;
+    st.st_blksize = 4096;
+    st.st_blocks = a.blocks as i64;
+    (st.st_atime, st.st_atime_nsec) = (a.atime.sec, a.atime.nsec as i64);
+    (st.st_mtime, st.st_mtime_nsec) = (a.mtime.sec, a.mtime.nsec as i64);
+    (st.st_ctime, st.st_ctime_nsec) = (a.ctime.sec, a.ctime.nsec as i64);
+    st
+}
+
+fn statx_of(mount: &Mount, a: &Attr) -> Statx {
+    // SAFETY: all zeros is a statx.
+    let mut st: Statx = unsafe { std::mem::zeroed() };
+    st.stx_mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+    st.stx_blksize = 4096;
+    st.stx_nlink = a.nlink;
+    (st.stx_uid, st.stx_gid) = (a.uid, a.gid);
+    st.stx_mode = a.mode() as u16;
+    (st.stx_ino, st.stx_size, st.stx_blocks) = (a.ino.0, a.size, a.blocks);
+    for (to, from) in [
+        (&mut st.stx_atime, a.atime),
+        (&mut st.stx_mtime, a.mtime),
+        (&mut st.stx_ctime, a.ctime),
+        (&mut st.stx_btime, a.btime),
+    ] {
+        (to.tv_sec, to.tv_nsec) = (from.sec, from.nsec);
     }
-    // SAFETY: all zeros is a statx; the caller gave room for one.
-    unsafe {
-        let mut st: Statx = std::mem::zeroed();
-        st.stx_mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
-        st.stx_blksize = 4096;
-        st.stx_nlink = a.nlink;
-        (st.stx_uid, st.stx_gid) = (a.uid, a.gid);
-        st.stx_mode = a.mode() as u16;
-        (st.stx_ino, st.stx_size, st.stx_blocks) = (a.ino.0, a.size, a.blocks);
-        for (to, from) in [
-            (&mut st.stx_atime, a.atime),
-            (&mut st.stx_mtime, a.mtime),
-            (&mut st.stx_ctime, a.ctime),
-            (&mut st.stx_btime, a.btime),
-        ] {
-            (to.tv_sec, to.tv_nsec) = (from.sec, from.nsec);
-        }
-        (st.stx_dev_major, st.stx_dev_minor) = (libc::major(mount.dev), libc::minor(mount.dev));
-        (st.stx_rdev_major, st.stx_rdev_minor) = (libc::major(a.rdev), libc::minor(a.rdev));
-        to.write(st);
-    }
-    Ok(0)
+    (st.stx_dev_major, st.stx_dev_minor) = (libc::major(mount.dev), libc::minor(mount.dev));
+    (st.stx_rdev_major, st.stx_rdev_minor) = (libc::major(a.rdev), libc::minor(a.rdev));
+    st
 }
 
 fn stat_at(dirfd: c_int, path: *const c_char, to: *mut Stat, flags: c_int) -> Res<c_int> {
+    if let Some(st) = known((dirfd, path, flags), stat_of) {
+        return give(to, st);
+    }
     match find(dirfd, path, flags)? {
-        To::Volume(found) => fill(to, found.mount, &found.attr),
+        To::Volume(found) => give(to, stat_of(found.mount, &found.attr)),
         To::Kernel(path) => {
             // SAFETY: a C string of our own, and the caller's buffer.
             match unsafe { fstatat::real(AT_FDCWD, path.as_ptr(), to, flags & !AT_EMPTY_PATH) } {
@@ -106,8 +134,8 @@ fn stat_at(dirfd: c_int, path: *const c_char, to: *mut Stat, flags: c_int) -> Re
 }
 
 fn stat_fd(fd: c_int, to: *mut Stat) -> Res<c_int> {
-    let found = of_descriptor(fd)?;
-    fill(to, found.mount, &found.attr)
+    let open = table::get(fd).ok_or(Out::Libc)?;
+    give(to, attr_of(&open, |attr| stat_of(open.mount, attr))?)
 }
 
 fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> Res<c_int> {
@@ -199,8 +227,11 @@ hook! {
         stat_at(dirfd, path, to, flags)
     }
     fn statx(dirfd: c_int, path: *const c_char, flags: c_int, mask: c_uint, to: *mut Statx) -> c_int {
+        if let Some(st) = known((dirfd, path, flags), statx_of) {
+            return give(to, st);
+        }
         match find(dirfd, path, flags)? {
-            To::Volume(found) => fill_x(to, found.mount, &found.attr),
+            To::Volume(found) => give(to, statx_of(found.mount, &found.attr)),
             To::Kernel(path) => match statx::real(AT_FDCWD, path.as_ptr(), flags & !AT_EMPTY_PATH, mask, to) {
                 0 => Ok(0),
                 _ => fail(errno()),

@@ -116,13 +116,13 @@ struct Standard {
     ours: AtomicPtr<FILE>,
 }
 
-const fn standard(name: &'static CStr, mode: &'static CStr) -> Standard {
+const fn follows(name: &'static CStr, mode: &'static CStr) -> Standard {
     let null = std::ptr::null_mut();
     Standard { name, mode, libcs: AtomicPtr::new(null), ours: AtomicPtr::new(null) }
 }
 
 static STANDARD: [Standard; 3] =
-    [standard(c"stdin", c"r"), standard(c"stdout", c"w"), standard(c"stderr", c"w")];
+    [follows(c"stdin", c"r"), follows(c"stdout", c"w"), follows(c"stderr", c"w")];
 
 impl Standard {
     /// The variable that the program uses.
@@ -164,7 +164,13 @@ pub(crate) fn follow(fd: c_int) {
     }
 }
 
-fn of_stream(stream: *mut FILE) -> Option<c_int> {
+/// The standard stream of this number that the program uses.
+pub(crate) fn standard(number: usize) -> Option<*mut FILE> {
+    STANDARD[number].variable().map(|v| v.load(Ordering::Relaxed))
+}
+
+/// The descriptor of a stream of ours.
+pub(crate) fn of_stream(stream: *mut FILE) -> Option<c_int> {
     STREAMS.lock().iter().find(|(s, _)| *s == stream.addr()).map(|(_, fd)| *fd)
 }
 

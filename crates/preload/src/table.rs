@@ -1,8 +1,8 @@
 //! Which descriptors are ours: a table indexed by descriptor number, of pointers to open file descriptions.
 //!
 //! Looking up takes no lock: descriptions are never freed, only used again, so that a pointer that was read from the table may be
-//! followed at any time; a reference counts only if the table still has the pointer after it was taken. The last reference
-//! closes the handle.
+//! followed at any time. A description that nobody refers to gets no reference that way; one that was taken counts only if the table
+//! still has the pointer after that. The last reference closes the handle.
 //!
 //! A handle belongs to the session of one process. After fork and exec a description has none that counts, and opens the inode again
 //! at first use; the offset is shared through the slot. What does not survive so: flock locks, an inode whose last
@@ -11,12 +11,13 @@
 use crate::arena::{self, Facts, Place};
 use crate::hook::{Res, fail};
 use crate::mounts::{self, Mount};
-use crate::pool::{self, Origin};
+use crate::pool::{self, Made, Origin};
 use fs::{FileSystem, FileType, Handle, Ino, LockOwner, OpenFlags};
 use libc::c_int;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
+use share::Target;
+use std::cell::UnsafeCell;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// Descriptors from here on cannot be ours (`EMFILE`).
@@ -31,9 +32,17 @@ static TOP: AtomicUsize = AtomicUsize::new(0);
 #[derive(Default)]
 pub(crate) struct Description {
     refs: AtomicUsize,
-    /// None only while nobody refers to it.
-    state: RwLock<Option<Arc<State>>>,
+    /// Whoever has a reference may read it. While there are none, it belongs to who gave up the last one, and then to who takes the
+    /// description from [`UNUSED`].
+    state: UnsafeCell<Option<State>>,
 }
+
+// SAFETY: the state can be shared and sent (checked below), and is written only by its one owner as said above.
+unsafe impl Sync for Description {}
+const _: fn() = || {
+    fn both<T: Send + Sync>() {}
+    both::<State>();
+};
 
 /// What a description is while it is open. All of it that processes share is in the slot.
 pub(crate) struct State {
@@ -58,41 +67,47 @@ pub(crate) struct State {
 /// A reference to a description.
 pub(crate) struct Open {
     description: &'static Description,
-    state: Arc<State>,
 }
 
 impl Deref for Open {
     type Target = State;
+    #[inline]
     fn deref(&self) -> &State {
-        &self.state
+        // SAFETY: nobody writes while there is a reference.
+        unsafe { (*self.description.state.get()).as_ref() }
+            .expect("it has a state while there are references")
     }
 }
 
 impl Clone for Open {
     fn clone(&self) -> Open {
         self.description.refs.fetch_add(1, Ordering::Relaxed);
-        Open { description: self.description, state: self.state.clone() }
+        Open { description: self.description }
     }
 }
 
 impl Drop for Open {
+    #[inline]
     fn drop(&mut self) {
-        unref(self.description);
+        if self.description.refs.fetch_sub(1, Ordering::SeqCst) == 1 {
+            end(self.description);
+        }
     }
 }
 
-fn unref(description: &'static Description) {
-    if description.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
-        let state = description.state.write().take();
-        if let Some(state) = state {
-            state.release();
-            if let Some(origin) = state.origin.lock().take() {
-                let shared = state.shared.load(Ordering::Relaxed) || state.locked.load(Ordering::Relaxed);
-                pool::done(state.place.clone(), origin, shared);
-            }
-            UNUSED.lock().push(description);
+/// The last reference is gone.
+#[inline(never)]
+fn end(description: &'static Description) {
+    // SAFETY: nobody gets a reference from none (see `get`), so it is this thread's alone until it is in `UNUSED`.
+    let state = unsafe { (*description.state.get()).take() };
+    if let Some(state) = state {
+        state.release();
+        let shared = state.shared.load(Ordering::Relaxed) || state.locked.load(Ordering::Relaxed);
+        if let Some(origin) = state.origin.into_inner() {
+            pool::done(state.place, origin, shared);
         }
     }
+    UNUSED.lock().push(description);
 }
 
 fn at(fd: c_int) -> Option<&'static AtomicPtr<Description>> {
@@ -110,87 +125,92 @@ pub(crate) fn is_ours(fd: c_int) -> bool {
 pub(crate) fn get(fd: c_int) -> Option<Open> {
     let entry = at(fd)?;
     loop {
-        let found = entry.load(Ordering::Acquire);
+        let found = entry.load(Ordering::SeqCst);
         // SAFETY: descriptions are never freed.
         let description: &'static Description = unsafe { found.as_ref()? };
-        description.refs.fetch_add(1, Ordering::AcqRel);
-        let state = description.state.read().clone();
-        match state {
-            Some(state) if entry.load(Ordering::Acquire) == found => {
-                return Some(Open { description, state });
+        let refs = description.refs.load(Ordering::Relaxed);
+        // Without references it is not in the table any more.
+        let more = |refs: usize| {
+            description.refs.compare_exchange(refs, refs + 1, Ordering::SeqCst, Ordering::Relaxed)
+        };
+        if refs > 0 && more(refs).is_ok() {
+            let open = Open { description };
+            if entry.load(Ordering::SeqCst) == found {
+                return Some(open);
             }
-            _ => unref(description),
         }
     }
+}
+
+/// Puts a reference into the table, or none, and gives what was there. Whoever reads the entry before that has its own reference before
+/// that of the table can be given up.
+fn exchange(entry: &AtomicPtr<Description>, open: Option<Open>) -> Option<Open> {
+    let new = open.map_or(std::ptr::null_mut(), |open| {
+        let description = std::mem::ManuallyDrop::new(open).description;
+        std::ptr::from_ref(description).cast_mut()
+    });
+    // SAFETY: as in `get`; the reference was the table's.
+    unsafe { entry.swap(new, Ordering::SeqCst).as_ref() }.map(|description| Open { description })
 }
 
 /// Makes `fd` (a kernel descriptor of its slot) lead to `open`, or to nothing.
 pub(crate) fn set(fd: c_int, open: Option<Open>) {
-    let Some(entry) = at(fd) else { return };
-    let new = match open {
-        Some(open) => {
-            TOP.fetch_max(fd as usize + 1, Ordering::Relaxed);
-            // The table has a reference of its own; that of `open` goes away with it.
-            let description = open.description;
-            description.refs.fetch_add(1, Ordering::AcqRel);
-            std::ptr::from_ref(description).cast_mut()
-        }
-        None => std::ptr::null_mut(),
-    };
-    let old = entry.swap(new, Ordering::AcqRel);
-    // SAFETY: as in `get`.
-    if let Some(old) = unsafe { old.as_ref() } {
-        if let Some(state) = old.state.read().clone() {
-            state.flush();
-        }
-        unref(old);
+    drop(replace(fd, open));
+}
+
+/// As [`set`], and gives what was there.
+pub(crate) fn replace(fd: c_int, open: Option<Open>) -> Option<Open> {
+    let entry = at(fd)?;
+    if open.is_some() && TOP.load(Ordering::Relaxed) <= fd as usize {
+        TOP.fetch_max(fd as usize + 1, Ordering::Relaxed);
+    }
+    let old = exchange(entry, open);
+    if let Some(old) = &old {
+        old.flush();
     }
     if fd < 3 {
         crate::stdio::follow(fd);
     }
+    old
 }
 
-/// A file that was opened becomes a descriptor.
+/// A file that was opened becomes a descriptor: `made`, or else one that is made now. Without one the handle is closed.
 pub(crate) fn insert(
     mount: &'static Mount,
-    attr: &fs::Attr,
+    target: Target,
     flags: c_int,
     path: Option<&[u8]>,
     handle: Option<Handle>,
+    made: Option<Res<Made>>,
 ) -> Res<c_int> {
+    let made = match made.unwrap_or_else(|| pool::make(flags)) {
+        Ok(made) if (made.fd() as usize) < FDS => Ok(made),
+        Ok(_) => fail(libc::EMFILE),
+        Err(e) => Err(e),
+    };
+    if let (Err(_), Some(handle)) = (&made, handle) {
+        let _ = mount.run(|fs| fs.release(handle));
+    }
     let facts = Facts {
         mount: mount.hash,
-        ino: attr.ino.0,
-        generation: attr.generation,
+        ino: target.ino.0,
+        generation: target.generation,
         flags: flags as u32,
-        kind: attr.kind as u32,
+        kind: target.kind as u32,
         path: path.unwrap_or(&[b'/'; 4096]),
     };
-    let (fd, place, origin) = match pool::make(&facts) {
-        Ok(made) if (made.0 as usize) < FDS => made,
-        other => {
-            if let Some(handle) = handle {
-                let _ = mount.run(|fs| fs.release(handle));
-            }
-            let (fd, place, origin) = other?;
-            // SAFETY: the descriptor was just made for us.
-            unsafe { libc::syscall(libc::SYS_close, fd) };
-            pool::done(place, origin, false);
-            return fail(libc::EMFILE);
-        }
-    };
-    let state = State::new(mount, attr.ino, attr.kind, place, handle, origin);
-    set(fd, Some(describe(state)));
+    let (fd, place, origin) = made?.fill(&facts);
+    set(fd, Some(describe(State::new(mount, target.ino, target.kind, place, handle, origin))));
     Ok(fd)
 }
 
 fn describe(state: State) -> Open {
-    let state = Arc::new(state);
     let unused = UNUSED.lock().pop();
     let description = unused.unwrap_or_else(|| Box::leak(Box::default()));
-    description.refs.fetch_add(1, Ordering::AcqRel);
-    *description.state.write() = Some(state.clone());
-    Open { description, state }
+    // SAFETY: without references it is this thread's alone.
+    unsafe { *description.state.get() = Some(state) };
+    description.refs.store(1, Ordering::SeqCst);
+    Open { description }
 }
 
 /// Takes in the descriptors that the program was started with.
@@ -227,22 +247,13 @@ pub(crate) fn adopt() {
 
 /// In a child of fork: no other thread can hold the lock.
 pub(crate) fn after_fork() {
-    if UNUSED.is_locked() {
-        // SAFETY: the thread that held it exists only in the parent.
-        unsafe { UNUSED.force_unlock() };
-    }
+    // SAFETY: we are the only thread.
+    unsafe { crate::hook::alone(&UNUSED) };
     for entry in &TABLE[..TOP.load(Ordering::Relaxed)] {
         // SAFETY: descriptions are never freed; the threads that held locks exist only in the parent.
         unsafe {
             let Some(description) = entry.load(Ordering::Acquire).as_ref() else { continue };
-            while description.state.is_locked() {
-                if description.state.is_locked_exclusive() {
-                    description.state.force_unlock_write();
-                } else {
-                    description.state.force_unlock_read();
-                }
-            }
-            if let Some(state) = &*description.state.read() {
+            if let Some(state) = &*description.state.get() {
                 if state.opening.is_locked() {
                     state.opening.force_unlock();
                 }
@@ -334,12 +345,12 @@ impl State {
         let flags = OpenFlags::from_posix(self.flags()) - OpenFlags::TRUNCATE - OpenFlags::EXCLUSIVE;
         let (ino, cred) = (self.ino, mounts::cred());
         let opened = self.mount.run(|fs| async move {
-            let handle = match self.kind {
-                FileType::Directory => fs.opendir(cred, ino).await?,
-                _ => fs.open(cred, ino, flags).await?,
-            };
-            let attr = fs.getattr(ino, Some(handle)).await?;
-            if attr.generation != self.place.slot().generation.load(Ordering::Relaxed) {
+            let generation = self.place.slot().generation.load(Ordering::Relaxed);
+            if self.kind != FileType::Directory {
+                return fs.open_exact(cred, (ino, generation), flags).await;
+            }
+            let handle = fs.opendir(cred, ino).await?;
+            if fs.getattr(ino, Some(handle)).await?.generation != generation {
                 fs.release(handle).await?;
                 return Err(fs::Error::Stale);
             }

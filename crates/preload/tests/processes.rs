@@ -125,6 +125,63 @@ threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
     );
 }
 
+/// Paths that are known are found as those that are not: in directories that move, from others, by other names.
+#[test]
+fn known_paths() {
+    let Some(rig) = rig() else { return };
+    same(
+        &rig,
+        r#"
+os.makedirs(j(t, 'a/b/c')); open(j(t, 'a/b/c/f'), 'w').write('f'); os.symlink('b', j(t, 'a/l')); os.symlink('c/f', j(t, 'a/b/s')); os.mkdir(j(t, 'a/.x')); open(j(t, 'a/.x/..y'), 'w').write('12')
+names = ['f', 'c/f', 'b/c/f', 'a/b/c/f', './c/f', '../b/c/f', 'l/c/f', 's', 'b/s', 'b/s/', 'c/f/', 'c/', 'c/.', 'b//c', '.x/..y', '.x/../.x', 'none/f', 'c/f/x', '', '.', 'new']
+d = os.open(j(t, 'a/b'), os.O_RDONLY)
+def look(at):
+    out = []
+    for n in names:
+        for _ in range(2):
+            out.append((n, tries(lambda: os.stat(n).st_size * (not os.path.isdir(n))), tries(lambda: oct(os.lstat(n).st_mode)), tries(lambda: oct(os.stat(n, dir_fd=d).st_mode)), tries(lambda: os.access(n, os.X_OK, dir_fd=d)),
+                tries(lambda: oct(os.stat(j(at, n)).st_mode)), tries(lambda: open(n).read()), tries(lambda: os.close(os.open(n, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=d)))))
+    print(out)
+for at in [j(t, 'a'), j(t, 'a/b'), t, '/']: os.chdir(at); look(at)
+def where(n): f = os.open(n, os.O_CREAT | os.O_RDWR, dir_fd=d); p = os.readlink(f'/proc/self/fd/{f}')[len(t):]; os.close(f); os.unlink(n, dir_fd=d); return p
+print(where('new'), where('c/new'), where('../l/new'), tries(lambda: where('s/new')), tries(lambda: where('x' * 300)))
+os.chdir(j(t, 'a/b')); f = os.open('c/f', os.O_RDWR); print(os.readlink(f'/proc/self/fd/{f}')[len(t):], os.getcwd()[len(t):])
+os.rename(j(t, 'a/b/c'), j(t, 'c')); look(j(t, 'a/b')); os.rename(j(t, 'a'), j(t, 'moved')); look(j(t, 'moved/b')); os.mkdir(j(t, 'moved/b/c')); look(j(t, 'moved/b')); os.rmdir(j(t, 'moved/b/c')); look(j(t, 'moved/b'))
+os.write(f, b'more'); print(os.stat(j(t, 'c/f')).st_size, open(j(t, 'c/f')).read(), os.stat('../../c/f').st_size); os.unlink(j(t, 'c/f')); print(tries(lambda: os.stat(j(t, 'c/f'))), tries(lambda: open(j(t, 'c/f'))), os.fstat(f).st_nlink)
+open(j(t, 'c/f'), 'w'); print(os.stat(j(t, 'c/f')).st_size, os.fstat(f).st_size); os.chmod(j(t, 'c/f'), 0o600); print(oct(os.stat(j(t, 'c/f')).st_mode)); os.truncate(j(t, 'c/f'), 9); print(os.stat(j(t, 'c/f')).st_size)
+"#,
+    );
+}
+
+/// Threads that look at descriptors while others close and open them: each sees the file that was meant, or none.
+#[test]
+fn threads_that_share_descriptors() {
+    let Some(rig) = rig() else { return };
+    same(
+        &rig,
+        r#"
+os.mkdir(j(t, 'd')); files = [j(t, f'd/{n}') for n in range(6)]
+for p in files: open(p, 'w').write(p)
+stop = []; wrong = []
+def open_and_close(n):
+    for i in range(400):
+        p = files[(n + i) % 6]; fd = os.open(p, os.O_RDONLY); e = os.dup(fd)
+        if os.pread(fd, 999, 0) != p.encode() or os.pread(e, 999, 0) != p.encode(): wrong.append(p)
+        os.close(fd); os.close(e)
+def look():
+    while not stop:
+        for fd in range(3, 40):
+            try: got = os.pread(fd, 999, 0).decode()
+            except (OSError, UnicodeDecodeError): got = None
+            if got and got.startswith(t) and got not in files: wrong.append(got)
+lookers = [threading.Thread(target=look) for _ in range(2)]; workers = [threading.Thread(target=open_and_close, args=(n,)) for n in range(4)]
+for x in lookers + workers: x.start()
+for x in workers: x.join()
+stop.append(1); [x.join() for x in lookers]; print(wrong, len(os.listdir(j(t, 'd'))))
+"#,
+    );
+}
+
 #[test]
 fn many_files_and_directories_of_children() {
     let Some(rig) = rig() else { return };

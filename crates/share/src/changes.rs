@@ -6,13 +6,18 @@
 //! has returned.
 
 use crate::memory::{self, Mapping};
-use format::shared::{CHANGES_BYTES, ChangesHeader, Kept, MAGIC, OWNER_DIED, VERSION, change_word};
+use format::shared::{
+    CHANGES_BYTES, ChangesHeader, Kept, MAGIC, NOTHING_HOLDS, OWNER_DIED, VERSION, change_word,
+};
 use fs::Ino;
-use fs::watched::{Change, Watcher};
+use fs::watched::Change;
+use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::io;
 use std::marker::PhantomData;
 use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const WORDS_AT: usize = size_of::<ChangesHeader>();
@@ -25,6 +30,21 @@ const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= 64);
 pub(crate) struct Changes {
     memory: Mapping,
     reader: OwnedFd,
+    /// Words that allow nothing, and for how many.
+    blocked: Mutex<HashMap<usize, usize>>,
+}
+
+/// Until this is dropped nobody keeps the attributes of an inode.
+#[derive(Debug)]
+pub(crate) struct Blocked {
+    changes: Arc<Changes>,
+    word: usize,
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        self.changes.unblock(self.word);
+    }
 }
 
 impl Changes {
@@ -32,7 +52,7 @@ impl Changes {
         let (memory, reader) = memory::published(c"freehold changes", CHANGES_BYTES)?;
         memory.copy_in(offset_of!(ChangesHeader, magic), &MAGIC.to_le_bytes());
         memory.copy_in(offset_of!(ChangesHeader, version), &VERSION.to_le_bytes());
-        Ok(Changes { memory, reader })
+        Ok(Changes { memory, reader, blocked: Mutex::default() })
     }
 
     /// Until the result is dropped, or the calling thread ends in whatever way, clients see that somebody tells of changes.
@@ -70,6 +90,42 @@ impl Changes {
         self.memory.long(WORDS_AT + 8 * change_word(Kept::Attr(ino.0))).load(Ordering::SeqCst) <= noted
     }
 
+    /// What clients keep of an inode's attributes holds no longer, and nothing holds until the result is dropped.
+    pub fn block(self: &Arc<Changes>, ino: Ino) -> Blocked {
+        let word = change_word(Kept::Attr(ino.0));
+        let mut blocked = self.blocked.lock();
+        *blocked.entry(word).or_default() += 1;
+        self.memory.long(WORDS_AT + 8 * word).swap(NOTHING_HOLDS, Ordering::SeqCst);
+        Blocked { changes: self.clone(), word }
+    }
+
+    fn unblock(&self, word: usize) {
+        let mut blocked = self.blocked.lock();
+        let Some(count) = blocked.get_mut(&word) else { return };
+        *count -= 1;
+        if *count > 0 {
+            return;
+        }
+        blocked.remove(&word);
+        // Changes meanwhile could not raise the word further: it ends at least where the last of them would have left it.
+        loop {
+            let now = self.memory.long(CLOCK).fetch_add(1, Ordering::SeqCst) + 1;
+            self.memory.long(WORDS_AT + 8 * word).store(now, Ordering::SeqCst);
+            if self.now() == now {
+                return;
+            }
+        }
+    }
+
+    /// Raises the words of what changed.
+    pub fn changed(&self, change: &Change<'_>) {
+        match *change {
+            Change::Data { ino, .. } => self.raise(&[Kept::Attr(ino.0)]),
+            Change::Attr { ino } => self.raise(&[Kept::Attr(ino.0), Kept::Access(ino.0)]),
+            Change::Name { parent, name } => self.raise(&[Kept::Name(parent.0, name), Kept::Attr(parent.0)]),
+        }
+    }
+
     fn raise(&self, kept: &[Kept<'_>]) {
         let now = self.memory.long(CLOCK).fetch_add(1, Ordering::SeqCst) + 1;
         for &kept in kept {
@@ -92,19 +148,19 @@ impl Drop for Holding<'_> {
     }
 }
 
-impl Watcher for Changes {
-    fn changed(&self, change: &Change<'_>) {
-        match *change {
-            Change::Data { ino, .. } => self.raise(&[Kept::Attr(ino.0)]),
-            Change::Attr { ino } => self.raise(&[Kept::Attr(ino.0), Kept::Access(ino.0)]),
-            Change::Name { parent, name } => self.raise(&[Kept::Name(parent.0, name), Kept::Attr(parent.0)]),
-        }
-    }
-}
-
 /// The client's side.
 #[derive(Debug)]
 pub(crate) struct Seen(Mapping);
+
+/// Where a change of something that is kept would be seen: looked up once, and looked at often.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Word(u32);
+
+impl Word {
+    pub fn of(kept: Kept<'_>) -> Word {
+        Word(change_word(kept) as u32)
+    }
+}
 
 impl Seen {
     pub fn map(fd: impl AsFd) -> io::Result<Seen> {
@@ -127,7 +183,13 @@ impl Seen {
     /// Whether what was asked for at `noted` still holds.
     #[inline]
     pub fn holds(&self, kept: Kept<'_>, noted: u64) -> bool {
-        self.0.long(WORDS_AT + 8 * change_word(kept)).load(Ordering::Acquire) <= noted
+        self.same(Word::of(kept), noted)
+    }
+
+    /// As [`Seen::holds`].
+    #[inline]
+    pub fn same(&self, word: Word, noted: u64) -> bool {
+        self.0.long(WORDS_AT + 8 * word.0 as usize).load(Ordering::Acquire) <= noted
     }
 }
 
@@ -156,6 +218,24 @@ mod tests {
         check(Some(Change::Data { ino, start: 0, end: 1 }), &[Kept::Attr(7)]);
         check(Some(Change::Attr { ino }), &[Kept::Attr(7), Kept::Access(7)]);
         check(Some(Change::Name { parent: ino, name: b"name" }), &[Kept::Attr(7), Kept::Name(7, b"name")]);
+    }
+
+    #[test]
+    fn a_blocked_word_allows_nothing() {
+        let changes = Arc::new(Changes::new().unwrap());
+        let seen = Seen::map(changes.reader()).unwrap();
+        let holds = || seen.holds(Kept::Attr(7), seen.now());
+        let before = seen.now();
+        let (one, two) = (changes.block(Ino(7)), changes.block(Ino(7)));
+        assert!(!holds() && seen.holds(Kept::Attr(8), before));
+        drop(one);
+        changes.changed(&Change::Attr { ino: Ino(7) });
+        assert!(!holds());
+        let during = seen.now();
+        changes.changed(&Change::Attr { ino: Ino(7) });
+        drop(two);
+        assert!(holds());
+        assert!(!seen.holds(Kept::Attr(7), before) && !seen.holds(Kept::Attr(7), during));
     }
 
     #[test]

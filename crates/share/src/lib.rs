@@ -9,6 +9,7 @@
 
 mod changes;
 pub mod client;
+mod leased;
 mod memory;
 mod region;
 pub mod server;
@@ -16,7 +17,7 @@ mod socket;
 pub mod spin;
 mod wire;
 
-pub use client::{Connect, Remote};
+pub use client::{Connect, Remote, Target};
 pub use server::Server;
 
 /// Name of a socket by which the sessions of whatever is mounted at `point` are found, whoever serves it: programs whose manager has

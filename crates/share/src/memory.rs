@@ -71,6 +71,7 @@ impl Mapping {
         (self.base.as_ptr(), self.len)
     }
 
+    #[inline]
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(offset <= self.len && len <= self.len - offset, "range outside of the mapping");
         // SAFETY: the range was just checked to lie within the mapping.
@@ -78,6 +79,7 @@ impl Mapping {
     }
 
     /// The word at `offset`, a multiple of 4.
+    #[inline]
     pub fn word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4));
         // SAFETY: in the mapping and aligned, which begins at a page; all sides use this word atomically or copy it.
@@ -85,6 +87,7 @@ impl Mapping {
     }
 
     /// The long word at `offset`, a multiple of 8.
+    #[inline]
     pub fn long(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8));
         // SAFETY: as in `word`.

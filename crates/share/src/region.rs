@@ -56,6 +56,28 @@ impl Region {
         self.0.word(offset_of!(SessionHeader, crowded))
     }
 
+    pub fn may_hold(&self) -> &AtomicU32 {
+        self.0.word(offset_of!(SessionHeader, may_hold))
+    }
+    /// A word of the holds.
+    pub fn hold(&self, line: usize, word: usize) -> &AtomicU64 {
+        assert!(line < HOLD_LINES && word < HOLDS_IN_LINE);
+        self.0.long(HOLDS_AT + (line * HOLDS_IN_LINE + word) * 8)
+    }
+
+    /// Sets or takes away the mark of something that was used; whether it was there.
+    pub fn mark(&self, bit: usize, used: bool) -> bool {
+        assert!(bit < MARKS);
+        let (word, bit) = (self.0.long(MARKS_AT + bit / 64 * 8), 1 << (bit % 64));
+        let was = word.load(Ordering::Relaxed) & bit != 0;
+        match used {
+            _ if was == used => {}
+            true => drop(word.fetch_or(bit, Ordering::Relaxed)),
+            false => drop(word.fetch_and(!bit, Ordering::Relaxed)),
+        }
+        was
+    }
+
     fn slot_at(slot: SlotNo) -> usize {
         assert!(slot < SLOTS);
         size_of::<SessionHeader>() + slot * size_of::<SlotHeader>()

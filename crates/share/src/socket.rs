@@ -97,19 +97,15 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> i
 
 /// Receives a message and its descriptors. 0 bytes: the other side is gone.
 pub(crate) fn receive(socket: impl AsFd, to: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    receive_with(socket, to, RecvFlags::CMSG_CLOEXEC)
-}
-
-/// As [`receive`], but does not wait (`WouldBlock`).
-pub(crate) fn receive_now(socket: impl AsFd, to: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    receive_with(socket, to, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)
-}
-
-fn receive_with(socket: impl AsFd, to: &mut [u8], flags: RecvFlags) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let got = loop {
-        match rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(to)], &mut ancillary, flags) {
+        match rustix::net::recvmsg(
+            &socket,
+            &mut [IoSliceMut::new(to)],
+            &mut ancillary,
+            RecvFlags::CMSG_CLOEXEC,
+        ) {
             Err(rustix::io::Errno::INTR) => {}
             got => break got?,
         }

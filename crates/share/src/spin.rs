@@ -16,6 +16,8 @@ pub struct Patience {
     pub looks_in_a_crowd: u32,
     /// Time with looks between which the processor is offered to others.
     pub yields: Duration,
+    /// The same while there are more busy processes than processors: offering it costs more than to be woken, soon.
+    pub yields_in_a_crowd: Duration,
 }
 
 /// Processors that this process may use.
@@ -28,7 +30,8 @@ impl Default for Patience {
         // One processor cannot run the other side while this one looks.
         let alone = processors() == 1;
         let (looks, looks_in_a_crowd) = if alone { (0, 0) } else { (2000, 150) };
-        Patience { looks, looks_in_a_crowd, yields: Duration::from_micros(100) }
+        let (yields, yields_in_a_crowd) = (Duration::from_micros(100), Duration::from_micros(10));
+        Patience { looks, looks_in_a_crowd, yields, yields_in_a_crowd }
     }
 }
 
@@ -41,13 +44,14 @@ impl Patience {
             }
             std::hint::spin_loop();
         }
+        let yields = if crowded { self.yields_in_a_crowd } else { self.yields };
         let mut start = None;
         loop {
             if ready() {
                 return true;
             }
             let since = *start.get_or_insert_with(Instant::now);
-            if since.elapsed() >= self.yields {
+            if since.elapsed() >= yields {
                 return false;
             }
             std::thread::yield_now();

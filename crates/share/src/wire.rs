@@ -6,6 +6,11 @@ use fs::{Attr, DirEntry, Error, FileType, Ino, Result, SetAttr, SetTime, StatFs,
 use std::mem::offset_of;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+/// Flag of a read: through the arena if that is of use.
+pub const THROUGH_ARENA: u32 = 1;
+/// Flag of a read: of a file that the client has open, and the manager not.
+pub const OF_INODE: u32 = 2;
+
 macro_rules! ops {
     ($( $(#[doc = $doc:literal])* $name:ident = $value:literal, )*) => {
         /// Operations: the calls of `fs::FileSystem`.
@@ -54,14 +59,14 @@ ops! {
     Rmdir = 13,
     /// object: directory; first: name; other: new directory; second: new name; flags.
     Rename = 14,
-    /// object: inode; flags. Value: handle.
+    /// object: inode; other: its generation, with mode 1; flags; extra 1: it is one of the client's holds. Value: handle.
     Open = 15,
     /// object: directory; first: name; mode; flags. Value: handle.
     Create = 16,
     /// object: directory; mode; flags. Value: handle.
     Tmpfile = 17,
-    /// object: handle; offset; len; flags 1: through a window the next time. Value 1: the answer begins with the
-    /// attributes.
+    /// object: handle, or with [`OF_INODE`] an inode, of generation other; offset; len; flags. Value 1: the answer begins with the
+    /// attributes; the rest are the places of the pages from the one of the offset on, or the data.
     Read = 18,
     /// object: handle; offset; second: data. Value: bytes.
     Write = 19,
@@ -99,8 +104,18 @@ ops! {
     Setlk = 36,
     /// object: handle; mode: kind, 2: release; flags 1: wait.
     Flock = 37,
-    /// object: handle; offset. Value: number of the window there, whose descriptor then stands in the socket, or 0.
-    Window = 38,
+    /// object: inode, which no longer is one of the client's holds.
+    Unhold = 38,
+    /// object: handle; offset; mode: place in the memory of the session. Value: number of the grant of a window under a write lease, or 0.
+    Lease = 39,
+}
+
+/// Whether a read is answered with the data: the cost of a long one is in the copy, and such reads of large files would drive out of the arena
+/// what is read again and again.
+pub fn is_long_read(len: usize, size: u64) -> bool {
+    const LONG: usize = 32 << 10;
+    const SMALL: u64 = 256 << 10;
+    len >= LONG && size > SMALL
 }
 
 impl Op {
@@ -109,11 +124,31 @@ impl Op {
         use Op::*;
         match self {
             Getattr | Setattr => (false, flags & 1 != 0),
-            Read | Window | Write | Flush | Release | Fsync | Barrier | Readdir | Fallocate | Seek
-            | Getlk | Setlk | Flock => (true, false),
+            Read => (flags & OF_INODE == 0, false),
+            Lease | Write | Flush | Release | Fsync | Barrier | Readdir | Fallocate | Seek | Getlk
+            | Setlk | Flock => (true, false),
             CopyRange => (true, true),
             _ => (false, false),
         }
+    }
+
+    /// Whether it changes names, or what stands beside the data of a file: what was written before it must not come later.
+    pub fn is_ordered(self) -> bool {
+        use Op::*;
+        matches!(
+            self,
+            Mknod
+                | Mkdir
+                | Symlink
+                | Link
+                | Unlink
+                | Rmdir
+                | Rename
+                | Create
+                | Setattr
+                | Setxattr
+                | Removexattr
+        )
     }
 
     /// Whether doing it once more, when it may have been done already, does no harm and has the same answer. What writes through a handle that appends

@@ -3,138 +3,21 @@
 //! Each line of the threat model (docs/SECURITY.md, "Sessions") is attacked. After every attack the server must still serve
 //! another client, and the attacker must have got nothing.
 
+mod attacker;
+
+use attacker::*;
 use format::shared::*;
 use fs::client::OpenOptions as Open;
 use fs::{Client, Cred, FileSystem, LockKind};
 use rustix::mm::{MapFlags, ProtFlags};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
-    SocketType,
-};
-use share::{Remote, Server, server::Options};
-use sim::{HandClock, Model};
-use std::io::IoSliceMut;
-use std::mem::{MaybeUninit, offset_of};
+use rustix::net::{RecvFlags, SendFlags};
+use share::{Remote, server::Options};
+use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
-
-/// A session in the hands of an attacker.
-struct Attacker {
-    base: *mut u8,
-    memory: OwnedFd,
-    event: OwnedFd,
-    changes: OwnedFd,
-    _socket: OwnedFd,
-}
-
-fn connect(path: &Path) -> OwnedFd {
-    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
-    socket
-}
-
-impl Attacker {
-    fn new(path: &Path) -> Attacker {
-        let socket = connect(path);
-        let hello = Hello { magic: MAGIC.into(), version: VERSION.into(), ..Hello::new_zeroed() };
-        rustix::net::send(&socket, hello.as_bytes(), SendFlags::empty()).unwrap();
-        let mut bytes = [0; 64];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let to = &mut [IoSliceMut::new(&mut bytes)];
-        rustix::net::recvmsg(&socket, to, &mut ancillary, RecvFlags::CMSG_CLOEXEC).unwrap();
-        let mut fds = Vec::new();
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(more) = message {
-                fds.extend(more);
-            }
-        }
-        let [memory, event, changes] = <[OwnedFd; 3]>::try_from(fds).unwrap();
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let base = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), SESSION_BYTES, prot, MapFlags::SHARED, &memory, 0).unwrap()
-        };
-        Attacker { base: base.cast(), memory, event, changes, _socket: socket }
-    }
-
-    fn bytes(&self, at: usize, from: &[u8]) {
-        assert!(at + from.len() <= SESSION_BYTES);
-        // SAFETY: within the mapping; the server copies whatever stands there.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.base.add(at), from.len()) }
-    }
-    fn word(&self, at: usize) -> &AtomicU32 {
-        // SAFETY: within the mapping, aligned.
-        unsafe { AtomicU32::from_ptr(self.base.add(at).cast()) }
-    }
-    fn long(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: within the mapping, aligned.
-        unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }
-    }
-    fn slot(slot: usize) -> usize {
-        size_of::<SessionHeader>() + slot * size_of::<SlotHeader>()
-    }
-    fn ring(&self, bits: u64) {
-        self.long(offset_of!(SessionHeader, doorbell)).fetch_or(bits, Ordering::SeqCst);
-        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-    }
-    fn post(&self, slot: usize, request: &Request) {
-        self.bytes(Self::slot(slot) + offset_of!(SlotHeader, message), request.as_bytes());
-        self.word(Self::slot(slot)).store(state::POSTED, Ordering::SeqCst);
-        self.ring(1 << slot);
-    }
-    fn reply(&self, slot: usize) -> Reply {
-        let begun = Instant::now();
-        while self.word(Self::slot(slot)).load(Ordering::SeqCst) != state::DONE {
-            assert!(begun.elapsed() < Duration::from_secs(5), "no answer");
-            std::thread::yield_now();
-        }
-        let mut bytes = [0; 64];
-        let from = Self::slot(slot) + offset_of!(SlotHeader, message);
-        // SAFETY: within the mapping.
-        unsafe { std::ptr::copy_nonoverlapping(self.base.add(from), bytes.as_mut_ptr(), 64) }
-        Reply::read_from_bytes(&bytes).unwrap()
-    }
-    fn call(&self, request: &Request) -> Reply {
-        self.post(0, request);
-        self.reply(0)
-    }
-}
-
-impl Drop for Attacker {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours.
-        unsafe {
-            let _ = rustix::mm::munmap(self.base.cast(), SESSION_BYTES);
-        }
-    }
-}
-
-fn server(options: Options) -> (Server, tempfile::TempDir) {
-    let dir = tempfile::tempdir().unwrap();
-    let model = Arc::new(Model::new(HandClock::default().clock()));
-    let server = Server::start(model, &dir.path().join("socket"), options).unwrap();
-    (server, dir)
-}
-
-/// The server serves somebody who behaves.
-fn still_there(server: &Server) {
-    let fs = Client::new(Arc::new(Remote::connect(server.path()).unwrap()), Cred::root()).blocking();
-    fs.write("/still", b"there").unwrap();
-    assert_eq!(fs.read("/still").unwrap(), b"there");
-}
-
-fn request(op: u16, object: u64) -> Request {
-    Request { op: op.into(), object: object.into(), ..Request::new_zeroed() }
-}
-
-const OPEN: u16 = 15;
-const READ: u16 = 18;
-const WINDOW: u16 = 38;
 
 #[test]
 fn handles_of_others_and_forged_ones() {
@@ -146,7 +29,7 @@ fn handles_of_others_and_forged_ones() {
     let theirs = file.handle().0;
     for handle in [theirs, 0, u64::MAX, theirs + 1, theirs - 1] {
         // Every call that takes a handle.
-        for op in [READ, 19, 20, 21, 22, 23, 26, 32, 33, 34, 35, 36, 37, WINDOW] {
+        for op in [READ, 19, 20, 21, 22, 23, 26, 32, 33, 34, 35, 36, 37] {
             let r = Request { len: 100.into(), other: handle.into(), ..request(op, handle) };
             assert_eq!(attacker.call(&r).errno.get(), libc::EBADF, "operation {op}, handle {handle}");
         }
@@ -340,45 +223,6 @@ fn changes_can_only_be_read() {
         .join()
         .unwrap();
     }
-}
-
-#[test]
-fn windows_are_given_to_readers_alone() {
-    let (server, _dir) = server(Options::default());
-    let fs = Client::new(Arc::new(Remote::connect(server.path()).unwrap()), Cred::root()).blocking();
-    let file = fs.open("/secret", Open::new().read(true).write(true).create(true)).unwrap();
-    file.write_all_at(b"secret", 0).unwrap();
-    file.read_at(&mut [0; 6], 0).unwrap();
-    let ino = file.metadata().unwrap().ino.0;
-    let attacker = Attacker::new(server.path());
-    let open = |flags: u32| {
-        let reply = attacker.call(&Request { flags: flags.into(), ..request(OPEN, ino) });
-        assert_eq!(reply.errno.get(), 0);
-        reply.value.get()
-    };
-    let (reader, writer) = (open(1), open(2));
-    assert_eq!(attacker.call(&request(WINDOW, writer)).errno.get(), libc::EBADF, "of a handle for writing");
-    let read = |handle| attacker.call(&Request { flags: 1.into(), len: 6.into(), ..request(READ, handle) });
-    assert_eq!(read(writer).errno.get(), libc::EBADF);
-    let window = read(reader).window.get();
-    assert_ne!(window, 0);
-    // Nobody takes the descriptors out of the socket: the manager gives up, and lives.
-    let given = (0..5000).filter(|_| attacker.call(&request(WINDOW, reader)).value.get() == window).count();
-    assert!((1..5000).contains(&given), "{given} descriptors in a socket");
-    let mut bytes = [0; 64];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let to = &mut [IoSliceMut::new(&mut bytes)];
-    rustix::net::recvmsg(&attacker._socket, to, &mut ancillary, RecvFlags::CMSG_CLOEXEC).unwrap();
-    let Some(RecvAncillaryMessage::ScmRights(mut fds)) = ancillary.drain().next() else {
-        panic!("no descriptor")
-    };
-    let fd = fds.next().unwrap();
-    let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address that the kernel chooses.
-    let mapped = unsafe { rustix::mm::mmap(std::ptr::null_mut(), 4096, prot, MapFlags::SHARED, &fd, 0) };
-    assert!(mapped.is_err() && rustix::io::pwrite(&fd, &[1], 5000).is_err(), "written to");
-    still_there(&server);
 }
 
 /// A record lock belongs to whoever has the file open: who closes it without giving the lock up loses it all the same.

@@ -158,7 +158,7 @@ fn a_new_file_with_an_old_inode() {
 fn readers_beside_writers() {
     const PAGES: usize = 64;
     // So few pages that windows come and go.
-    let rig = rig(Options { windows_max: 16 * PAGE, ..Options::default() });
+    let rig = rig(Options { pages_max: 16 * PAGE, ..Options::default() });
     let (a, place) = (rig.client(), |i: usize| (i * 37 * PAGE) as u64);
     let file = a.open("f", NEW).unwrap();
     (0..PAGES).for_each(|i| file.write_all_at(&page(0), place(i)).unwrap());

@@ -11,6 +11,7 @@ use format::BlockNo;
 use format::limits::{FILE_SIZE_MAX, SEGMENT_BLOCKS};
 use fs::cache::PAGE;
 use fs::{Error, Fallocate, Handle, OpenFlags, Seek};
+use std::ops::Range;
 
 const PAGE64: u64 = PAGE as u64;
 
@@ -184,6 +185,34 @@ impl Core {
         let run = self.allocate(slot, page, want.max(1))?;
         debug_assert!(run.block > BlockNo(0));
         Ok(run)
+    }
+
+    /// See `fs::FileSystem::overwritable`: pages that have a block, or wait for one that is promised to them.
+    pub fn overwritable(&self, handle: Handle, offset: u64, len: u64) -> Result<Vec<Range<u64>>, Error> {
+        const LATE: Error = Error::NotSupported("overwriting later");
+        self.writable()?;
+        let open = self.handles.file(handle, OpenFlags::WRITE)?;
+        let prompt = OpenFlags::APPEND | OpenFlags::DIRECT | OpenFlags::SYNC | OpenFlags::DSYNC;
+        if self.strict || open.flags.intersects(prompt) {
+            return Err(LATE);
+        }
+        let inode = self.slab.get(open.slot);
+        let (first, last) = (offset.div_ceil(PAGE64), offset.saturating_add(len).min(inode.size) / PAGE64);
+        let Some(tail) = inode.tail.as_ref().filter(|_| first < last) else { return Ok(Vec::new()) };
+        let Some(map) = tail.extents() else { return Ok(Vec::new()) };
+        let mut all: Vec<(u64, u64)> =
+            map.within(first, last).iter().map(|e| (e.file_block, e.end())).collect();
+        all.extend(tail.dirty.within(first, last));
+        all.sort_unstable();
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for (start, end) in all {
+            let (start, end) = (start * PAGE64, end * PAGE64);
+            match ranges.last_mut() {
+                Some(last) if start <= last.end => last.end = last.end.max(end),
+                _ => ranges.push(start..end),
+            }
+        }
+        Ok(ranges)
     }
 
     pub fn seek(&mut self, handle: Handle, offset: u64, what: Seek) -> Res<u64> {

@@ -11,6 +11,7 @@ use crate::names::New;
 use format::Ino;
 use fs::*;
 use std::future::Future;
+use std::ops::Range;
 
 /// Bytes that copy_range moves at a time.
 const COPY_CHUNK: usize = 256 << 10;
@@ -120,6 +121,20 @@ impl FileSystem for Volume {
         self.op(move |core| core.open(cred, ino, flags, &mut ticket)).await
     }
 
+    async fn open_exact(
+        &self,
+        cred: &Cred,
+        (ino, generation): (Ino, u32),
+        flags: OpenFlags,
+    ) -> Result<Handle> {
+        let mut ticket = None;
+        self.op(move |core| match core.inode(ino)?.1.generation {
+            found if found == generation => core.open(cred, ino, flags, &mut ticket),
+            _ => Err(Error::Stale.into()),
+        })
+        .await
+    }
+
     async fn create(
         &self,
         cred: &Cred,
@@ -189,6 +204,10 @@ impl FileSystem for Volume {
             self.sync_all().await?;
         }
         Ok(n)
+    }
+
+    fn overwritable(&self, handle: Handle, offset: u64, len: u64) -> Result<Vec<Range<u64>>> {
+        self.inner.shared.lock().overwritable(handle, offset, len)
     }
 
     async fn flush(&self, handle: Handle, owner: LockOwner) -> Result<()> {

@@ -40,13 +40,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// How often a call is made again: others may replace a name about as fast as it is looked up.
+const TRIES: u32 = 40;
+
 /// Does a call again when an inode went away under it; see the module documentation.
 macro_rules! fresh {
     ($call:expr) => {{
         let mut tries = 0;
         loop {
             match $call.await {
-                Err($crate::error::Error::Stale) if tries < 8 => tries += 1,
+                Err($crate::error::Error::Stale) if tries < $crate::client::TRIES => tries += 1,
                 Err($crate::error::Error::Stale) => break Err($crate::error::Error::NotFound),
                 done => break done,
             }

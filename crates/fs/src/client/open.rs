@@ -41,7 +41,9 @@ impl<F: FileSystem> Client<F> {
             }
             FileType::Directory => self.fs().opendir(self.cred(), attr.ino).await?,
             _ if options.directory => return Err(Error::NotDirectory),
-            FileType::Regular => self.fs().open(self.cred(), attr.ino, options.flags).await?,
+            FileType::Regular => {
+                self.fs().open_exact(self.cred(), (attr.ino, attr.generation), options.flags).await?
+            }
             FileType::Symlink => return Err(Error::SymlinkLoop),
             _ => return Err(Error::NotSupported("opening a device, FIFO or socket without a kernel")),
         };

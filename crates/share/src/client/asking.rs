@@ -2,10 +2,11 @@
 
 use super::Remote;
 use super::call::Answer;
+use super::files::OpenFile;
 use super::kept::Kept;
-use super::windows::OpenFile;
+use super::leases::Read;
 use crate::wire::{self, GARBLED, Op, request};
-use format::shared::{AttrImage, Request};
+use format::shared::{AttrImage, PagePlace, Request};
 use fs::*;
 use zerocopy::FromBytes;
 
@@ -27,6 +28,16 @@ impl Noted {
 }
 
 impl Answer<'_> {
+    /// Where pages stand, behind the attributes.
+    fn places(&self) -> impl Iterator<Item = PagePlace> {
+        let count = (self.pages as usize).min(self.len().saturating_sub(ATTR) / size_of::<PagePlace>());
+        (0..count).map(|i| {
+            let mut bytes = [0; size_of::<PagePlace>()];
+            self.copy_from(ATTR + i * bytes.len(), &mut bytes);
+            zerocopy::transmute!(bytes)
+        })
+    }
+
     pub(super) fn attr(&self) -> Result<Attr> {
         let mut bytes = [0; ATTR];
         if self.copy_to(&mut bytes) != bytes.len() {
@@ -42,6 +53,16 @@ pub(super) fn kind_number(kind: Option<LockKind>) -> u32 {
         Some(LockKind::Exclusive) => 1,
         None => 2,
     }
+}
+
+/// A request to open a file, of a certain generation or any.
+pub(super) fn open_request(ino: Ino, generation: Option<u32>, flags: OpenFlags) -> Request {
+    let mut r = request(Op::Open, ino.0);
+    r.flags = flags.bits().into();
+    if let Some(generation) = generation {
+        (r.mode, r.other) = (1.into(), (generation as u64).into());
+    }
+    r
 }
 
 /// A request for a record lock, or with `Err` for its release.
@@ -98,14 +119,89 @@ impl Remote {
         kind: FileType,
         flags: OpenFlags,
     ) -> Handle {
+        answer.of().was_opened(flags);
         self.link.opened(OpenFile::new(inode, kind, flags, Handle(answer.value), answer.session()))
+    }
+
+    /// Opens a file, without a message if that can be done; of a certain generation, or any.
+    pub(super) async fn open_inode(
+        &self,
+        ino: Ino,
+        generation: Option<u32>,
+        flags: OpenFlags,
+    ) -> Result<Handle> {
+        let session = self.now();
+        let is_leased = session.kept.leased(ino).is_some();
+        if !is_leased && let Some(generation) = session.hold(ino, generation, flags) {
+            let inode = (ino, generation);
+            let mut file = OpenFile::new(inode, FileType::Regular, flags, Handle(0), session.serial);
+            file.held = true;
+            return Ok(self.link.opened(file));
+        }
+        let answer = self.call(open_request(ino, generation, flags)).await?;
+        Ok(self.opened(&answer, (ino, answer.noted as u32), FileType::Regular, flags))
     }
 
     /// Reads without a message, if that can be done.
     pub(super) fn read_here(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Option<usize> {
         let session = self.now();
+        match session.leases.read(session, handle, offset, to) {
+            Read::Done => return Some(to.len()),
+            Read::Ask => return None,
+            Read::Elsewhere => {}
+        }
         let file = self.link.file(handle).filter(|file| file.session == session.serial && !file.gone)?;
-        session.windows.read(&session.kept, file, offset, to)
+        // Another handle of this client may write there without a message; the manager knows nothing of this one if it was opened so, too.
+        if session.kept.leased(file.ino).is_some_and(|through| through != handle) {
+            return None;
+        }
+        session.read_here(&file, offset, to)
+    }
+
+    /// Asks for a part of a file, once; how many bytes there are. `through_arena`: for what it can also be found by without a message the next
+    /// time. `None`: it could not be had in this way.
+    pub(super) async fn ask_data(
+        &self,
+        (handle, file): (Handle, Option<OpenFile>),
+        through_arena: bool,
+        offset: u64,
+        to: &mut [u8],
+    ) -> Result<Option<usize>> {
+        let noted = self.note();
+        let mut r = request(Op::Read, handle.0);
+        r.flags = if through_arena { wire::THROUGH_ARENA.into() } else { 0.into() };
+        (r.offset, r.len) = (offset.into(), (to.len() as u64).into());
+        // Most files are read once: for that the manager need not open them.
+        let first = file.filter(|file| file.held && !file.asked && through_arena);
+        let answer = match first {
+            None => self.call(r).await?,
+            Some(file) => {
+                self.link.change(handle, |file| file.asked = true);
+                let mut once = Request { object: file.ino.0.into(), ..r };
+                once.flags = (r.flags.get() | wire::OF_INODE).into();
+                once.other = (file.generation as u64).into();
+                match self.call(once).await {
+                    // The manager was another one in the end.
+                    Err(Error::Stale) => self.call(r).await?,
+                    answer => answer?,
+                }
+            }
+        };
+        let attr = if answer.value == 1 { Some(answer.attr()?) } else { None };
+        let clock = noted.of(&answer);
+        match attr.as_ref().zip(clock) {
+            Some((attr, clock)) => answer.kept().learn_attr(clock, attr),
+            None => drop(file.filter(|f| !f.noatime).map(|f| self.kept().was_read(f.ino))),
+        }
+        if answer.pages == 0 {
+            return Ok(Some(answer.copy_from(attr.map_or(0, |_| ATTR), to)));
+        }
+        let (Some(attr), Some(clock)) = (attr, clock) else { return Ok(None) };
+        let session = answer.of();
+        session.arena.learn(attr.ino, attr.generation, offset, answer.places());
+        let len = attr.size.saturating_sub(offset).min(to.len() as u64) as usize;
+        let copied = session.copy_noted(&attr, clock, offset, &mut to[..len]);
+        Ok(copied.filter(|&n| n == len))
     }
 
     /// Asks for the attributes of what a name leads to, and keeps both.

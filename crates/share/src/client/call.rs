@@ -72,7 +72,7 @@ pub(super) struct Answer<'a> {
     len: usize,
     pub value: u64,
     /// See `format::shared::Reply`.
-    pub window: u64,
+    pub pages: u64,
     pub noted: u64,
 }
 
@@ -81,7 +81,11 @@ impl Answer<'_> {
     pub fn session(&self) -> u64 {
         self.slot.session.serial
     }
-    /// What the session with which it came keeps.
+    /// The session with which it came.
+    pub fn of(&self) -> &Session {
+        self.slot.session
+    }
+    /// What that keeps.
     pub fn kept(&self) -> &Kept {
         &self.slot.session.kept
     }
@@ -110,7 +114,7 @@ impl Answer<'_> {
 
 impl Session {
     /// See [`Remote::tell`].
-    fn tell(&self, request: &Request) -> bool {
+    pub(super) fn tell(&self, request: &Request) -> bool {
         let region = &self.region;
         // A manager that sleeps looks at what woke it first.
         if self.is_dead() || region.asleep().load(Ordering::SeqCst) != 0 {
@@ -119,16 +123,16 @@ impl Session {
         let Some(number) = self.take_slot(None) else { return false };
         region.put(number, request);
         region.state(number).store(state::POSTED, Ordering::Release);
-        self.slots.lock().abandoned |= 1 << number;
         region.one_way().fetch_or(1 << number, Ordering::SeqCst);
-        if region.asleep().load(Ordering::SeqCst) == 0 {
-            return true;
+        if region.asleep().load(Ordering::SeqCst) != 0 {
+            // It went to sleep meanwhile: then this is a call like any other.
+            self.ring();
+            while region.state(number).load(Ordering::Acquire) != state::DONE && self.check_alive() {
+                std::thread::yield_now();
+            }
         }
-        // It went to sleep meanwhile: then this is a call like any other.
-        self.ring();
-        while region.state(number).load(Ordering::Acquire) != state::DONE && self.check_alive() {
-            std::thread::yield_now();
-        }
+        // From now on the slot may be another call's.
+        self.slots.lock().abandoned |= 1 << number;
         true
     }
 
@@ -160,7 +164,7 @@ impl Session {
     }
 
     /// A call with two strings, or one and data. Handles are the manager's numbers.
-    async fn call(
+    pub(super) async fn call(
         self: &Arc<Session>,
         mut request: Request,
         first: &[u8],
@@ -190,8 +194,8 @@ impl Session {
         poll_fn(|cx| slot.poll(cx)).await?;
         let reply: Reply = self.region.get(number);
         let len = (reply.len.get() as usize).min(PAYLOAD_MAX);
-        let (value, window, noted) = (reply.value.get(), reply.window.get(), reply.noted.get());
-        let answer = Answer { slot, len, value, window, noted };
+        let (value, pages, noted) = (reply.value.get(), reply.pages.get(), reply.noted.get());
+        let answer = Answer { slot, len, value, pages, noted };
         match reply.errno.get() {
             0 => Ok(answer),
             errno => {
@@ -247,13 +251,18 @@ impl Remote {
             let session = self.now();
             let mut there = request;
             if handles.0 {
-                there.object = self.there(session, Handle(request.object.get()))?.into();
+                there.object = self.there(session, Handle(request.object.get())).await?.into();
             }
             if handles.1 {
-                there.other = self.there(session, Handle(request.other.get()))?.into();
+                there.other = self.there(session, Handle(request.other.get())).await?.into();
             }
             let taken = match session.call(there, first, second).await {
                 Ok(answer) => return Ok(answer),
+                Err(Failed::With(Error::Stale)) => {
+                    // A name led to something that went away just now, which nobody has been told yet: the walk that comes next asks.
+                    session.kept.forget_names();
+                    return Err(Error::Stale);
+                }
                 Err(Failed::With(e)) => return Err(e),
                 Err(Failed::Lost { taken }) => taken,
             };

@@ -1,11 +1,13 @@
 //! The contract over a session: each call becomes a message.
 
-use super::asking::{ATTR, cut, flock_request, kind_number, lock_request};
-use super::windows::{End, READS};
+use super::asking::{cut, flock_request, kind_number, lock_request};
 use super::{Remote, waiting};
 use crate::wire::{self, GARBLED, Op, request};
-use format::shared::{DATA_MAX, Request};
+use format::shared::{DATA_MAX, PIECE_PAGES, Request};
 use fs::*;
+
+/// Bytes of a file that are asked for together, through the arena.
+const PIECE: usize = PIECE_PAGES * 4096;
 
 impl FileSystem for Remote {
     fn block_on<T: Future>(&self, future: T) -> T::Output {
@@ -16,6 +18,9 @@ impl FileSystem for Remote {
         if let Some(attr) = self.kept().name(parent, name).and_then(|ino| self.kept().attr(ino)) {
             return Ok(attr);
         }
+        if let Some(attr) = self.attr_leased(parent, name).await {
+            return Ok(attr);
+        }
         Ok(self.ask_name(request(Op::Lookup, parent.0), parent, name, b"").await?.0)
     }
 
@@ -24,6 +29,9 @@ impl FileSystem for Remote {
             return Err(Error::NameTooLong);
         }
         if let Some(attr) = self.kept().walk(base, path) {
+            return Ok(attr);
+        }
+        if let Some(attr) = self.attr_leased(base, path).await {
             return Ok(attr);
         }
         let noted = self.note();
@@ -56,7 +64,11 @@ impl FileSystem for Remote {
         if let Some(handle) = handle {
             (r.flags, r.other) = (1.into(), handle.0.into());
         }
-        Ok(self.ask_attr(r, b"").await?.0)
+        let attr = self.ask_attr(r, b"").await?.0;
+        if self.kept().leased(attr.ino).is_some() {
+            self.now().leases.look(self.now());
+        }
+        Ok(attr)
     }
 
     async fn setattr(&self, _cred: &Cred, ino: Ino, set: SetAttr) -> Result<Attr> {
@@ -129,10 +141,16 @@ impl FileSystem for Remote {
     }
 
     async fn open(&self, _cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle> {
-        let mut r = request(Op::Open, ino.0);
-        r.flags = flags.bits().into();
-        let answer = self.call(r).await?;
-        Ok(self.opened(&answer, (ino, answer.noted as u32), FileType::Regular, flags))
+        self.open_inode(ino, None, flags).await
+    }
+
+    async fn open_exact(
+        &self,
+        _cred: &Cred,
+        (ino, generation): (Ino, u32),
+        flags: OpenFlags,
+    ) -> Result<Handle> {
+        self.open_inode(ino, Some(generation), flags).await
     }
 
     async fn create(
@@ -171,51 +189,30 @@ impl FileSystem for Remote {
     }
 
     async fn read(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Result<usize> {
-        if let Some(n) = self.read_here(handle, offset, to) {
-            return Ok(n);
-        }
         let file = self.file(handle);
-        let before = file.and_then(|file| self.kept().attr(file.ino));
-        let wants_window = file.filter(|file| file.wants_window(to.len()));
+        let size = file.and_then(|file| self.kept().attr(file.ino)).map_or(0, |attr| attr.size);
+        let is_long = wire::is_long_read(to.len(), size);
+        let mut through_arena = file.is_some_and(|file| file.through_arena && !is_long);
         let mut done = 0;
         loop {
-            let noted = self.note();
-            let want = (to.len() - done).min(DATA_MAX);
-            let mut r = request(Op::Read, handle.0);
-            r.flags = (wants_window.is_some() as u32).into();
-            (r.offset, r.len) = (offset.saturating_add(done as u64).into(), (want as u64).into());
-            let answer = match self.call(r).await {
+            let at = offset.saturating_add(done as u64);
+            if let Some(n) = self.read_here(handle, at, &mut to[done..]) {
+                return Ok(done + n);
+            }
+            let most = if through_arena { PIECE - (at % PIECE as u64) as usize } else { DATA_MAX };
+            let want = (to.len() - done).min(most);
+            let part = &mut to[done..][..want];
+            let n = match self.ask_data((handle, file), through_arena, at, part).await {
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => return Ok(done),
-                Ok(answer) => answer,
+                Ok(None) => {
+                    // It changed, or had to make room, in this moment.
+                    through_arena = false;
+                    continue;
+                }
+                Ok(Some(got)) => got,
             };
-            let attr = if answer.value == 1 { Some(answer.attr()?) } else { None };
-            let skip = attr.map_or(0, |_| ATTR);
-            let n = answer.copy_from(skip, &mut to[done..][..want]);
-            let window = answer.window;
-            let clock = noted.of(&answer);
-            if let (Some(attr), Some(clock)) = (&attr, clock) {
-                answer.kept().learn_attr(clock, attr);
-            }
-            drop(answer);
-            match attr.filter(|_| clock.is_some()) {
-                Some(attr) => {
-                    self.learn_window(handle, &attr, offset, window).await;
-                }
-                None => drop(file.filter(|f| !f.noatime).map(|f| self.kept().was_read(f.ino))),
-            }
             done += n;
-            if let Some(file) = file {
-                let at = offset.saturating_add(done as u64);
-                let end = clock.filter(|_| n < want);
-                let end = end.and_then(|clock| End::met(at, clock, file.noatime, before));
-                if file.reads < READS || end.is_some() {
-                    self.link.change(handle, |file| {
-                        file.reads = file.reads.saturating_add(1).min(READS);
-                        file.end = end.or(file.end);
-                    });
-                }
-            }
             if n < want || done == to.len() {
                 return Ok(done);
             }
@@ -223,6 +220,10 @@ impl FileSystem for Remote {
     }
 
     async fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<usize> {
+        if self.write_here(handle, offset, from) {
+            return Ok(from.len());
+        }
+        self.writes(handle);
         let mut done = 0;
         loop {
             let part = &from[done..][..(from.len() - done).min(DATA_MAX)];
@@ -233,9 +234,12 @@ impl FileSystem for Remote {
                 Err(_) => return Ok(done),
                 Ok(answer) => {
                     let n = (answer.value as usize).min(part.len());
-                    self.link.written(handle, answer.session());
+                    let serial = answer.session();
+                    drop(answer);
+                    self.link.written(handle, serial);
                     done += n;
                     if n < part.len() || done == from.len() {
+                        self.wrote(handle, offset, done, serial).await;
                         return Ok(done);
                     }
                 }
@@ -253,15 +257,27 @@ impl FileSystem for Remote {
 
     async fn release(&self, handle: Handle) -> Result<()> {
         let file = self.link.closed(handle).ok_or(Error::BadHandle)?;
+        let session = self.now();
+        let leased = !file.gone && session.leases.has(handle);
+        if !leased {
+            session.leases.closed(session, handle);
+        }
         if file.gone {
+            return Ok(());
+        }
+        if file.held {
+            self.let_go(file.ino, file.session).await;
             return Ok(());
         }
         let request = request(Op::Release, file.remote.0);
         // Who waits for a lock that goes with this handle must not be told that it was closed before it is.
-        if !file.locks && self.tell(file.session, &request) {
+        // And what is kept of a file does not hold before the manager has taken what was written without it.
+        if !file.locks && !leased && self.tell(file.session, &request) {
             return Ok(());
         }
-        self.close_there(file.session, request).await
+        let closed = self.close_there(file.session, request).await;
+        session.leases.closed(session, handle);
+        closed
     }
 
     async fn fsync(&self, handle: Handle, datasync: bool) -> Result<()> {

@@ -5,25 +5,47 @@
 //! still holds is seen in the memory of changes (`format::shared`); nothing is ever sent to a client that keeps something. A name
 //! that was found says that its directory could be searched, until the directory's word for that is raised.
 
-use crate::changes::Seen;
+use super::Remote;
+use crate::changes::{Seen, Word};
 use foldhash::fast::FixedState;
 use format::shared::Kept as What;
-use fs::{Attr, Ino, Time};
+use fs::{Attr, FileType, Handle, Ino, Time};
 use hashbrown::HashTable;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Parts with locks of their own, for programs of many threads.
 const PARTS: usize = 16;
 /// Names, and inodes, in one part. A full part begins anew: what is in use is soon there again.
 const PART_MAX: usize = 4096;
 
+/// What a name leads to. Nothing of it changes while the name leads there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The inode.
+    pub ino: Ino,
+    /// Which one with this number.
+    pub generation: u32,
+    /// What it is.
+    pub kind: FileType,
+}
+
+impl Target {
+    /// What something with these attributes is as the target of a name.
+    pub fn of(attr: &Attr) -> Target {
+        Target { ino: attr.ino, generation: attr.generation, kind: attr.kind }
+    }
+}
+
 #[derive(Debug)]
 struct Name {
     parent: u64,
-    ino: u64,
+    target: Target,
     noted: u64,
+    /// Where the memory of changes tells of the name, and of who may search the directory.
+    words: [Word; 2],
     name: SmallVec<[u8; 24]>,
 }
 
@@ -31,6 +53,7 @@ struct Name {
 struct Inode {
     attr: Attr,
     noted: u64,
+    word: Word,
 }
 
 /// See the module.
@@ -39,6 +62,14 @@ pub(super) struct Kept {
     seen: Seen,
     names: [Mutex<HashTable<Name>>; PARTS],
     inodes: [Mutex<HashTable<Inode>>; PARTS],
+    leased: Leased,
+}
+
+/// Files that this client writes without a message, and the handles through which it does: their times are known to nobody until the manager is asked.
+#[derive(Debug, Default)]
+struct Leased {
+    count: AtomicUsize,
+    files: Mutex<SmallVec<[(Ino, Handle); 4]>>,
 }
 
 const HASHER: FixedState = FixedState::with_seed(0x6b65_7074);
@@ -61,6 +92,23 @@ fn part<T>(parts: &[T; PARTS], hash: u64) -> &T {
     &parts[(hash >> 32) as usize % PARTS]
 }
 
+/// Where the first slash stands, or the end.
+#[inline]
+fn until_slash(path: &[u8]) -> usize {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    let mut at = 0;
+    while let Some(bytes) = path[at..].first_chunk::<8>() {
+        // A byte that becomes zero borrows from the bit above it; the lowest one that does is right.
+        let word = u64::from_le_bytes(*bytes) ^ (ONES * b'/' as u64);
+        let zero = word.wrapping_sub(ONES) & !word & (ONES << 7);
+        if zero != 0 {
+            return at + zero.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    at + path[at..].iter().position(|&b| b == b'/').unwrap_or(path.len() - at)
+}
+
 /// Names that lead where the directory says, whatever it contains.
 fn is_special(name: &[u8]) -> bool {
     matches!(name, b"" | b"." | b"..") || name.contains(&b'/')
@@ -68,13 +116,19 @@ fn is_special(name: &[u8]) -> bool {
 
 impl Kept {
     pub fn new(seen: Seen) -> Kept {
-        Kept { seen, names: Default::default(), inodes: Default::default() }
+        Kept { seen, names: Default::default(), inodes: Default::default(), leased: Leased::default() }
     }
 
     /// Drops everything.
     pub fn forget(&self) {
         self.names.iter().for_each(|part| part.lock().clear());
         self.inodes.iter().for_each(|part| part.lock().clear());
+    }
+
+    /// Drops what is known of names.
+    #[cold]
+    pub fn forget_names(&self) {
+        self.names.iter().for_each(|part| part.lock().clear());
     }
 
     /// To be noted before a call whose answer is to be kept.
@@ -94,10 +148,29 @@ impl Kept {
         self.seen.holds(What::Attr(ino.0), noted)
     }
 
+    /// As [`Kept::unchanged`], seen after everything that this thread has written before.
+    #[inline]
+    pub fn unchanged_now(&self, ino: Ino, noted: u64) -> bool {
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        self.unchanged(ino, noted)
+    }
+
     /// Attributes of an inode, if they are known.
     #[inline]
     pub fn attr(&self, ino: Ino) -> Option<Attr> {
-        self.noted_attr(ino).map(|(attr, _)| attr)
+        self.look(ino, |attr| *attr)
+    }
+
+    /// What `f` says of the attributes of an inode, if they are known. It must not take long.
+    #[inline]
+    fn look<T>(&self, ino: Ino, f: impl FnOnce(&Attr) -> T) -> Option<T> {
+        if self.leased(ino).is_some() {
+            return None;
+        }
+        let hash = hash_inode(ino.0);
+        let table = part(&self.inodes, hash).lock();
+        let inode = table.find(hash, |i| i.attr.ino == ino)?;
+        (self.alive() && self.seen.same(inode.word, inode.noted)).then(|| f(&inode.attr))
     }
 
     /// Attributes of an inode, and the clock from before they were asked for.
@@ -106,28 +179,71 @@ impl Kept {
         let hash = hash_inode(ino.0);
         let table = part(&self.inodes, hash).lock();
         let inode = table.find(hash, |i| i.attr.ino == ino)?;
-        (self.alive() && self.unchanged(ino, inode.noted)).then_some((inode.attr, inode.noted))
+        (self.alive() && self.seen.same(inode.word, inode.noted)).then_some((inode.attr, inode.noted))
+    }
+
+    /// What a name leads to, if it is known.
+    #[inline]
+    fn target(&self, parent: Ino, name: &[u8]) -> Option<Target> {
+        let hash = hash_name(parent.0, name);
+        let table = part(&self.names, hash).lock();
+        let entry = table.find(hash, |e| e.parent == parent.0 && *e.name == *name)?;
+        let [here, search] = entry.words;
+        let holds = self.seen.same(here, entry.noted) && self.seen.same(search, entry.noted);
+        holds.then_some(entry.target)
     }
 
     /// The inode that a name leads to, if it is known.
     #[inline]
     pub fn name(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
-        let hash = hash_name(parent.0, name);
-        let table = part(&self.names, hash).lock();
-        let entry = table.find(hash, |e| e.parent == parent.0 && *e.name == *name)?;
-        let holds = self.seen.holds(What::Name(parent.0, name), entry.noted)
-            && self.seen.holds(What::Access(parent.0), entry.noted);
-        holds.then_some(Ino(entry.ino))
+        self.target(parent, name).map(|target| target.ino)
     }
 
-    /// What a path of plain names leads to, if all of it is known.
+    /// From now on a file is written without a message through a handle, or no longer.
+    pub fn is_leased(&self, ino: Ino, through: Option<Handle>) {
+        let mut files = self.leased.files.lock();
+        files.retain(|file| file.0 != ino);
+        files.extend(through.map(|handle| (ino, handle)));
+        self.leased.count.store(files.len(), Ordering::SeqCst);
+    }
+
+    /// The handle through which a file is written without a message.
+    #[inline]
+    pub fn leased(&self, ino: Ino) -> Option<Handle> {
+        if self.leased.count.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        self.leased.files.lock().iter().find(|file| file.0 == ino).map(|file| file.1)
+    }
+
+    /// As [`Kept::walk`], of a file that is written without a message.
+    pub fn walk_leased(&self, base: Ino, path: &[u8]) -> Option<(Ino, Handle)> {
+        if self.leased.count.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let ino = self.follow(base, path)?.0;
+        Some((ino, self.leased(ino)?))
+    }
+
+    /// The inode that a path of plain names leads to, if all of it is known, and what it is unless there is no name.
+    #[inline]
+    fn follow(&self, base: Ino, path: &[u8]) -> Option<(Ino, Option<Target>)> {
+        let (mut at, mut target, mut rest) = (base, None, path);
+        while !rest.is_empty() {
+            let end = until_slash(rest);
+            if end > 0 {
+                let found = self.target(at, &rest[..end])?;
+                (at, target) = (found.ino, Some(found));
+            }
+            rest = rest.get(end + 1..).unwrap_or(b"");
+        }
+        Some((at, target))
+    }
+
+    /// The attributes of what a path of plain names leads to, if all of it is known.
     #[inline]
     pub fn walk(&self, base: Ino, path: &[u8]) -> Option<Attr> {
-        let mut at = base;
-        for name in path.split(|&b| b == b'/').filter(|n| !n.is_empty()) {
-            at = self.name(at, name)?;
-        }
-        self.attr(at)
+        self.attr(self.follow(base, path)?.0)
     }
 
     /// An inode was read, which may have moved its time of access: nobody is told of that.
@@ -151,12 +267,13 @@ impl Kept {
         match table.find_mut(hash, |i| i.attr.ino == attr.ino) {
             // Answers may come in another order than that in which they were asked for.
             Some(known) if known.noted > noted => {}
-            Some(known) => *known = Inode { attr: *attr, noted },
+            Some(known) => (known.attr, known.noted) = (*attr, noted),
             None => {
                 if table.len() >= PART_MAX {
                     table.clear();
                 }
-                table.insert_unique(hash, Inode { attr: *attr, noted }, |i| hash_inode(i.attr.ino.0));
+                let word = Word::of(What::Attr(attr.ino.0));
+                table.insert_unique(hash, Inode { attr: *attr, noted, word }, |i| hash_inode(i.attr.ino.0));
             }
         }
     }
@@ -171,14 +288,68 @@ impl Kept {
         let mut table = part(&self.names, hash).lock();
         match table.find_mut(hash, |e| e.parent == parent.0 && *e.name == *name) {
             Some(known) if known.noted > noted => {}
-            Some(known) => (known.ino, known.noted) = (attr.ino.0, noted),
+            Some(known) => (known.target, known.noted) = (Target::of(attr), noted),
             None => {
                 if table.len() >= PART_MAX {
                     table.clear();
                 }
-                let entry = Name { parent: parent.0, ino: attr.ino.0, noted, name: name.into() };
+                let words = [What::Name(parent.0, name), What::Access(parent.0)].map(Word::of);
+                let (target, name) = (Target::of(attr), SmallVec::from_slice(name));
+                let entry = Name { parent: parent.0, target, noted, words, name };
                 table.insert_unique(hash, entry, |e| hash_name(e.parent, &e.name));
             }
         }
+    }
+}
+
+/// What is known here, for callers that would rather have no future: without a message, and without anything else that takes time.
+impl Remote {
+    /// As `FileSystem::walk`, without the attributes: what a path of at least one name leads to. It is known longer than they are.
+    #[inline]
+    pub fn target_now(&self, base: Ino, path: &[u8]) -> Option<Target> {
+        let kept = self.kept();
+        let (_, target) = kept.follow(base, path)?;
+        target.filter(|_| kept.alive())
+    }
+
+    /// As `FileSystem::walk`: what `f` says of the attributes. It must not take long.
+    #[inline]
+    pub fn look_at<T>(&self, base: Ino, path: &[u8], f: impl FnOnce(&Attr) -> T) -> Option<T> {
+        let kept = self.kept();
+        kept.look(kept.follow(base, path)?.0, f)
+    }
+
+    /// As `FileSystem::getattr`: what `f` says of the attributes. It must not take long.
+    #[inline]
+    pub fn look_at_inode<T>(
+        &self,
+        ino: Ino,
+        handle: Option<Handle>,
+        f: impl FnOnce(&Attr) -> T,
+    ) -> Option<T> {
+        let ino = handle.map_or(Some(ino), |handle| self.inode(handle))?;
+        self.kept().look(ino, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slashes_are_found() {
+        for len in 0..40 {
+            let mut path = vec![b'x'; len];
+            assert_eq!(until_slash(&path), len);
+            for at in (0..len).rev() {
+                path[at] = b'/';
+                assert_eq!(until_slash(&path), at);
+                // What differs from a slash in one bit is none.
+                path[at] = b'.';
+                assert_eq!(until_slash(&path[..at + 1]), at + 1);
+                path[at] = b'/';
+            }
+        }
+        assert_eq!(until_slash(b"\x80\xaf\xff\x2e\x30\x00aaaaaaaa/"), 14);
     }
 }

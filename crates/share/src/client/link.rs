@@ -7,7 +7,8 @@
 //! not there any more, may no longer be opened, or was locked, fails every call with `EIO`. Calls that were under way are made again if
 //! the manager had not taken them, or if that does no harm (`wire::Op::is_repeatable`); others fail with `EIO`, because they may have been done.
 
-use super::windows::OpenFile;
+use super::asking::open_request;
+use super::files::OpenFile;
 use super::{GONE, Remote, Session};
 use crate::spin::Patience;
 use crate::wire::{Op, request};
@@ -276,12 +277,16 @@ fn lost_writes() -> Error {
 
 impl Remote {
     /// The number that a handle has in a session. `EIO` when the file could not be taken along.
-    pub(super) fn there(&self, session: &Arc<Session>, handle: Handle) -> Result<u64> {
+    pub(super) async fn there(&self, session: &Arc<Session>, handle: Handle) -> Result<u64> {
         let mut file = self.link.file(handle).ok_or(Error::BadHandle)?;
         if file.session != session.serial && !file.gone {
             // It was opened with a manager that ended before it was in the table. If this one ends too, the call finds out.
             let _one = self.link.resuming.lock();
             let _ = self.take_along(session, handle);
+            file = self.link.file(handle).ok_or(Error::BadHandle)?;
+        }
+        if file.held && !file.gone {
+            self.open_there(session, handle).await?;
             file = self.link.file(handle).ok_or(Error::BadHandle)?;
         }
         if file.gone { Err(lost_file()) } else { Ok(file.remote.0) }
@@ -354,15 +359,18 @@ impl Remote {
         let file = self.link.file(handle).filter(|file| file.session != session.serial && !file.gone);
         let Some(file) = file else { return Ok(()) };
         let directory = file.kind == FileType::Directory;
-        let mut r = request(if directory { Op::Opendir } else { Op::Open }, file.ino.0);
-        if !directory {
-            r.flags = (file.flags - OpenFlags::TRUNCATE - OpenFlags::EXCLUSIVE).bits().into();
-        }
+        let r = match directory {
+            true => request(Op::Opendir, file.ino.0),
+            false => {
+                let flags = file.flags - OpenFlags::TRUNCATE - OpenFlags::EXCLUSIVE;
+                open_request(file.ino, Some(file.generation), flags)
+            }
+        };
         let opened = match session.call_now(&r) {
             Err(Error::Closed) => return Err(Error::Closed),
             opened => opened.ok(),
         };
-        // Another file may have the inode's number now; its handle ends with the session.
+        // Another directory may have the inode's number now.
         let opened = opened.filter(|&(remote, generation)| {
             let same = generation == file.generation as u64;
             if !same {
@@ -370,12 +378,11 @@ impl Remote {
             }
             same
         });
-        self.link.change(handle, |file| {
-            file.end = None;
-            match opened {
-                Some((remote, _)) => (file.remote, file.session) = (Handle(remote), session.serial),
-                None => file.gone = true,
+        self.link.change(handle, |file| match opened {
+            Some((remote, _)) => {
+                (file.remote, file.session, file.held) = (Handle(remote), session.serial, false);
             }
+            None => file.gone = true,
         });
         Ok(())
     }

@@ -6,21 +6,28 @@
 //! When the manager is gone, calls wait for another one to serve the volume ([`link`](Connect)); when none comes they fail with
 //! [`Error::Closed`].
 
+mod arena;
 mod asking;
 mod call;
+mod files;
 mod filesystem;
+mod holds;
 mod kept;
+mod leases;
 mod link;
 mod waiting;
-mod windows;
 
 use crate::changes::Seen;
 use crate::region::Region;
 use crate::spin::Patience;
 use crate::{memory, socket};
+use arena::Arena;
 use format::shared::{Hello, MAGIC, SESSION_BYTES, SLOTS, VERSION, Welcome};
-use fs::Error;
+use fs::{Cred, Error};
+use holds::Holds;
 use kept::Kept;
+pub use kept::Target;
+use leases::Leases;
 pub use link::Connect;
 use link::Link;
 use parking_lot::Mutex;
@@ -33,7 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Waker;
 use waiting::Helper;
-use windows::Windows;
+pub use waiting::interruptible;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// A file system in another process. Clones share the session.
@@ -62,7 +69,11 @@ struct Session {
     lookers: AtomicUsize,
     lookers_max: usize,
     kept: Kept,
-    windows: Windows,
+    arena: Arena,
+    holds: Holds,
+    /// As the kernel told the manager.
+    cred: Cred,
+    leases: Leases,
     /// The manager is gone.
     dead: AtomicBool,
     helper: Helper,
@@ -132,7 +143,7 @@ fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
 
 impl Session {
     fn connect(path: &Path, patience: Patience, serial: u64) -> io::Result<Session> {
-        let socket = socket::connect(path)?;
+        let (cred, socket) = (Cred::of_process(), socket::connect(path)?);
         let hello = Hello { magic: MAGIC.into(), version: VERSION.into(), ..Hello::new_zeroed() };
         let mut bytes = [0; size_of::<Welcome>()];
         // A manager that refuses us says so and closes, perhaps before we have spoken: what it said is there to be read, behind the
@@ -156,8 +167,8 @@ impl Session {
         if welcome.magic.get() != MAGIC || welcome.version.get() != VERSION {
             return Err(refused("the manager speaks another language"));
         }
-        let [memory, event, changes] =
-            <[OwnedFd; 3]>::try_from(fds).map_err(|_| refused("the manager gave no memory"))?;
+        let [memory, event, changes, arena] =
+            <[OwnedFd; 4]>::try_from(fds).map_err(|_| refused("the manager gave no memory"))?;
         memory::check_sealed(&memory, SESSION_BYTES)?;
         let opening = fs::Opening {
             volume: welcome.volume,
@@ -177,7 +188,10 @@ impl Session {
             // One processor is the manager's.
             lookers_max: (crate::spin::processors() - 1).max(1),
             kept: Kept::new(Seen::map(&changes)?),
-            windows: Windows::default(),
+            arena: Arena::map(&arena)?,
+            holds: Holds::default(),
+            cred,
+            leases: Leases::default(),
             dead: AtomicBool::new(false),
             helper: Helper::default(),
         })
@@ -187,7 +201,8 @@ impl Session {
     fn end(&self) {
         self.dead.store(true, Ordering::Release);
         self.kept.forget();
-        self.windows.forget();
+        self.arena.forget();
+        self.leases.forget();
     }
 
     /// A free slot; without one, `waker` is woken when that may have changed.

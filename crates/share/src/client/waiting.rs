@@ -7,7 +7,7 @@ use rustix::thread::futex;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
@@ -42,6 +42,21 @@ thread_local! {
     /// Where `block_on` on this thread notes the slots that the future polled now waits for; null outside of it. Nothing here
     /// has a destructor, so that a program can still use its files while it exits.
     static AWAITED: Cell<*const List> = const { Cell::new(std::ptr::null()) };
+    /// See [`interruptible`].
+    static INTERRUPTIBLE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs calls, of which one that waits long for its answer is given up when this thread handles a signal. It fails with EINTR then, unless
+/// it had been done already.
+pub fn interruptible<T>(calls: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            INTERRUPTIBLE.set(self.0);
+        }
+    }
+    let _restore = Restore(INTERRUPTIBLE.replace(true));
+    calls()
 }
 
 /// Sessions (their addresses) and slots.
@@ -59,16 +74,19 @@ pub(super) fn awaits(session: &Session, slot: usize) -> bool {
 
 /// Runs a future of calls of this session to its end.
 pub(super) fn block_on<T: Future>(remote: &Remote, future: T) -> T::Output {
-    let mut future = Some(future);
-    let mut run = |(parker, waker): &(Arc<Parker>, Waker)| {
-        future.take().map(|future| run_here(remote, future, parker, waker))
-    };
-    // A thread that ends has no parker any more.
-    let out = PARKER.try_with(&mut run).unwrap_or_else(|_| run(&new_parker()));
-    out.expect("it was run once")
+    let mut future = pin!(future);
+    match PARKER.try_with(|parker| run_here(remote, future.as_mut(), parker)) {
+        Ok(out) => out,
+        // A thread that ends has no parker any more.
+        Err(_) => run_here(remote, future, &new_parker()),
+    }
 }
 
-fn run_here<T: Future>(remote: &Remote, future: T, parker: &Parker, waker: &Waker) -> T::Output {
+fn run_here<T: Future>(
+    remote: &Remote,
+    mut future: Pin<&mut T>,
+    (parker, waker): &(Arc<Parker>, Waker),
+) -> T::Output {
     /// Calls may nest: where the outer one notes its slots is put back.
     struct Restore(*const List);
     impl Drop for Restore {
@@ -76,7 +94,6 @@ fn run_here<T: Future>(remote: &Remote, future: T, parker: &Parker, waker: &Wake
             AWAITED.set(self.0);
         }
     }
-    let mut future = pin!(future);
     let list = List::default();
     let restore = Restore(AWAITED.replace(&raw const list));
     let nested = !restore.0.is_null();
@@ -119,7 +136,8 @@ fn looks(session: &Session, ready: impl FnMut() -> bool) -> bool {
 fn sleep(session: &Session, slots: &[usize], woken: &AtomicU32, foreign: bool) {
     let done = |slot: &usize| session.region.state(*slot).load(Ordering::Acquire) == state::DONE;
     let ready = || slots.iter().any(done) || woken.load(Ordering::Acquire) != 0;
-    if !slots.is_empty() && looks(session, ready) {
+    // A signal that comes while this looks would be missed.
+    if !slots.is_empty() && !INTERRUPTIBLE.get() && looks(session, ready) {
         return;
     }
     // Slots of other sessions are looked at again and again: a program with several managers in one future is rare.
@@ -137,8 +155,15 @@ fn sleep(session: &Session, slots: &[usize], woken: &AtomicU32, foreign: bool) {
         }
         _ => futex::wait(woken, futex::Flags::PRIVATE, 0, Some(&time)),
     };
-    if slept == Err(rustix::io::Errno::TIMEDOUT) {
-        session.check_alive();
+    match slept {
+        Err(rustix::io::Errno::TIMEDOUT) => drop(session.check_alive()),
+        // The manager answers that it was given up, or what came of it.
+        Err(rustix::io::Errno::INTR) if INTERRUPTIBLE.get() => {
+            let all = slots.iter().fold(0, |all, slot| all | 1 << slot);
+            session.region.cancel().fetch_or(all, Ordering::SeqCst);
+            session.ring();
+        }
+        _ => {}
     }
 }
 

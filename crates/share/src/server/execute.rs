@@ -1,32 +1,47 @@
 //! Running one call: the request is taken apart and checked, the file system is asked, the answer is written.
 
+use super::arena::Aligned;
 use super::session::Client;
 use crate::region::SlotNo;
 use crate::wire::{self, GARBLED, Op};
-use format::shared::{DATA_MAX, PAYLOAD_MAX, Reply, Request};
+use format::shared::{DATA_MAX, PAYLOAD_MAX, PagePlace, Reply, Request};
 use fs::{
-    Access, Attr, DirEntry, Error, Fallocate, FileSystem, Handle, Ino, LockKind, OpenFlags, Pages,
+    Access, Attr, Cred, DirEntry, Error, Fallocate, FileSystem, Handle, Ino, LockKind, OpenFlags, Pages,
     RecordLock, RenameFlags, Result, Seek, Time, XattrFlags,
 };
 use smallvec::SmallVec;
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Instant;
 use zerocopy::{FromZeros, IntoBytes};
 
 /// The payload of an answer while it is written, straight into shared memory.
 struct Out<'a> {
-    client: &'a Client,
+    client: &'a Arc<Client>,
     slot: SlotNo,
     len: usize,
     /// See `format::shared::Reply`.
-    window: u64,
+    pages: u64,
     noted: u64,
 }
 
 impl Out<'_> {
-    /// Attributes of what `name` was just made to lead to, such that the client can keep them: as of a moment that it is told.
-    async fn made<F: FileSystem>(&mut self, fs: &F, parent: Ino, name: &[u8], attr: &Attr) -> Result<()> {
-        let noted = self.client.windows.clock();
+    /// Attributes of what `name` was just made to lead to, such that the client can keep them: as of a moment that it is told. `before`:
+    /// the clock from before it was made.
+    async fn made<F: FileSystem>(
+        &mut self,
+        fs: &F,
+        parent: Ino,
+        name: &[u8],
+        attr: &Attr,
+        before: u64,
+    ) -> Result<()> {
+        let noted = self.client.arenas.clock();
+        if noted == before + 1 {
+            // Nothing else has changed since.
+            self.noted = noted;
+            return self.attr(attr);
+        }
         match fs.lookup(&self.client.cred, parent, name).await {
             Ok(now) if now.ino == attr.ino => {
                 self.noted = noted;
@@ -63,22 +78,49 @@ impl Out<'_> {
         Ok(())
     }
 
+    /// Tells where pages that were read stand in the client's arena, when they do, or do now.
+    fn through_arena(
+        &mut self,
+        (ino, attr): (Ino, &Attr),
+        plan: &Aligned,
+        pages: &Pages,
+        (offset, len): (u64, usize),
+    ) -> Result<()> {
+        let client = self.client;
+        let is_long = wire::is_long_read(len, attr.size);
+        // A file without names may get its number used again unseen; and who has opened a file may read it when others no longer may.
+        if is_long || attr.nlink == 0 || fs::perm::check(&client.cred, attr, Access::READ).is_err() {
+            return Ok(());
+        }
+        let places = client.arenas.find(client, ino, attr.generation, plan).unwrap_or_else(|| {
+            let pieces: SmallVec<[&[u8]; 4]> = pages.slices().collect();
+            client.arenas.fill(client, ino, attr.generation, plan, &pieces)
+        });
+        self.pages = places.len() as u64;
+        self.noted = attr.size.saturating_sub(offset).min(len as u64);
+        for (page, word) in places {
+            let place = PagePlace { word: word.into(), page: page.into(), reserved: [0; 4] };
+            self.push(place.as_bytes())?;
+        }
+        Ok(())
+    }
+
     fn attr(&mut self, attr: &Attr) -> Result<()> {
         self.push(wire::attr_image(attr).as_bytes())
     }
 }
 
 /// Runs the call in a slot and answers it.
-pub(crate) async fn execute<F: FileSystem>(fs: &F, client: &Client, slot: SlotNo) {
+pub(crate) async fn execute<F: FileSystem>(fs: &F, client: &Arc<Client>, slot: SlotNo) {
     let begun = Instant::now();
     let _under_way = client.tally.begin();
     let request: Request = client.region.get(slot);
-    let mut out = Out { client, slot, len: 0, window: 0, noted: 0 };
+    let mut out = Out { client, slot, len: 0, pages: 0, noted: 0 };
     let reply = match run(fs, &request, &mut out).await {
         Ok(value) => Reply {
             value: value.into(),
             len: (out.len as u32).into(),
-            window: out.window.into(),
+            pages: out.pages.into(),
             noted: out.noted.into(),
             ..Reply::new_zeroed()
         },
@@ -171,6 +213,32 @@ fn nothing_but_kind(attr: &Attr) -> Attr {
     }
 }
 
+/// Answers a read through an open handle.
+async fn read<F: FileSystem>(
+    fs: &F,
+    r: &Request,
+    out: &mut Out<'_>,
+    handle: Handle,
+    ino: Ino,
+) -> Result<u64> {
+    let client = out.client;
+    let (offset, len) = (r.offset.get(), r.len.get().min(DATA_MAX as u64) as usize);
+    let wanted = r.flags.get() & wire::THROUGH_ARENA != 0;
+    let Some(plan) = wanted.then(|| client.arenas.plan(&client.arena, ino, offset, len)).flatten() else {
+        out.pages(&fs.read_pages(handle, offset, len).await?, 0, len)?;
+        return Ok(0);
+    };
+    let pages = fs.read_pages(handle, plan.start, plan.len).await?;
+    // From after the read, which may have moved the time of access.
+    let attr = fs.getattr(ino, Some(handle)).await?;
+    out.attr(&attr)?;
+    out.through_arena((ino, &attr), &plan, &pages, (offset, len))?;
+    if out.pages == 0 {
+        out.pages(&pages, (offset - plan.start) as usize, len)?;
+    }
+    Ok(1)
+}
+
 async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u64> {
     let op = Op::from_u16(r.op.get()).ok_or(Error::NotSupported("unknown call"))?;
     let client = out.client;
@@ -178,10 +246,14 @@ async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u6
     let (ino, object) = (Ino(r.object.get()), r.object.get());
     let (offset, len) = (r.offset.get(), r.len.get());
     let p = Payload::take(client, out.slot, r)?;
+    let before = client.arenas.clock();
     let opened = |handle: Handle, ino: Ino| {
         client.opened(handle, ino);
         handle.0
     };
+    if op.is_ordered() && client.leases.has(client.session) {
+        client.leases.order(client.session).await?;
+    }
     match op {
         Op::Ping => {}
         Op::Lookup => out.attr(&fs.lookup(cred, ino, p.first()).await?)?,
@@ -220,15 +292,15 @@ async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u6
         Op::Readlink => out.push(&fs.readlink(cred, ino).await?)?,
         Op::Mknod => {
             let attr = fs.mknod(cred, ino, p.first(), r.mode.get(), r.extra.get()).await?;
-            out.made(fs, ino, p.first(), &attr).await?;
+            out.made(fs, ino, p.first(), &attr, before).await?;
         }
         Op::Mkdir => {
             let attr = fs.mkdir(cred, ino, p.first(), perm(r)).await?;
-            out.made(fs, ino, p.first(), &attr).await?;
+            out.made(fs, ino, p.first(), &attr, before).await?;
         }
         Op::Symlink => {
             let attr = fs.symlink(cred, ino, p.first(), p.second()).await?;
-            out.made(fs, ino, p.first(), &attr).await?;
+            out.made(fs, ino, p.first(), &attr, before).await?;
         }
         Op::Link => out.attr(&fs.link(cred, ino, Ino(r.other.get()), p.first()).await?)?,
         Op::Unlink => fs.unlink(cred, ino, p.first()).await?,
@@ -239,9 +311,29 @@ async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u6
         }
         Op::Open => {
             client.may_open()?;
-            let handle = fs.open(cred, ino, flags::<OpenFlags>(r)?).await?;
-            out.generation(fs, ino, handle).await;
+            let flags = flags::<OpenFlags>(r)?;
+            // It was opened for the client when that was allowed for the last time.
+            let again = r.extra.get() == 1 && client.may_open_again(ino, flags);
+            let checked = again.then(|| Cred { checked: true, ..cred.clone() });
+            let cred = checked.as_ref().unwrap_or(cred);
+            let handle = match (r.mode.get(), r.other.get() as u32) {
+                (1, generation) => {
+                    out.noted = generation as u64;
+                    fs.open_exact(cred, (ino, generation), flags).await?
+                }
+                _ => {
+                    let handle = fs.open(cred, ino, flags).await?;
+                    out.generation(fs, ino, handle).await;
+                    handle
+                }
+            };
+            client.holders.admit(client);
             return Ok(opened(handle, ino));
+        }
+        Op::Unhold => {
+            for handle in client.held_no_longer(ino) {
+                fs.release(handle).await?;
+            }
         }
         Op::Create | Op::Tmpfile => {
             client.may_open()?;
@@ -252,42 +344,28 @@ async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u6
             };
             let handle = opened(handle, attr.ino);
             match op {
-                Op::Create => out.made(fs, ino, p.first(), &attr).await?,
+                Op::Create => out.made(fs, ino, p.first(), &attr, before).await?,
                 _ => out.attr(&attr)?,
             }
             return Ok(handle);
         }
-        Op::Read => {
-            let len = len.min(DATA_MAX as u64) as usize;
-            let handle = client.handle(object)?;
-            let ino = client.inode(handle)?;
-            let wanted = r.flags.get() & 1 != 0;
-            match wanted.then(|| client.windows.plan(ino, offset, len, DATA_MAX)).flatten() {
-                None => out.pages(&fs.read_pages(handle, offset, len).await?, 0, len)?,
-                Some(plan) => {
-                    let pages = fs.read_pages(handle, plan.start, plan.len).await?;
-                    // From after the read, which may have moved the time of access.
-                    let attr = fs.getattr(ino, Some(handle)).await?;
-                    out.attr(&attr)?;
-                    let pieces: SmallVec<[&[u8]; 4]> = pages.slices().collect();
-                    let window = client.windows.fill(ino, attr.generation, &plan, &pieces);
-                    out.window = window.map_or(0, |w| w.number());
-                    out.pages(&pages, (offset - plan.start) as usize, len)?;
-                    return Ok(1);
-                }
-            }
+        Op::Read if r.flags.get() & wire::OF_INODE != 0 => {
+            // Of a file that the client has open without us. Held for this read alone.
+            let again = client.may_open_again(ino, OpenFlags::READ);
+            let checked = again.then(|| Cred { checked: true, ..cred.clone() });
+            let inode = (ino, r.other.get() as u32);
+            let handle = fs.open_exact(checked.as_ref().unwrap_or(cred), inode, OpenFlags::READ).await?;
+            let done = read(fs, r, out, handle, ino).await;
+            fs.release(handle).await?;
+            return done;
         }
-        Op::Window => {
+        Op::Read => {
             let handle = client.handle(object)?;
-            // Who may not read is told so here.
-            fs.read_pages(handle, offset, 1).await?;
-            let ino = client.inode(handle)?;
-            return Ok(match client.windows.find(ino, offset) {
-                Some((generation, place, window)) if client.give(ino, generation, place, &window) => {
-                    window.number()
-                }
-                _ => 0,
-            });
+            return read(fs, r, out, handle, client.inode(handle)?).await;
+        }
+        Op::Lease => {
+            let (handle, slot) = (client.handle(object)?, r.mode.get() as usize);
+            return client.leases.grant(client, handle, offset, slot).await;
         }
         Op::Write => return Ok(fs.write(client.handle(object)?, offset, p.second()).await? as u64),
         Op::Flush => {

@@ -6,19 +6,25 @@
 //! Nothing a client does can hold up the thread: it never waits for a client, copies what it reads from shared memory before it looks
 //! at it, and forgets a client whose process or connection ends, with everything that it held.
 
+mod arena;
+mod ear;
 mod execute;
+mod holds;
+mod leases;
 pub mod place;
 mod poller;
 mod session;
 pub mod stats;
 mod stuck;
 mod tasks;
-mod windows;
 
 use crate::changes::Changes;
 use crate::spin::Patience;
+use arena::Arenas;
+use ear::Ear;
 use fs::FileSystem;
 use fs::watched::Watched;
+use leases::{Leases, Ticker};
 use parking_lot::Mutex;
 use place::Place;
 use poller::Poller;
@@ -30,7 +36,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use stuck::Guard;
 use tasks::Bell;
-use windows::Windows;
 
 /// How a server works.
 #[derive(Clone, Debug)]
@@ -42,8 +47,10 @@ pub struct Options {
     pub only_user: Option<u32>,
     /// Open handles of one session (`ENFILE`).
     pub handles_max: usize,
-    /// Bytes of file pages that clients read without a message; 0: none.
-    pub windows_max: usize,
+    /// Bytes of file pages that clients read without a message, 128 MiB at most; 0: none.
+    pub pages_max: usize,
+    /// Windows of 2 MiB of files that clients may overwrite without a message (write leases); 0: none.
+    pub lease_windows_max: usize,
     /// How long the thread looks for work before it sleeps.
     pub patience: Patience,
     /// What is served, so that clients of a manager that has ended know whether another one has their files, and all that they did to them.
@@ -62,7 +69,8 @@ impl Default for Options {
             sessions_max: 4096,
             only_user: None,
             handles_max: 1 << 16,
-            windows_max: 128 << 20,
+            pages_max: 128 << 20,
+            lease_windows_max: 0,
             patience: Patience::default(),
             opening: fs::Opening::default(),
             lock_timeout: None,
@@ -94,6 +102,8 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
     /// Ends sessions that keep others waiting.
     guard: Option<Guard>,
+    /// Looks after write leases.
+    ticker: Option<Ticker>,
 }
 
 impl Server {
@@ -117,14 +127,19 @@ impl Server {
         let board = Arc::new(Board::new(&fs));
         let changes = Arc::new(Changes::new()?);
         // Clients must hear of what other clients change, so they do not listen at the door that they use.
-        let ear = fs.door();
-        let windows = Arc::new(Windows::new(changes.clone(), options.windows_max));
-        ear.watch(windows.clone());
+        let door = fs.door();
+        let ear = Arc::new(Ear {
+            arenas: Arc::new(Arenas::new(changes.clone(), options.pages_max)),
+            changes: changes.clone(),
+            holders: Arc::default(),
+        });
+        door.watch(ear.clone());
+        let leases = Arc::new(Leases::new(fs.door(), ear.clone(), options.lease_windows_max));
+        let ticker = Ticker::start(leases.clone())?;
         let (lock_timeout, place) = (options.lock_timeout, options.place.clone());
         let poller = Poller::new(
             fs.clone(),
-            changes.clone(),
-            windows,
+            (&ear, leases),
             listener,
             bell.clone(),
             (counters.clone(), board.clone()),
@@ -138,10 +153,17 @@ impl Server {
                 Ok(_holding) => poller.run(),
                 Err(e) => tracing::error!("sessions are not served: {e}"),
             }
-            ear.unwatch();
+            door.unwatch();
         })?;
-        let mut server =
-            Server { bell, counters, board, path: path.into(), thread: Some(thread), guard: None };
+        let mut server = Server {
+            bell,
+            counters,
+            board,
+            path: path.into(),
+            thread: Some(thread),
+            guard: None,
+            ticker: Some(ticker),
+        };
         if let Some(timeout) = lock_timeout {
             server.guard = Some(Guard::start(server.observer(), timeout)?);
         }
@@ -169,6 +191,7 @@ impl Server {
         if let Some(thread) = self.thread.take() {
             self.bell.stop();
             let _ = thread.join();
+            drop(self.ticker.take());
             let _ = std::fs::remove_file(&self.path);
         }
     }

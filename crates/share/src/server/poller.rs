@@ -2,11 +2,13 @@
 
 mod arriving;
 
-use super::execute::execute;
+use super::arena::Arenas;
+use super::ear::Ear;
+use super::holds::Holders;
+use super::leases::Lending;
 use super::session::{CLEAN_UP, Connection};
 use super::stats::Board;
-use super::tasks::{Bell, TaskId, TaskWaker};
-use super::windows::Windows;
+use super::tasks::{Bell, Runs, TaskId, TaskWaker, runner};
 use super::{Counters, Options};
 use crate::changes::Changes;
 use crate::region::Region;
@@ -20,7 +22,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 /// What an event of epoll is about; the connection's number stands above these bits.
@@ -36,6 +38,11 @@ const ROUNDS: u64 = 256;
 /// Rounds after which a session that does nothing is no longer looked at.
 const QUIET: u64 = 4096;
 
+/// In a crowd the thread sleeps soon when there is nothing to do for longer than this: being woken costs less than looking for so long.
+const GAP: Duration = Duration::from_micros(20);
+/// What counts of a longer time.
+const GAP_MAX: Duration = Duration::from_millis(1);
+
 /// How often the counters are published while there is work all the time: that looks at every session.
 const PUBLISH: Duration = Duration::from_millis(20);
 
@@ -45,7 +52,9 @@ const FINISH: Duration = Duration::from_millis(500);
 pub(super) struct Poller<F> {
     fs: Arc<F>,
     changes: Arc<Changes>,
-    windows: Arc<Windows>,
+    arenas: Arc<Arenas>,
+    holders: Arc<Holders>,
+    leases: Arc<dyn Lending>,
     listener: OwnedFd,
     epoll: OwnedFd,
     bell: Arc<Bell>,
@@ -58,10 +67,14 @@ pub(super) struct Poller<F> {
     active: Vec<u64>,
     /// More processes than processors: those that are looked at, and this one.
     crowded: bool,
+    /// How long there is nothing to do, on the average of the last times.
+    gap: Duration,
     processors: usize,
     next: u64,
     round: u64,
     ready: Vec<TaskId>,
+    /// Nothing runs in these.
+    spare: Vec<Box<dyn Runs>>,
     /// Of this round: session, posted and cancelled slots.
     taken: Vec<(u64, u64, u64)>,
     published_at: Instant,
@@ -70,8 +83,7 @@ pub(super) struct Poller<F> {
 impl<F: FileSystem> Poller<F> {
     pub fn new(
         fs: Arc<F>,
-        changes: Arc<Changes>,
-        windows: Arc<Windows>,
+        (ear, leases): (&Ear, Arc<dyn Lending>),
         listener: OwnedFd,
         bell: Arc<Bell>,
         (published, board): (Arc<Mutex<Counters>>, Arc<Board>),
@@ -82,8 +94,10 @@ impl<F: FileSystem> Poller<F> {
         epoll::add(&epoll, &bell.event, EventData::new_u64(BELL), EventFlags::IN)?;
         Ok(Poller {
             fs,
-            changes,
-            windows,
+            changes: ear.changes.clone(),
+            arenas: ear.arenas.clone(),
+            holders: ear.holders.clone(),
+            leases,
             listener,
             epoll,
             bell,
@@ -94,10 +108,12 @@ impl<F: FileSystem> Poller<F> {
             connections: HashMap::default(),
             active: Vec::new(),
             crowded: false,
+            gap: Duration::ZERO,
             processors: crate::spin::processors(),
             next: 1,
             round: 0,
             ready: Vec::new(),
+            spare: Vec::new(),
             taken: Vec::new(),
             published_at: Instant::now(),
         })
@@ -141,16 +157,20 @@ impl<F: FileSystem> Poller<F> {
     fn poll_task(&mut self, id: u64, slot: usize) {
         let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
         let Some(session) = session else { return };
-        let Some(task) = &mut session.tasks[slot] else { return };
         let waker = session.wakers[slot].get_or_insert_with(|| {
             Waker::from(Arc::new(TaskWaker { task: (id, slot), bell: self.bell.clone() }))
         });
-        if let Poll::Ready(()) = task.as_mut().poll(&mut Context::from_waker(waker)) {
-            session.tasks[slot] = None;
-            self.counters.calls += 1;
-            if slot == CLEAN_UP {
+        let mut cx = Context::from_waker(waker);
+        if slot == CLEAN_UP {
+            if session.clean_up.as_mut().is_some_and(|task| task.as_mut().poll(&mut cx).is_ready()) {
+                self.counters.calls += 1;
                 self.connections.remove(&id);
             }
+        } else if let Some(task) = &mut session.tasks[slot]
+            && task.poll(&mut cx).is_ready()
+        {
+            self.counters.calls += 1;
+            self.spare.extend(session.tasks[slot].take().map(ended));
         }
     }
 
@@ -203,8 +223,9 @@ impl<F: FileSystem> Poller<F> {
             let Some(session) = session.filter(|s| !s.ending) else { return };
             // A slot whose call is under way takes no other; whoever rings for it anyway is not answered twice.
             if slot < SLOTS && session.tasks[slot].is_none() {
-                let (fs, client) = (self.fs.clone(), session.client.clone());
-                session.tasks[slot] = Some(Box::pin(async move { execute(&*fs, &client, slot).await }));
+                let mut task = self.spare.pop().unwrap_or_else(|| runner(&self.fs));
+                task.begin(session.client.clone(), slot);
+                session.tasks[slot] = Some(task);
                 self.poll_task(id, slot);
             }
         }
@@ -215,8 +236,9 @@ impl<F: FileSystem> Poller<F> {
         let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
         if let Some(session) = session
             && slot < SLOTS
-            && session.tasks[slot].take().is_some()
+            && let Some(task) = session.tasks[slot].take()
         {
+            self.spare.push(ended(task));
             session.client.interrupted(slot);
         }
     }
@@ -224,11 +246,16 @@ impl<F: FileSystem> Poller<F> {
     /// Nothing to do: looks for a while, then sleeps until something happens.
     fn rest(&mut self) {
         let sessions = self.active.iter().filter_map(|id| self.connections.get(id)?.session.as_ref());
-        let regions: Vec<&Region> = sessions.map(|s| &s.client.region).collect();
+        let regions: Vec<&Region> = sessions.map(|s| &*s.client.region).collect();
         let rung = || self.bell.any() || regions.iter().any(|r| r.rings());
-        let patience = self.options.patience;
+        let begun = Instant::now();
+        let mut patience = self.options.patience;
+        if self.crowded && self.gap > GAP {
+            // Others could use the processor better than for giving it to each other.
+            patience.yields_in_a_crowd = Duration::ZERO;
+        }
         if !regions.is_empty() && patience.wait(self.crowded, rung) {
-            return;
+            return self.rested(begun);
         }
         regions.iter().for_each(|r| r.asleep().store(1, Ordering::SeqCst));
         self.bell.set_asleep(true);
@@ -238,6 +265,7 @@ impl<F: FileSystem> Poller<F> {
         }
         self.counters.sleeps += !busy as u64;
         self.events(if busy { Some(0) } else { None });
+        self.rested(begun);
         self.bell.set_asleep(false);
         // Who is looked at need not ring; who rang is looked at from now on.
         for id in &self.active {
@@ -245,6 +273,10 @@ impl<F: FileSystem> Poller<F> {
                 session.client.region.asleep().store(0, Ordering::SeqCst);
             }
         }
+    }
+
+    fn rested(&mut self, since: Instant) {
+        self.gap = (self.gap * 7 + since.elapsed().min(GAP_MAX)) / 8;
     }
 
     /// Takes in what epoll has, waiting for it at most so many milliseconds.
@@ -335,10 +367,11 @@ impl<F: FileSystem> Poller<F> {
         }
         tracing::debug!(pid = connection.pid, session = id, "a session ends");
         let _ = epoll::delete(&self.epoll, &session.event);
-        session.tasks.iter_mut().for_each(|task| *task = None);
+        session.tasks.iter_mut().for_each(|task| self.spare.extend(task.take().map(ended)));
+        self.spare.truncate(SLOTS);
         let (fs, client) = (self.fs.clone(), session.client.clone());
         let ends = self.bell.stopping() && self.options.opening.number != 0;
-        session.tasks[CLEAN_UP] = Some(Box::pin(async move { client.clean_up(&*fs, ends).await }));
+        session.clean_up = Some(Box::pin(async move { client.clean_up(&*fs, ends).await }));
         self.active.retain(|&a| a != id);
         self.look_around();
         self.poll_task(id, CLEAN_UP);
@@ -347,7 +380,9 @@ impl<F: FileSystem> Poller<F> {
     /// Goes on with the calls that were begun, for a while: their clients would not know what became of them.
     fn finish(&mut self) {
         let begun = Instant::now();
-        let busy = |c: &Connection| c.session.as_ref().is_some_and(|s| s.tasks.iter().any(Option::is_some));
+        let busy = |c: &Connection| {
+            c.session.as_ref().is_some_and(|s| s.clean_up.is_some() || s.tasks.iter().any(Option::is_some))
+        };
         while begun.elapsed() < FINISH && self.connections.values().any(busy) {
             if !self.poll_ready() {
                 std::thread::sleep(Duration::from_micros(100));
@@ -390,6 +425,12 @@ impl<F: FileSystem> Poller<F> {
 }
 
 /// Empties an eventfd.
+/// A call is over, or given up.
+fn ended(mut task: Box<dyn Runs>) -> Box<dyn Runs> {
+    task.end();
+    task
+}
+
 fn drain(event: &OwnedFd) {
     let mut count = [0; 8];
     let _ = rustix::io::read(event, &mut count);

@@ -1,12 +1,14 @@
 //! One client as the manager sees it.
 
+use super::arena::{Arena, Arenas};
+use super::holds::Holders;
+use super::leases::Lending;
 use super::stats::Tally;
-use super::windows::{Window, Windows};
+use super::tasks::Runs;
 use crate::region::{Region, SlotNo};
-use crate::socket;
 use foldhash::fast::FixedState;
-use format::shared::{MAGIC, Reply, SLOTS, WindowMessage};
-use fs::{Cred, Error, FileSystem, Handle, Ino, LockHolder, LockOwner, Result};
+use format::shared::{HOLD_LINES, HOLDS_IN_LINE, Reply, SLOTS};
+use fs::{Cred, Error, FileSystem, Handle, Ino, LockHolder, LockOwner, OpenFlags, Result};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
@@ -14,20 +16,22 @@ use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Waker;
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::FromZeros;
 
 /// What calls need to know of their client; shared with the futures that run them.
 pub(crate) struct Client {
     pub session: u64,
-    pub region: Region,
+    pub region: Arc<Region>,
     /// As the kernel reports it for the socket.
     pub cred: Cred,
     pub handles_max: usize,
     pub tally: Tally,
     /// Of all clients.
-    pub windows: Arc<Windows>,
-    /// Over which descriptors are handed to it.
-    pub socket: Arc<OwnedFd>,
+    pub arenas: Arc<Arenas>,
+    pub holders: Arc<Holders>,
+    pub leases: Arc<dyn Lending>,
+    /// Of those with its credentials.
+    pub arena: Arc<Arena>,
     held: Mutex<Held>,
 }
 
@@ -40,6 +44,8 @@ struct Held {
     closing: HashMap<Handle, Ino, FixedState>,
     /// Inodes on which record locks were asked for.
     locking: HashMap<Ino, Asked, FixedState>,
+    /// Files that it holds and that were opened for it (`super::holds`).
+    holds: HashMap<Ino, Vec<(Handle, OpenFlags)>, FixedState>,
     gone: bool,
 }
 
@@ -91,26 +97,47 @@ impl Drop for Locking<'_> {
 impl Client {
     pub fn new(
         session: u64,
-        region: Region,
+        region: Arc<Region>,
         cred: Cred,
         handles_max: usize,
-        windows: Arc<Windows>,
-        socket: Arc<OwnedFd>,
+        (arenas, holders, leases): (Arc<Arenas>, Arc<Holders>, Arc<dyn Lending>),
+        arena: Arc<Arena>,
         tally: Tally,
     ) -> Client {
-        Client { session, region, cred, handles_max, windows, socket, tally, held: Mutex::default() }
+        let held = Mutex::default();
+        Client { session, region, cred, handles_max, arenas, holders, leases, arena, tally, held }
     }
 
-    /// Hands a window of a file to the client. False when its socket is full.
-    pub fn give(&self, ino: Ino, generation: u32, place: u32, window: &Window) -> bool {
-        let message = WindowMessage {
-            magic: MAGIC.into(),
-            number: window.number().into(),
-            ino: ino.0.into(),
-            generation: generation.into(),
-            place: place.into(),
-        };
-        socket::send(&*self.socket, message.as_bytes(), &[window.reader()]).is_ok()
+    /// A file that it holds was opened for it. False when it holds it no longer, or has too many.
+    pub fn holds_open(&self, ino: Ino, handle: Handle, flags: OpenFlags) -> bool {
+        let mut held = self.held.lock();
+        let is_held = !held.gone && !super::holds::held(self, ino).is_empty();
+        let fits = is_held && held.holds.len() < HOLD_LINES * HOLDS_IN_LINE;
+        if fits {
+            held.holds.entry(ino).or_default().push((handle, flags));
+        }
+        fits
+    }
+
+    /// Whether a file that it holds was opened for it such that it may open it so again.
+    pub fn may_open_again(&self, ino: Ino, flags: OpenFlags) -> bool {
+        let access = flags & (OpenFlags::READ | OpenFlags::WRITE);
+        let held = self.held.lock();
+        held.holds.get(&ino).is_some_and(|all| all.iter().any(|(_, had)| had.contains(access)))
+    }
+
+    /// What was opened for it while it held a file that it holds no longer, to be closed.
+    pub fn held_no_longer(&self, ino: Ino) -> Vec<Handle> {
+        let mut held = self.held.lock();
+        if !super::holds::held(self, ino).is_empty() {
+            return Vec::new();
+        }
+        held.holds.remove(&ino).into_iter().flatten().map(|(handle, _)| handle).collect()
+    }
+
+    /// Whether it has used what has this mark since it was asked last.
+    pub fn used(&self, mark: usize) -> bool {
+        self.region.mark(mark, false)
     }
 
     /// A handle that this client has open.
@@ -222,13 +249,19 @@ impl Client {
     /// Gives back everything the client held. When it is the manager that ends, files without names stay open: they would go with their
     /// handles, and the client may come for them again.
     pub async fn clean_up<F: FileSystem>(&self, fs: &F, manager_ends: bool) {
-        let (handles, closing, mut locking) = {
+        self.holders.part(self.session);
+        // While its handles are there still.
+        if let Err(e) = self.leases.end(self.session).await {
+            tracing::error!("session {}: writes of its client are lost: {e}", self.session);
+        }
+        let (handles, closing, mut locking, holds) = {
             let mut held = self.held.lock();
             held.gone = true;
             let (handles, closing) = (std::mem::take(&mut held.handles), std::mem::take(&mut held.closing));
-            (handles, closing, std::mem::take(&mut held.locking))
+            (handles, closing, std::mem::take(&mut held.locking), std::mem::take(&mut held.holds))
         };
-        for (handle, ino) in handles.into_iter().chain(closing) {
+        let holds = holds.into_iter().flat_map(|(ino, all)| all.into_iter().map(move |(h, _)| (h, ino)));
+        for (handle, ino) in handles.into_iter().chain(closing).chain(holds) {
             // Through whichever handle of the file.
             for owner in locking.remove(&ino).into_iter().flat_map(|a| a.owners) {
                 let _ = fs.flush(handle, owner).await;
@@ -261,8 +294,9 @@ pub(crate) const CLEAN_UP: usize = SLOTS;
 /// A client with a session.
 pub(crate) struct Session {
     pub client: Arc<Client>,
-    /// Of the slots, and of the end.
-    pub tasks: [Option<Task>; SLOTS + 1],
+    /// Calls under way, by their slots; and what is done at the end.
+    pub tasks: [Option<Box<dyn Runs>>; SLOTS],
+    pub clean_up: Option<Task>,
     pub wakers: Vec<Option<Waker>>,
     /// The manager looks at its doorbell; otherwise the client must write to the eventfd.
     pub active: bool,
@@ -274,7 +308,7 @@ pub(crate) struct Session {
 
 /// A connection, which becomes a session with the client's first message.
 pub(crate) struct Connection {
-    pub socket: Arc<OwnedFd>,
+    pub socket: OwnedFd,
     /// Readable when the process has ended, although others may have the socket still.
     pub process: Option<OwnedFd>,
     pub pid: i32,

@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// The classes, by the numbers of [`crate::wire::Op`]; 0 is what is no operation.
-const CLASSES: [&str; 39] = [
+const CLASSES: [&str; 40] = [
     "unknown",
     "ping",
     "lookup",
@@ -57,7 +57,8 @@ const CLASSES: [&str; 39] = [
     "getlk",
     "setlk",
     "flock",
-    "window",
+    "unhold",
+    "lease",
 ];
 const READ: usize = crate::wire::Op::Read as usize;
 const WRITE: usize = crate::wire::Op::Write as usize;
@@ -224,6 +225,7 @@ impl Tally {
         let failed = reply.errno.get() != 0;
         let class = Some(request.op.get() as usize).filter(|&n| n < CLASSES.len()).unwrap_or(0);
         let (read, written) = match class {
+            READ if !failed && reply.pages.get() > 0 => (reply.noted.get(), 0),
             // Attributes may stand before the data.
             READ if !failed => {
                 let attrs = reply.value.get() * size_of::<AttrImage>() as u64;

@@ -1,12 +1,56 @@
-//! Futures that wait, and how they are woken.
+//! Calls that are run, futures that wait, and how they are woken.
 
+use super::execute::execute;
+use super::session::Client;
+use crate::region::SlotNo;
+use fs::FileSystem;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
+use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
+use std::task::{Context, Poll};
+
+/// Runs one call after the other in the same memory: futures of calls are large, and most end as soon as they are begun.
+pub(crate) trait Runs: Send {
+    /// Begins the call in a slot. What was begun before is given up.
+    fn begin(&mut self, client: Arc<Client>, slot: SlotNo);
+    /// Goes on with it.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+    /// Forgets it.
+    fn end(&mut self);
+}
+
+struct Runner<M, T> {
+    make: M,
+    call: Pin<Box<Option<T>>>,
+}
+
+impl<M: Fn(Arc<Client>, SlotNo) -> T + Send, T: Future<Output = ()> + Send> Runs for Runner<M, T> {
+    fn begin(&mut self, client: Arc<Client>, slot: SlotNo) {
+        self.call.set(Some((self.make)(client, slot)));
+    }
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.call.as_mut().as_pin_mut().map_or(Poll::Ready(()), |call| call.poll(cx))
+    }
+    fn end(&mut self) {
+        self.call.set(None);
+    }
+}
+
+/// Runs calls on a file system.
+pub(crate) fn runner<F: FileSystem>(fs: &Arc<F>) -> Box<dyn Runs> {
+    let fs = fs.clone();
+    let make = move |client: Arc<Client>, slot| {
+        let fs = fs.clone();
+        async move { execute(&*fs, &client, slot).await }
+    };
+    Box::new(Runner { make, call: Box::pin(None) })
+}
 
 /// Wakes the thread of a server from any other thread.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ use format::limits::FILE_SIZE_MAX;
 use fs::{
     Access, Attr, Cred, Error, Fallocate, FileType, Handle, Ino, OpenFlags, Result, Seek, SetAttr, Time,
 };
+use std::ops::Range;
 
 /// An entry of a scan: name, offset behind it, attributes.
 pub type Listed = (Vec<u8>, u64, Attr);
@@ -115,6 +116,19 @@ impl State {
             node.was_read(now);
         }
         Ok(n)
+    }
+
+    pub(super) fn overwritable(&self, handle: Handle, offset: u64, len: u64) -> Result<Vec<Range<u64>>> {
+        const PAGE: u64 = 4096;
+        let open = self.file(handle, OpenFlags::WRITE)?;
+        let prompt = OpenFlags::APPEND | OpenFlags::DIRECT | OpenFlags::SYNC | OpenFlags::DSYNC;
+        if open.flags.intersects(prompt) {
+            return Err(Error::NotSupported("overwriting later"));
+        }
+        let size = self.node(open.ino)?.data()?.size();
+        let (start, end) =
+            (offset.next_multiple_of(PAGE), offset.saturating_add(len).min(size) / PAGE * PAGE);
+        Ok(Some(start..end).filter(|r| r.start < r.end).into_iter().collect())
     }
 
     pub(super) fn write(&mut self, handle: Handle, offset: u64, from: &[u8], now: Time) -> Result<usize> {

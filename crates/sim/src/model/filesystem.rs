@@ -9,6 +9,7 @@ use super::rules;
 use super::{Model, State};
 use fs::*;
 use std::future::poll_fn;
+use std::ops::Range;
 use std::task::Poll;
 
 impl FileSystem for Model {
@@ -124,6 +125,10 @@ impl FileSystem for Model {
 
     async fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<usize> {
         self.with(|state, now| state.write(handle, offset, from, now))
+    }
+
+    fn overwritable(&self, handle: Handle, offset: u64, len: u64) -> Result<Vec<Range<u64>>> {
+        self.with(|state, _| state.overwritable(handle, offset, len))
     }
 
     async fn flush(&self, handle: Handle, owner: LockOwner) -> Result<()> {

@@ -60,8 +60,7 @@ impl<F: FileSystem> Poller<F> {
         if let Some(process) = &process {
             add(process, PROCESS)?;
         }
-        self.connections
-            .insert(id, Connection { socket: Arc::new(socket), process, pid, cred, session: None });
+        self.connections.insert(id, Connection { socket, process, pid, cred, session: None });
         Ok(())
     }
 
@@ -110,7 +109,8 @@ impl<F: FileSystem> Poller<F> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&self.epoll, &event, EventData::new_u64(id << KINDS | DOORBELL), EventFlags::IN)?;
         let tally = self.board.tally(connection.pid);
-        let fds = [fd.as_fd(), event.as_fd(), self.changes.reader()];
+        let arena = self.arenas.of(&connection.cred)?;
+        let fds = [fd.as_fd(), event.as_fd(), self.changes.reader(), arena.reader()];
         let opening = &self.options.opening;
         let welcome = Welcome {
             volume: opening.volume,
@@ -121,18 +121,20 @@ impl<F: FileSystem> Poller<F> {
         socket::send(&connection.socket, welcome.as_bytes(), &fds)?;
         let client = Client::new(
             id,
-            region,
+            Arc::new(region),
             connection.cred.clone(),
             self.options.handles_max,
-            self.windows.clone(),
-            connection.socket.clone(),
+            (self.arenas.clone(), self.holders.clone(), self.leases.clone()),
+            arena,
             tally,
         );
         let client = Arc::new(client);
+        self.arenas.enter(&client);
         self.board.add(&client);
         connection.session = Some(Session {
             client,
             tasks: std::array::from_fn(|_| None),
+            clean_up: None,
             wakers: vec![None; SLOTS + 1],
             active: false,
             last: self.round,

@@ -1,0 +1,263 @@
+//! Writes that are acknowledged and not made yet: they stand in memory of whoever acknowledged them, under a lease.
+//!
+//! A lease says that one door writes to a file without asking: the door keeps what was written, and nobody else looks at the file or changes it
+//! meanwhile. So every call that comes to [`Watched`] first settles with the lenders ([`Lender`]): what is there to be written is written
+//! before the call goes on, and the lease ends, unless the call came through the very handle that has the lease.
+//!
+//! Exclusion: a call that changes what a file holds is counted ([`Watched::is_changing`]) before it looks whether there is a lease, and a lender
+//! first makes its lease known and then looks for such calls. One of the two sees the other. What only reads need not be counted: it counts as earlier than
+//! the lease, and what it brought to caches is told away when the lease begins ([`Watched::changed`]).
+//!
+//! Without leases all of this costs a call one load. Tested in crates/share/tests/leases.rs.
+
+use crate::error::Result;
+use crate::types::{Attr, DirEntry, Handle, OpenFlags};
+use crate::watched::{Change, Watched};
+use format::Ino;
+use parking_lot::RwLock;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+/// What a lender gives back.
+pub type Settling<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
+
+/// The call before which a lease must be settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Reads from `start` to before `end` through this handle.
+    Read {
+        /// The handle.
+        handle: Handle,
+        /// First byte.
+        start: u64,
+        /// Behind the last byte.
+        end: u64,
+    },
+    /// Writes from `start` to before `end` through this handle.
+    Write {
+        /// The handle.
+        handle: Handle,
+        /// First byte.
+        start: u64,
+        /// Behind the last byte.
+        end: u64,
+    },
+    /// Asks for attributes through this handle.
+    Attr(Handle),
+    /// Closes this handle.
+    Close(Handle),
+    /// Anything else.
+    Other,
+}
+
+/// Who gives leases.
+pub trait Lender: Send + Sync {
+    /// Whether there is a lease on an inode.
+    fn lends(&self, ino: Ino) -> bool;
+
+    /// Makes the writes that a call must find made, and ends the lease unless the call may go on beside it. `None`: those of all files, as
+    /// everything is to be durable; leases stay.
+    ///
+    /// # Errors
+    /// Those of writing. What could not be written is kept.
+    fn settle(&self, file: Option<(Ino, Call)>) -> Settling<'_>;
+}
+
+/// Files that are told apart among those that calls change now.
+const CHANGING: usize = 64;
+
+pub(crate) struct Lent {
+    leases: AtomicUsize,
+    lenders: RwLock<Vec<Arc<dyn Lender>>>,
+    changing: [AtomicU32; CHANGING],
+}
+
+impl Default for Lent {
+    fn default() -> Lent {
+        let changing = [const { AtomicU32::new(0) }; CHANGING];
+        Lent { leases: AtomicUsize::new(0), lenders: RwLock::default(), changing }
+    }
+}
+
+impl Lent {
+    fn place(&self, ino: Ino) -> &AtomicU32 {
+        &self.changing[(ino.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize]
+    }
+}
+
+/// A call that changes what a file holds.
+pub(crate) struct Changing<'a>(&'a AtomicU32);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// For lenders.
+impl<F> Watched<F> {
+    /// From now on `lender` is asked about leases.
+    pub fn lend(&self, lender: Arc<dyn Lender>) {
+        self.hub.lent.lenders.write().push(lender);
+    }
+
+    /// This lender has ended all its leases.
+    pub fn unlend(&self, lender: &Arc<dyn Lender>) {
+        self.hub.lent.lenders.write().retain(|known| !Arc::ptr_eq(known, lender));
+    }
+
+    /// A lease is there; the lender already says so.
+    pub fn lease_begins(&self) {
+        self.hub.lent.leases.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A lease is no longer there.
+    pub fn lease_ends(&self) {
+        self.hub.lent.leases.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether a call may be changing what this file holds that did not see the lease.
+    pub fn is_changing(&self, ino: Ino) -> bool {
+        self.hub.lent.place(ino).load(Ordering::SeqCst) != 0
+    }
+
+    /// How often this file is open, through all doors.
+    pub fn openers(&self, ino: Ino) -> usize {
+        self.hub.files.read().values().filter(|file| file.ino == ino).count()
+    }
+
+    /// Tells all doors but this one of a change that comes through no call.
+    pub fn changed(&self, change: &Change<'_>) {
+        self.tell(std::slice::from_ref(change));
+    }
+}
+
+/// For calls.
+impl<F> Watched<F> {
+    /// Counts a call that changes what a file holds; to be taken before [`Watched::settle`].
+    pub(crate) fn changing(&self, ino: Ino) -> Changing<'_> {
+        let place = self.hub.lent.place(ino);
+        place.fetch_add(1, Ordering::SeqCst);
+        Changing(place)
+    }
+
+    /// As [`Watched::changing`], of the file behind a handle.
+    pub(crate) fn changing_behind(&self, handle: Handle) -> Option<Changing<'_>> {
+        self.file(handle).map(|file| self.changing(file.ino))
+    }
+
+    /// Whether there is any lease.
+    #[inline]
+    pub fn lends(&self) -> bool {
+        self.hub.lent.leases.load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether there is a lease on this inode.
+    pub(crate) fn lends_on(&self, ino: Ino) -> bool {
+        self.lends() && self.hub.lent.lenders.read().iter().any(|lender| lender.lends(ino))
+    }
+
+    /// Whether there is a lease on the file behind a handle.
+    pub(crate) fn lends_behind(&self, handle: Handle) -> bool {
+        self.lends() && self.file(handle).is_some_and(|file| self.lends_on(file.ino))
+    }
+
+    async fn settle_slowly(&self, file: Option<(Ino, Call)>) -> Result<()> {
+        let mut result = Ok(());
+        for n in 0.. {
+            let Some(lender) = self.hub.lent.lenders.read().get(n).cloned() else { break };
+            // All are asked, whatever one of them says.
+            result = result.and(lender.settle(file).await);
+        }
+        result
+    }
+
+    /// What must have happened before a call on this inode.
+    #[inline]
+    pub(crate) async fn settle(&self, ino: Ino, call: Call) -> Result<()> {
+        if self.lends() { self.settle_slowly(Some((ino, call))).await } else { Ok(()) }
+    }
+
+    /// As [`Watched::settle`], before a call through a handle.
+    #[inline]
+    pub(crate) async fn settle_handle(&self, handle: Handle, call: Call) -> Result<()> {
+        match self.lends().then(|| self.file(handle)).flatten() {
+            Some(file) => self.settle_slowly(Some((file.ino, call))).await,
+            None => Ok(()),
+        }
+    }
+
+    /// What must have happened before everything becomes durable.
+    #[inline]
+    pub(crate) async fn settle_all(&self) -> Result<()> {
+        if self.lends() { self.settle_slowly(None).await } else { Ok(()) }
+    }
+
+    /// As [`Watched::settle_handle`], before a read.
+    #[inline]
+    pub(crate) async fn settle_read(&self, handle: Handle, start: u64, len: usize) -> Result<()> {
+        self.settle_handle(handle, Call::Read { handle, start, end: start.saturating_add(len as u64) }).await
+    }
+
+    /// As [`Watched::settle_handle`], before a write, which may also make everything durable.
+    #[inline]
+    pub(crate) async fn settle_write(&self, handle: Handle, start: u64, len: usize) -> Result<()> {
+        let Some(file) = self.lends().then(|| self.file(handle)).flatten() else { return Ok(()) };
+        if file.flags.intersects(OpenFlags::SYNC | OpenFlags::DSYNC) {
+            self.settle_slowly(None).await?;
+        }
+        // An appending one goes wherever the end is.
+        let call = match file.flags.contains(OpenFlags::APPEND) {
+            true => Call::Other,
+            false => Call::Write { handle, start, end: start.saturating_add(len as u64) },
+        };
+        self.settle_slowly(Some((file.ino, call))).await
+    }
+
+    /// Before attributes are asked for. What cannot be written now has not changed anything that they tell.
+    #[inline]
+    pub(crate) async fn settle_attr(&self, ino: Ino, handle: Option<Handle>) {
+        if self.lends() {
+            let behind = handle.and_then(|handle| self.file(handle)).map_or(ino, |file| file.ino);
+            let _ = self.settle_slowly(Some((behind, handle.map_or(Call::Other, Call::Attr)))).await;
+        }
+    }
+
+    /// Gives entries to `sink` up to one with a lease, which is left in `lent`; keeps in `offset` where to go on.
+    pub(crate) fn unlent<'a>(
+        &'a self,
+        sink: &'a mut (dyn FnMut(DirEntry<'_>) -> bool + Send),
+        offset: &'a mut u64,
+        lent: &'a mut Option<Attr>,
+    ) -> impl FnMut(DirEntry<'_>) -> bool + Send + 'a
+    where
+        F: Send + Sync,
+    {
+        move |entry| {
+            if self.lends_on(entry.attr.ino) {
+                *lent = Some(entry.attr);
+                return false;
+            }
+            let next = entry.next_offset;
+            let taken = sink(entry);
+            if taken {
+                *offset = next;
+            }
+            taken
+        }
+    }
+
+    /// Attributes of an inode that were found on another way than through the inode: whether they are those of now. If not, the lease has been settled, and
+    /// they must be asked for again.
+    #[inline]
+    pub(crate) async fn is_settled(&self, attr: &Attr) -> bool {
+        if !self.lends_on(attr.ino) {
+            return true;
+        }
+        // As in `settle_attr`.
+        let _ = self.settle_slowly(Some((attr.ino, Call::Other))).await;
+        false
+    }
+}

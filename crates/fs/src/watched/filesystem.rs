@@ -1,0 +1,327 @@
+//! The contract over [`Watched`]: each call takes its turn, settles leases, and tells the other doors what it changed.
+
+use super::{Change, OpenFile, Watched};
+use crate::cache::Pages;
+use crate::contract::FileSystem;
+use crate::cred::Cred;
+use crate::error::Result;
+use crate::leases::Call;
+use crate::types::*;
+use format::Ino;
+use smallvec::smallvec;
+use std::future::Future;
+
+impl<F: FileSystem> FileSystem for Watched<F> {
+    fn block_on<T: Future>(&self, future: T) -> T::Output {
+        self.fs.block_on(future)
+    }
+
+    async fn lookup(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Attr> {
+        let attr = self.fs.lookup(cred, parent, name).await?;
+        if self.is_settled(&attr).await { Ok(attr) } else { self.fs.lookup(cred, parent, name).await }
+    }
+
+    async fn walk(&self, cred: &Cred, base: Ino, path: &[u8]) -> Result<Attr> {
+        let attr = self.fs.walk(cred, base, path).await?;
+        if self.is_settled(&attr).await { Ok(attr) } else { self.fs.walk(cred, base, path).await }
+    }
+
+    fn walk_now(&self, cred: &Cred, base: Ino, path: &[u8]) -> Option<Result<Attr>> {
+        let found = self.fs.walk_now(cred, base, path);
+        found.filter(|found| !found.as_ref().is_ok_and(|attr| self.lends_on(attr.ino)))
+    }
+
+    async fn getattr(&self, ino: Ino, handle: Option<Handle>) -> Result<Attr> {
+        self.settle_attr(ino, handle).await;
+        self.fs.getattr(ino, handle).await
+    }
+
+    async fn setattr(&self, cred: &Cred, ino: Ino, set: SetAttr) -> Result<Attr> {
+        let ino = set.handle.and_then(|h| self.file(h)).map_or(ino, |file| file.ino);
+        let access = set.perm.is_some() || set.uid.is_some() || set.gid.is_some();
+        let _declared = self.declared(access.then_some(ino)).await;
+        let _changing = self.changing(ino);
+        self.settle(ino, Call::Other).await?;
+        let _telling = self.telling(smallvec![match set.size {
+            // The end of a page beyond the new end may have become zeros too.
+            Some(_) => Change::Data { ino, start: 0, end: u64::MAX },
+            None => Change::Attr { ino },
+        }]);
+        self.fs.setattr(cred, ino, set).await
+    }
+
+    async fn access(&self, cred: &Cred, ino: Ino, mask: Access) -> Result<()> {
+        self.fs.access(cred, ino, mask).await
+    }
+
+    async fn readlink(&self, cred: &Cred, ino: Ino) -> Result<Vec<u8>> {
+        self.fs.readlink(cred, ino).await
+    }
+
+    async fn mknod(&self, cred: &Cred, parent: Ino, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
+        let _turn = self.hub.names.take(&[(parent, name)]).await;
+        let _telling = self.telling_name(parent, name, None);
+        self.fs.mknod(cred, parent, name, mode, rdev).await
+    }
+
+    async fn mkdir(&self, cred: &Cred, parent: Ino, name: &[u8], perm: u16) -> Result<Attr> {
+        let _turn = self.hub.names.take(&[(parent, name)]).await;
+        let _telling = self.telling_name(parent, name, None);
+        self.fs.mkdir(cred, parent, name, perm).await
+    }
+
+    async fn symlink(&self, cred: &Cred, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
+        let _turn = self.hub.names.take(&[(parent, name)]).await;
+        let _telling = self.telling_name(parent, name, None);
+        self.fs.symlink(cred, parent, name, target).await
+    }
+
+    async fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
+        let _turn = self.hub.names.take(&[(parent, name)]).await;
+        self.settle(ino, Call::Other).await?;
+        let _telling = self.telling_name(parent, name, Some(ino));
+        self.fs.link(cred, ino, parent, name).await
+    }
+
+    async fn unlink(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
+        let _turn = self.hub.names.take(&[(parent, name)]).await;
+        let victim = self.victim(parent, name).await;
+        let _declared = self.declared(victim).await;
+        let _telling = self.telling_name(parent, name, victim);
+        self.fs.unlink(cred, parent, name).await
+    }
+
+    async fn rmdir(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
+        let _turn = self.hub.names.take(&[(parent, name)]).await;
+        let _telling = self.telling_name(parent, name, self.victim(parent, name).await);
+        self.fs.rmdir(cred, parent, name).await
+    }
+
+    async fn rename(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let _turn = self.hub.names.take(&[(parent, name), (new_parent, new_name)]).await;
+        let (moved, replaced) = (self.victim(parent, name).await, self.victim(new_parent, new_name).await);
+        let _declared = self.declared(replaced).await;
+        let _old = self.telling_name(parent, name, moved);
+        let _new = self.telling_name(new_parent, new_name, replaced);
+        self.fs.rename(cred, parent, name, new_parent, new_name, flags).await
+    }
+
+    async fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle> {
+        let _changing = self.changing(ino);
+        self.settle(ino, Call::Other).await?;
+        let _telling = flags
+            .contains(OpenFlags::TRUNCATE)
+            .then(|| self.telling(smallvec![Change::Data { ino, start: 0, end: u64::MAX }]));
+        let handle = self.fs.open(cred, ino, flags).await?;
+        self.opened(handle, ino, flags);
+        Ok(handle)
+    }
+
+    async fn open_exact(&self, cred: &Cred, inode: (Ino, u32), flags: OpenFlags) -> Result<Handle> {
+        let _changing = self.changing(inode.0);
+        self.settle(inode.0, Call::Other).await?;
+        let _telling = flags
+            .contains(OpenFlags::TRUNCATE)
+            .then(|| self.telling(smallvec![Change::Data { ino: inode.0, start: 0, end: u64::MAX }]));
+        let handle = self.fs.open_exact(cred, inode, flags).await?;
+        self.opened(handle, inode.0, flags);
+        Ok(handle)
+    }
+
+    async fn create(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)> {
+        let _turn = self.hub.names.take(&[(parent, name)]).await;
+        let mut telling = self.telling_name(parent, name, None);
+        let mut _changing = None;
+        if flags.contains(OpenFlags::TRUNCATE)
+            && let Some(ino) = self.victim(parent, name).await
+        {
+            _changing = Some(self.changing(ino));
+            self.settle(ino, Call::Other).await?;
+            telling.changes.push(Change::Data { ino, start: 0, end: u64::MAX });
+        }
+        let (attr, handle) = self.fs.create(cred, parent, name, perm, flags).await?;
+        self.opened(handle, attr.ino, flags);
+        if self.is_settled(&attr).await {
+            return Ok((attr, handle));
+        }
+        Ok((self.fs.getattr(attr.ino, Some(handle)).await.unwrap_or(attr), handle))
+    }
+
+    async fn tmpfile(&self, cred: &Cred, parent: Ino, perm: u16, flags: OpenFlags) -> Result<(Attr, Handle)> {
+        let (attr, handle) = self.fs.tmpfile(cred, parent, perm, flags).await?;
+        self.opened(handle, attr.ino, flags);
+        Ok((attr, handle))
+    }
+
+    fn read_now(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Option<Result<usize>> {
+        if self.lends_behind(handle) { None } else { self.fs.read_now(handle, offset, to) }
+    }
+
+    async fn read(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Result<usize> {
+        self.settle_read(handle, offset, to.len()).await?;
+        self.fs.read(handle, offset, to).await
+    }
+
+    async fn read_pages(&self, handle: Handle, offset: u64, len: usize) -> Result<Pages> {
+        self.settle_read(handle, offset, len).await?;
+        self.fs.read_pages(handle, offset, len).await
+    }
+
+    async fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<usize> {
+        let file = self.file(handle);
+        let _changing = self.changing_behind(handle);
+        self.settle_write(handle, offset, from.len()).await?;
+        let appends = |file: &OpenFile| file.flags.contains(OpenFlags::APPEND);
+        let Some(file) = file.filter(|file| appends(file) && self.heard()) else {
+            let _telling = self.telling_data(handle, offset, from.len() as u64);
+            return self.fs.write(handle, offset, from).await;
+        };
+        // It goes to the end, wherever that is by then.
+        let before = self.size(file, handle).await;
+        let mut telling = self.telling_data(handle, 0, u64::MAX);
+        let n = self.fs.write(handle, offset, from).await?;
+        let after = self.size(file, handle).await;
+        if let (Some(before), Some(after)) = (before, after)
+            && before + n as u64 == after
+        {
+            telling.changes = smallvec![Change::Data { ino: file.ino, start: before, end: after }];
+        }
+        Ok(n)
+    }
+
+    async fn flush(&self, handle: Handle, owner: LockOwner) -> Result<()> {
+        self.fs.flush(handle, owner).await
+    }
+
+    async fn release(&self, handle: Handle) -> Result<()> {
+        let settled = self.settle_handle(handle, Call::Close(handle)).await;
+        self.hub.files.write().remove(&handle);
+        self.fs.release(handle).await.and(settled)
+    }
+
+    async fn fsync(&self, handle: Handle, datasync: bool) -> Result<()> {
+        self.settle_all().await?;
+        self.fs.fsync(handle, datasync).await
+    }
+
+    async fn barrier(&self, handle: Handle, datasync: bool) -> Result<()> {
+        self.settle_all().await?;
+        self.fs.barrier(handle, datasync).await
+    }
+
+    async fn sync(&self) -> Result<()> {
+        self.settle_all().await?;
+        self.fs.sync().await
+    }
+
+    async fn opendir(&self, cred: &Cred, ino: Ino) -> Result<Handle> {
+        self.fs.opendir(cred, ino).await
+    }
+
+    async fn readdir(
+        &self,
+        handle: Handle,
+        mut offset: u64,
+        sink: &mut (dyn FnMut(DirEntry<'_>) -> bool + Send),
+    ) -> Result<()> {
+        loop {
+            let (mut lent, at) = (None, offset);
+            self.fs.readdir(handle, at, &mut self.unlent(sink, &mut offset, &mut lent)).await?;
+            let Some(attr) = lent else { return Ok(()) };
+            self.is_settled(&attr).await;
+        }
+    }
+
+    async fn statfs(&self) -> Result<StatFs> {
+        self.fs.statfs().await
+    }
+
+    async fn getxattr(&self, cred: &Cred, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.fs.getxattr(cred, ino, name).await
+    }
+
+    async fn listxattr(&self, cred: &Cred, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.fs.listxattr(cred, ino).await
+    }
+
+    async fn setxattr(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        let _telling = self.telling(smallvec![Change::Attr { ino }]);
+        self.fs.setxattr(cred, ino, name, value, flags).await
+    }
+
+    async fn removexattr(&self, cred: &Cred, ino: Ino, name: &[u8]) -> Result<()> {
+        let _telling = self.telling(smallvec![Change::Attr { ino }]);
+        self.fs.removexattr(cred, ino, name).await
+    }
+
+    async fn fallocate(&self, handle: Handle, what: Fallocate, offset: u64, len: u64) -> Result<()> {
+        let _changing = self.changing_behind(handle);
+        self.settle_handle(handle, Call::Other).await?;
+        let _telling = self.telling_data(handle, offset, len);
+        self.fs.fallocate(handle, what, offset, len).await
+    }
+
+    async fn seek(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64> {
+        self.settle_handle(handle, Call::Other).await?;
+        self.fs.seek(handle, offset, what).await
+    }
+
+    async fn copy_range(
+        &self,
+        from: Handle,
+        from_offset: u64,
+        to: Handle,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let _changing = self.changing_behind(to);
+        self.settle_handle(from, Call::Other).await?;
+        self.settle_handle(to, Call::Other).await?;
+        let _telling = self.telling_data(to, to_offset, len);
+        self.fs.copy_range(from, from_offset, to, to_offset, len).await
+    }
+
+    async fn getlk(&self, handle: Handle, owner: LockOwner, lock: RecordLock) -> Result<Option<RecordLock>> {
+        self.fs.getlk(handle, owner, lock).await
+    }
+
+    async fn setlk(
+        &self,
+        handle: Handle,
+        owner: LockOwner,
+        lock: std::result::Result<RecordLock, (u64, u64)>,
+        wait: bool,
+    ) -> Result<()> {
+        self.fs.setlk(handle, owner, lock, wait).await
+    }
+
+    async fn flock(&self, handle: Handle, kind: Option<LockKind>, wait: bool) -> Result<()> {
+        self.fs.flock(handle, kind, wait).await
+    }
+
+    fn locks(&self) -> Vec<HeldLock> {
+        self.fs.locks()
+    }
+}

@@ -1,0 +1,165 @@
+//! Pages that this client reads without a message: the arena of its credentials, mapped for reading, and where in it pages stand that it has
+//! asked for (see `format::shared` and the manager's side, `server::arena`).
+
+use super::Session;
+use super::files::OpenFile;
+use crate::memory::{self, Mapping};
+use foldhash::fast::FixedState;
+use format::shared::{ARENA_BYTES, ARENA_DATA_AT, ARENA_PAGES, PIECE_PAGES, PagePlace, mark};
+use fs::{Attr, Ino, Time};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{Ordering, fence};
+
+const PAGE: u64 = 4096;
+const CHUNK: u64 = PIECE_PAGES as u64;
+/// Parts of the tables with locks of their own, for programs of many threads.
+const PARTS: usize = 16;
+/// Chunks in one part. A full part begins anew: what is in use is soon there again.
+const PART_MAX: usize = 1024;
+
+/// Where a page stands, and the value of its word while it does; 0: it is not known.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    word: u64,
+    page: u32,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    generation: u32,
+    places: [Place; PIECE_PAGES],
+}
+
+type Part = Mutex<HashMap<(Ino, u64), Chunk, FixedState>>;
+
+#[derive(Debug)]
+pub(super) struct Arena {
+    memory: Mapping,
+    parts: [Part; PARTS],
+}
+
+impl Arena {
+    pub fn map(fd: impl AsFd) -> io::Result<Arena> {
+        memory::check_sealed(&fd, ARENA_BYTES)?;
+        Ok(Arena { memory: Mapping::read_only(fd, ARENA_BYTES)?, parts: Default::default() })
+    }
+
+    fn part(&self, ino: Ino, chunk: u64) -> &Part {
+        &self.parts[mark(ino.0, chunk) % PARTS]
+    }
+
+    /// Copies a part of one page. False when the page is not there any more.
+    fn copy(&self, place: Place, within: usize, to: &mut [u8]) -> bool {
+        if place.word & 1 == 0 || place.page as usize >= ARENA_PAGES {
+            return false;
+        }
+        let word = self.memory.long(8 * place.page as usize);
+        if word.load(Ordering::Acquire) != place.word {
+            return false;
+        }
+        self.memory.copy_out(ARENA_DATA_AT + place.page as usize * PAGE as usize + within, to);
+        fence(Ordering::Acquire);
+        word.load(Ordering::Relaxed) == place.word
+    }
+
+    /// Where the pages from `first` on stand, as many as are known of `count`.
+    fn places(&self, ino: Ino, generation: u32, first: u64, count: u64) -> SmallVec<[Place; PIECE_PAGES]> {
+        let (mut at, end) = (first, first + count);
+        let mut all = SmallVec::new();
+        while at < end {
+            let number = at / CHUNK;
+            let part = self.part(ino, number).lock();
+            let Some(chunk) = part.get(&(ino, number)).filter(|c| c.generation == generation) else { break };
+            let upto = end.min((number + 1) * CHUNK);
+            all.extend_from_slice(&chunk.places[(at % CHUNK) as usize..][..(upto - at) as usize]);
+            at = upto;
+        }
+        all
+    }
+
+    /// Where one page stands, if that is known.
+    #[inline]
+    fn place(&self, ino: Ino, generation: u32, page: u64) -> Option<Place> {
+        let number = page / CHUNK;
+        let part = self.part(ino, number).lock();
+        let chunk = part.get(&(ino, number)).filter(|chunk| chunk.generation == generation)?;
+        Some(chunk.places[(page % CHUNK) as usize])
+    }
+
+    /// Copies a part of a file, as much of it as is here; it may have changed meanwhile.
+    #[inline]
+    fn copy_file(&self, ino: Ino, generation: u32, offset: u64, to: &mut [u8]) -> usize {
+        let within = (offset % PAGE) as usize;
+        if within + to.len() <= PAGE as usize {
+            let place = self.place(ino, generation, offset / PAGE);
+            return if place.is_some_and(|place| self.copy(place, within, to)) { to.len() } else { 0 };
+        }
+        let count = (offset + to.len() as u64).div_ceil(PAGE) - offset / PAGE;
+        let mut done = 0;
+        for place in self.places(ino, generation, offset / PAGE, count) {
+            let within = ((offset + done as u64) % PAGE) as usize;
+            let n = (PAGE as usize - within).min(to.len() - done);
+            if !self.copy(place, within, &mut to[done..done + n]) {
+                break;
+            }
+            done += n;
+        }
+        done
+    }
+
+    /// The pages of a file from the one of `offset` on stand there.
+    pub fn learn(&self, ino: Ino, generation: u32, offset: u64, places: impl Iterator<Item = PagePlace>) {
+        let first = offset / PAGE;
+        let number = first / CHUNK;
+        let mut part = self.part(ino, number).lock();
+        if part.len() >= PART_MAX && !part.contains_key(&(ino, number)) {
+            part.clear();
+        }
+        let new = || Chunk { generation, places: Default::default() };
+        let chunk = part.entry((ino, number)).or_insert_with(new);
+        if chunk.generation != generation {
+            *chunk = new();
+        }
+        for (at, place) in chunk.places[(first % CHUNK) as usize..].iter_mut().zip(places) {
+            *at = Place { word: place.word.get(), page: place.page.get() };
+        }
+    }
+
+    /// Drops everything.
+    pub fn forget(&self) {
+        self.parts.iter().for_each(|part| part.lock().clear());
+    }
+}
+
+impl Session {
+    /// Reads, if all that is needed is here and holds: everything that was asked for, up to the end of the file.
+    pub(super) fn read_here(&self, file: &OpenFile, offset: u64, to: &mut [u8]) -> Option<usize> {
+        if !file.through_arena {
+            return None;
+        }
+        let (attr, noted) = self.kept.noted_attr(file.ino)?;
+        let len = attr.size.saturating_sub(offset).min(to.len() as u64) as usize;
+        if !file.noatime && attr.moves_atime(Time::now()) {
+            return None;
+        }
+        (self.copy_noted(&attr, noted, offset, &mut to[..len])? == len).then_some(len)
+    }
+
+    /// Copies what is here of a file whose attributes held at `noted`; `None` if they do no longer.
+    pub(super) fn copy_noted(&self, attr: &Attr, noted: u64, offset: u64, to: &mut [u8]) -> Option<usize> {
+        let done = self.arena.copy_file(attr.ino, attr.generation, offset, to);
+        // The file had this size and these bytes at one moment: now.
+        if !self.kept.unchanged(attr.ino, noted) {
+            return None;
+        }
+        let end = (offset + done as u64).div_ceil(PAGE * CHUNK);
+        for chunk in offset / PAGE / CHUNK..end {
+            self.region.mark(mark(attr.ino.0, chunk), true);
+        }
+        Some(done)
+    }
+}

@@ -1,0 +1,157 @@
+//! Files that are opened without a message: see `format::shared` and the manager's side, `server::holds`.
+//!
+//! Who knows the attributes of a file, and that they hold, knows whether it may be opened. The inode is written into the session's holds,
+//! where the manager looks before it takes the file away. Only when something is done with the file for which there must be a message it is opened
+//! there as well.
+
+use super::asking::open_request;
+use super::call::Failed;
+use super::{Remote, Session};
+use crate::wire::{Op, request};
+use foldhash::fast::FixedState;
+use format::shared::{HOLDS_IN_LINE, hold_line, hold_word};
+use fs::{Access, FileType, Handle, Ino, OpenFlags, Result};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a session holds.
+#[derive(Debug, Default)]
+pub(super) struct Holds {
+    held: Mutex<HashMap<Ino, Hold, FixedState>>,
+    /// The manager has opened a file for writing: the volume can be written.
+    writes: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Hold {
+    /// Which word of its line.
+    word: usize,
+    access: OpenFlags,
+    /// Open files that it stands for.
+    files: usize,
+    /// The clock for which it held first.
+    noted: u64,
+}
+
+impl Session {
+    /// Opens a file without a message, if that can be done; says which generation of the inode it is.
+    pub(super) fn hold(&self, ino: Ino, generation: Option<u32>, flags: OpenFlags) -> Option<u32> {
+        use OpenFlags as Flags;
+        let access = flags & (Flags::READ | Flags::WRITE);
+        let write = access.contains(Flags::WRITE);
+        if self.region.may_hold().load(Ordering::Relaxed) == 0
+            || flags.intersects(Flags::TRUNCATE | Flags::NOATIME)
+            || access.is_empty()
+            || ino.0 >> 62 != 0
+            || write && !self.holds.writes.load(Ordering::Relaxed)
+        {
+            return None;
+        }
+        let (attr, noted) = self.kept.noted_attr(ino)?;
+        let mut want = Access::empty();
+        want.set(Access::READ, access.contains(Flags::READ));
+        want.set(Access::WRITE, write);
+        if generation.is_some_and(|g| g != attr.generation) {
+            return None;
+        }
+        if attr.kind != FileType::Regular || fs::perm::check(&self.cred, &attr, want).is_err() {
+            return None;
+        }
+        let line = hold_line(ino.0);
+        let mut held = self.holds.held.lock();
+        let hold = match held.entry(ino) {
+            Entry::Occupied(hold) => hold.into_mut(),
+            Entry::Vacant(vacant) => {
+                let is_free = |&word: &usize| self.region.hold(line, word).load(Ordering::Relaxed) == 0;
+                let word = (0..HOLDS_IN_LINE).find(is_free)?;
+                vacant.insert(Hold { word, access: Flags::empty(), files: 0, noted })
+            }
+        };
+        let before = hold.access;
+        hold.access |= access;
+        hold.files += 1;
+        if hold.access != before {
+            let (read, write) = (hold.access.contains(Flags::READ), hold.access.contains(Flags::WRITE));
+            self.region.hold(line, hold.word).store(hold_word(ino.0, read, write), Ordering::SeqCst);
+        }
+        // Either the manager sees the word, or we see that it is about to take the file away.
+        if self.kept.unchanged_now(ino, noted) && self.kept.alive() {
+            return Some(attr.generation);
+        }
+        drop(held);
+        if self.unhold(ino) {
+            self.tell_unhold(ino);
+        }
+        None
+    }
+
+    /// One file less that is open so. Whether the manager may have opened it meanwhile, and must be told.
+    fn unhold(&self, ino: Ino) -> bool {
+        let mut held = self.holds.held.lock();
+        let Entry::Occupied(mut entry) = held.entry(ino) else { return false };
+        entry.get_mut().files -= 1;
+        if entry.get().files > 0 {
+            return false;
+        }
+        let hold = entry.remove();
+        self.region.hold(hold_line(ino.0), hold.word).store(0, Ordering::SeqCst);
+        !self.kept.unchanged_now(ino, hold.noted)
+    }
+
+    fn tell_unhold(&self, ino: Ino) {
+        // What is not told now stays open until the session ends.
+        self.tell(&request(Op::Unhold, ino.0));
+    }
+
+    /// The manager has opened a file so.
+    pub(super) fn was_opened(&self, flags: OpenFlags) {
+        if flags.contains(OpenFlags::WRITE) {
+            self.holds.writes.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Remote {
+    /// Closes a file that was opened without a message.
+    pub(super) async fn let_go(&self, ino: Ino, serial: u64) {
+        let session = self.now();
+        if session.serial == serial && session.unhold(ino) {
+            let request = request(Op::Unhold, ino.0);
+            if !self.tell(serial, &request) {
+                let _ = self.close_there(serial, request).await;
+            }
+        }
+    }
+
+    /// Opens a file with the manager that was opened without a message, as it is used in a way that needs one.
+    pub(super) async fn open_there(&self, session: &Arc<Session>, handle: Handle) -> Result<()> {
+        let Some(file) = self.link.file(handle).filter(|f| f.held && f.session == session.serial) else {
+            return Ok(());
+        };
+        let mut r = open_request(file.ino, Some(file.generation), file.flags - OpenFlags::EXCLUSIVE);
+        r.extra = 1.into();
+        let opened = match session.call(r, b"", b"").await {
+            Ok(answer) => Handle(answer.value),
+            Err(Failed::With(e)) => return Err(e),
+            // The call for which this is done finds out.
+            Err(Failed::Lost { .. }) => return Ok(()),
+        };
+        let mut is_first = false;
+        self.link.change(handle, |file| {
+            is_first = file.held && file.session == session.serial;
+            if is_first {
+                (file.held, file.remote) = (false, opened);
+            }
+        });
+        if is_first {
+            self.let_go(file.ino, session.serial).await;
+        } else {
+            // Another thread was faster, or has closed it.
+            self.close_there(session.serial, request(Op::Release, opened.0)).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,137 @@
+//! A window under a write lease as both sides see it: the number of its grant, a word for each page, the pages. Layout and protocol:
+//! `format::shared`.
+//!
+//! The two sides never wait for each other. Why nothing that was acknowledged is missed: the client makes a page dirty and then looks at the grant, the
+//! manager takes the grant back and then looks for dirty pages, with a full fence between the two steps on either side. So the manager finds the
+//! page dirty, or the client finds the grant gone and writes in another way.
+
+use crate::memory::Mapping;
+use format::shared::{
+    LEASE_BYTES, LEASE_DATA_AT, LEASE_WINDOWS, LEASE_WORDS_AT, LEASES_AT, LeaseHeader, WINDOW_PAGES, lease,
+};
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Bytes of a page.
+pub(crate) const PAGE: usize = 4096;
+/// Bytes of a file in a window.
+pub(crate) const WINDOW: u64 = (WINDOW_PAGES * PAGE) as u64;
+
+/// One window.
+#[derive(Clone, Copy)]
+pub(crate) struct Leased<'a> {
+    memory: &'a Mapping,
+    at: usize,
+}
+
+impl<'a> Leased<'a> {
+    /// The window in a place of a session's memory, below [`LEASE_WINDOWS`].
+    pub fn new(memory: &'a Mapping, slot: usize) -> Leased<'a> {
+        assert!(slot < LEASE_WINDOWS);
+        Leased { memory, at: LEASES_AT + slot * LEASE_BYTES }
+    }
+
+    /// Number of the grant, or 0.
+    pub fn grant(&self) -> &'a AtomicU64 {
+        self.memory.long(self.at + offset_of!(LeaseHeader, grant))
+    }
+    /// Not 0: pages were read here.
+    pub fn read(&self) -> &'a AtomicU32 {
+        self.memory.word(self.at + offset_of!(LeaseHeader, read))
+    }
+    /// The word of a page.
+    pub fn word(&self, page: usize) -> &'a AtomicU64 {
+        assert!(page < WINDOW_PAGES);
+        self.memory.long(self.at + LEASE_WORDS_AT + 8 * page)
+    }
+    fn page_at(&self, page: usize) -> usize {
+        assert!(page < WINDOW_PAGES);
+        self.at + LEASE_DATA_AT + page * PAGE
+    }
+
+    /// Client: whether bytes of a page, all of them or not, may be written now.
+    pub fn may_write(&self, page: usize, whole: bool) -> bool {
+        let word = self.word(page).load(Ordering::Relaxed);
+        word & (lease::OPEN | lease::BUSY) == lease::OPEN && (whole || word & lease::THERE != 0)
+    }
+
+    /// Client: whether a page holds anything.
+    pub fn is_there(&self, page: usize) -> bool {
+        self.word(page).load(Ordering::SeqCst) & (lease::THERE | lease::DIRTY) != 0
+    }
+
+    /// Client: writes bytes of a page. False when that may not be done (any more); then the page may hold them all the same, and
+    /// somebody who takes it may have seen them.
+    pub fn write(&self, page: usize, within: usize, from: &[u8]) -> bool {
+        assert!(within + from.len() <= PAGE);
+        let (word, whole) = (self.word(page), from.len() == PAGE);
+        let allowed = |w: u64| w & lease::OPEN != 0 && (whole || w & lease::THERE != 0);
+        let begin = |w: u64| (allowed(w) && w & lease::BUSY == 0).then_some(w | lease::BUSY);
+        if word.fetch_update(Ordering::SeqCst, Ordering::Relaxed, begin).is_err() {
+            return false;
+        }
+        fence(Ordering::SeqCst);
+        self.memory.copy_in(self.page_at(page) + within, from);
+        let mut done = false;
+        let _ = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |w| {
+            done = allowed(w);
+            let w = w & !lease::BUSY;
+            Some(if done { (w | lease::DIRTY | lease::THERE).wrapping_add(lease::WRITE) } else { w })
+        });
+        done
+    }
+
+    /// Client: reads bytes of a page. False when they are not here, or were just changed.
+    pub fn copy(&self, page: usize, within: usize, to: &mut [u8]) -> bool {
+        assert!(within + to.len() <= PAGE);
+        let word = self.word(page);
+        let before = word.load(Ordering::Acquire);
+        if before & (lease::THERE | lease::BUSY) != lease::THERE {
+            return false;
+        }
+        self.memory.copy_out(self.page_at(page) + within, to);
+        fence(Ordering::Acquire);
+        // That it was taken by the manager changes nothing.
+        (word.load(Ordering::Relaxed) ^ before) & !lease::DIRTY == 0
+    }
+
+    /// Manager: the words of a new grant; the client may write into pages for which `open` says so.
+    pub fn reset(&self, open: impl Fn(usize) -> bool) {
+        for page in 0..WINDOW_PAGES {
+            self.word(page).store(if open(page) { lease::OPEN } else { 0 }, Ordering::Relaxed);
+        }
+        self.read().store(0, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Manager: whether there is something to take.
+    pub fn is_dirty(&self, page: usize) -> bool {
+        self.word(page).load(Ordering::SeqCst) & lease::DIRTY != 0
+    }
+
+    /// Manager: takes what a page holds. For a client that is writing into it this waits while there are `looks` left, then takes it as it is; what
+    /// was not wholly written stays dirty.
+    pub fn take(&self, page: usize, to: &mut [u8], looks: &mut u32) {
+        let word = self.word(page);
+        for _ in 0..4 {
+            while word.load(Ordering::SeqCst) & lease::BUSY != 0 && *looks > 0 {
+                *looks -= 1;
+                std::hint::spin_loop();
+            }
+            // Taken only together with seeing that nobody writes.
+            let taken = |w: u64| (w & lease::BUSY == 0).then_some(w & !lease::DIRTY);
+            let Ok(before) = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, taken) else { break };
+            self.memory.copy_out(self.page_at(page), to);
+            fence(Ordering::SeqCst);
+            if word.load(Ordering::SeqCst) == before & !lease::DIRTY {
+                return;
+            }
+        }
+        self.memory.copy_out(self.page_at(page), to);
+    }
+
+    /// Manager: gives the memory of the pages back to the system.
+    pub fn discard(&self) {
+        self.memory.discard(self.at + LEASE_WORDS_AT, LEASE_BYTES - LEASE_WORDS_AT);
+    }
+}

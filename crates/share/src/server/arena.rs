@@ -1,0 +1,453 @@
+//! Pages that clients read without a message (UHSFS: page headers and page buffers, in groups by who may see them).
+//!
+//! There is an arena for each set of credentials: memory of its own, which all clients with these credentials can read, and nobody else. It
+//! holds pages of files that such a client has read through an open handle and that these credentials may read. So what a
+//! client finds there it could have had by opening the file. (It may not have known its name; docs/SECURITY.md says what follows.)
+//!
+//! A page is put in when the manager has read it for somebody, unless the file changed since before it was read, and taken out before the
+//! call that changes it returns (layout and rule of reading: `format::shared`). Clients are told where pages stand when they ask for them.
+//! The memory of all arenas together is bounded; what goes is chosen by the E value of the paper ([`SharedUse`]), for pieces of
+//! [`PIECE_PAGES`] pages. Clients mark what they use in their own memory, where it is looked at when a piece is about to go.
+
+use super::session::Client;
+use crate::changes::Changes;
+use crate::memory::{self, Mapping};
+use foldhash::fast::FixedState;
+use format::shared::{ARENA_BYTES, ARENA_DATA_AT, ARENA_PAGES, PIECE_PAGES, mark};
+use fs::cache::policy::{Params, Policy, SharedUse};
+use fs::watched::Change;
+use fs::{Cred, Ino};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+const PAGE: usize = 4096;
+/// Most of one answer, and most that are read ahead.
+const CHUNK: usize = PIECE_PAGES;
+/// No page.
+const NONE: u32 = u32::MAX;
+/// Arenas that are kept although no client has their credentials now.
+const IDLE_MAX: usize = 16;
+
+/// A page of an arena: which, and the value of its word while it holds what it was said to hold.
+pub(crate) type Place = (u32, u64);
+
+/// All arenas of a server.
+pub(crate) struct Arenas {
+    changes: Arc<Changes>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    arenas: Vec<Inner>,
+    /// Pages of memory that arenas have taken, and most of them.
+    resident: usize,
+    resident_max: usize,
+    /// Counts uses, as the clock of the policies.
+    now: u64,
+}
+
+/// The arena of some clients.
+pub(crate) struct Arena {
+    cred: Cred,
+    memory: Mapping,
+    reader: OwnedFd,
+    /// Answers given out of it, for tests.
+    pub hits: AtomicU64,
+}
+
+struct Inner {
+    arena: Arc<Arena>,
+    clients: Vec<Weak<Client>>,
+    files: HashMap<Ino, File, FixedState>,
+    policy: SharedUse<(Ino, u64)>,
+    /// Pages that hold nothing; pages whose memory was given back; and all from this one on.
+    free: Vec<u32>,
+    discarded: Vec<u32>,
+    next: u32,
+}
+
+struct File {
+    generation: u32,
+    chunks: HashMap<u64, [u32; CHUNK], FixedState>,
+    /// Where a reader is who reads one page after the other, and how many pages it was given last.
+    next: u64,
+    given: usize,
+}
+
+impl Arena {
+    fn new(cred: &Cred) -> io::Result<Arena> {
+        let (memory, reader) = memory::published(c"freehold pages", ARENA_BYTES)?;
+        Ok(Arena { cred: cred.clone(), memory, reader, hits: AtomicU64::new(0) })
+    }
+
+    /// For clients.
+    pub fn reader(&self) -> BorrowedFd<'_> {
+        self.reader.as_fd()
+    }
+
+    fn word(&self, page: u32) -> &AtomicU64 {
+        self.memory.long(8 * page as usize)
+    }
+
+    /// Fills a page that holds nothing; the value of its word then.
+    fn put(&self, page: u32, bytes: &[u8]) -> u64 {
+        let word = self.word(page);
+        let before = word.load(Ordering::Relaxed);
+        // Who still copies what was there before sees one of these two changes of the word.
+        word.store(before + 2, Ordering::SeqCst);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        let at = ARENA_DATA_AT + page as usize * PAGE;
+        self.memory.copy_in(at, bytes);
+        if bytes.len() < PAGE {
+            self.memory.copy_in(at + bytes.len(), &[0; PAGE][bytes.len()..]);
+        }
+        word.store(before + 3, Ordering::Release);
+        before + 3
+    }
+
+    fn take(&self, page: u32) {
+        let word = self.word(page);
+        word.store(word.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
+    }
+}
+
+/// A read as it is made for an arena: whole pages of one chunk, perhaps more than was asked for.
+pub(crate) struct Aligned {
+    /// First byte, at a page.
+    pub start: u64,
+    /// Bytes.
+    pub len: usize,
+    /// Pages that were asked for.
+    asked: usize,
+    /// The clock from before the file is read.
+    noted: u64,
+}
+
+/// Chunk of a page, and place in it.
+fn chunk(page: u64) -> (u64, usize) {
+    (page / CHUNK as u64, (page % CHUNK as u64) as usize)
+}
+
+impl Arenas {
+    /// No arenas yet; all of them together will have `bytes` at most.
+    pub fn new(changes: Arc<Changes>, bytes: usize) -> Arenas {
+        let state = State { resident_max: (bytes / PAGE).min(ARENA_PAGES), ..State::default() };
+        Arenas { changes, state: Mutex::new(state) }
+    }
+
+    /// The clock of the changes.
+    pub fn clock(&self) -> u64 {
+        self.changes.now()
+    }
+
+    /// The arena of clients with these credentials.
+    pub fn of(&self, cred: &Cred) -> io::Result<Arc<Arena>> {
+        let mut state = self.state.lock();
+        if let Some(inner) = state.arenas.iter().find(|inner| inner.arena.cred == *cred) {
+            return Ok(inner.arena.clone());
+        }
+        state.drop_idle();
+        let arena = Arc::new(Arena::new(cred)?);
+        state.arenas.push(Inner {
+            arena: arena.clone(),
+            clients: Vec::new(),
+            files: HashMap::default(),
+            policy: SharedUse::new(1, Params::default()),
+            free: Vec::new(),
+            discarded: Vec::new(),
+            next: 0,
+        });
+        Ok(arena)
+    }
+
+    /// A client of an arena, whose marks count.
+    pub fn enter(&self, client: &Arc<Client>) {
+        let mut state = self.state.lock();
+        if let Some(inner) = state.inner(&client.arena) {
+            inner.clients.retain(|c| c.strong_count() > 0);
+            inner.clients.push(Arc::downgrade(client));
+            inner.policy.set_processes(inner.clients.len() as u32);
+        }
+    }
+
+    /// What to read for a client that wants `len` bytes at `offset`. `None` when that is not of one chunk, or there is no memory.
+    pub fn plan(&self, arena: &Arc<Arena>, ino: Ino, offset: u64, len: usize) -> Option<Aligned> {
+        let noted = self.changes.now();
+        let first = offset / PAGE as u64;
+        let end = offset.checked_add(len as u64)?.checked_next_multiple_of(PAGE as u64)? / PAGE as u64;
+        let (asked, place) = ((end - first) as usize, chunk(first).1);
+        let mut state = self.state.lock();
+        if state.resident_max < CHUNK || asked + place > CHUNK || len == 0 {
+            return None;
+        }
+        let mut pages = asked;
+        if let Some(file) = state.inner(arena).and_then(|inner| inner.files.get_mut(&ino)) {
+            if file.next == first {
+                pages = pages.max((file.given * 2).min(CHUNK - place));
+            }
+            (file.next, file.given) = (first + pages as u64, pages);
+        }
+        Some(Aligned { start: first * PAGE as u64, len: pages * PAGE, asked, noted })
+    }
+
+    /// Where pages stand for which was planned, if all that were asked for are there.
+    pub fn find(
+        &self,
+        client: &Client,
+        ino: Ino,
+        generation: u32,
+        plan: &Aligned,
+    ) -> Option<SmallVec<[Place; CHUNK]>> {
+        let mut state = self.state.lock();
+        state.now += 1;
+        let now = state.now;
+        let inner = state.inner(&client.arena)?;
+        let (at, place) = chunk(plan.start / PAGE as u64);
+        let chunk = inner.files.get(&ino).filter(|f| f.generation == generation)?.chunks.get(&at)?;
+        let wanted = &chunk[place..][..plan.len / PAGE];
+        let there: SmallVec<[Place; CHUNK]> = wanted
+            .iter()
+            .take_while(|&&page| page != NONE)
+            .map(|&page| (page, client.arena.word(page).load(Ordering::Relaxed)))
+            .collect();
+        if there.len() < plan.asked {
+            return None;
+        }
+        inner.policy.touch((ino, at), (CHUNK * PAGE) as u64, client.session as u32, now);
+        client.arena.hits.fetch_add(1, Ordering::Relaxed);
+        Some(there)
+    }
+
+    /// Puts in what was read as `plan` said: `bytes`, less than planned at the end of the file. Returns where the pages stand; none
+    /// if the file has changed meanwhile.
+    pub fn fill(
+        &self,
+        client: &Client,
+        ino: Ino,
+        generation: u32,
+        plan: &Aligned,
+        bytes: &[&[u8]],
+    ) -> SmallVec<[Place; CHUNK]> {
+        let got: usize = bytes.iter().map(|b| b.len()).sum();
+        let mut places = SmallVec::new();
+        let mut pieces = Pieces { bytes, at: 0 };
+        let state = &mut *self.state.lock();
+        if got == 0 || !self.changes.holds_still(ino, plan.noted) {
+            return places;
+        }
+        state.now += 1;
+        let (session, now) = (client.session as u32, state.now);
+        let Some(at) = state.arenas.iter().position(|inner| Arc::ptr_eq(&inner.arena, &client.arena)) else {
+            return places;
+        };
+        state.arenas[at].enter_file(ino, generation);
+        let (number, first) = chunk(plan.start / PAGE as u64);
+        let mut buffer = [0; PAGE];
+        for i in 0..got.div_ceil(PAGE) {
+            let len = pieces.next(&mut buffer);
+            // Room first: what goes may be of this file.
+            let is_there = state.arenas[at].page(ino, number, first + i);
+            let Some(page) = is_there.or_else(|| state.room(at, (ino, number))) else { break };
+            let inner = &mut state.arenas[at];
+            let word = if is_there.is_some() {
+                inner.arena.word(page).load(Ordering::Relaxed)
+            } else {
+                inner.keep(ino, generation, number, first + i, page);
+                inner.arena.put(page, &buffer[..len])
+            };
+            places.push((page, word));
+        }
+        if !places.is_empty() {
+            state.arenas[at].policy.insert((ino, number), (CHUNK * PAGE) as u64, session, now);
+        }
+        places
+    }
+
+    /// Takes out the pages that changed, and those of files that others may open from now on, or nobody. The words of the change are
+    /// raised before.
+    pub fn changed(&self, change: &Change<'_>) {
+        let (ino, first, last) = match *change {
+            Change::Data { ino, start, end } => (ino, start / PAGE as u64, end.div_ceil(PAGE as u64)),
+            Change::Attr { ino } => (ino, 0, u64::MAX),
+            Change::Name { .. } => return,
+        };
+        self.state.lock().arenas.iter_mut().for_each(|inner| inner.drop_pages(ino, first, last));
+    }
+
+    /// Pages of memory that are taken.
+    #[cfg(test)]
+    fn resident(&self) -> usize {
+        self.state.lock().resident
+    }
+}
+
+/// Bytes in pieces, page by page.
+struct Pieces<'a> {
+    bytes: &'a [&'a [u8]],
+    /// Bytes of the first piece that were taken.
+    at: usize,
+}
+
+impl Pieces<'_> {
+    /// Copies the next page, or what is left of it.
+    fn next(&mut self, to: &mut [u8; PAGE]) -> usize {
+        let mut len = 0;
+        while let Some(piece) = self.bytes.first()
+            && len < PAGE
+        {
+            let n = (piece.len() - self.at).min(PAGE - len);
+            to[len..len + n].copy_from_slice(&piece[self.at..self.at + n]);
+            len += n;
+            self.at += n;
+            if self.at == piece.len() {
+                (self.bytes, self.at) = (&self.bytes[1..], 0);
+            }
+        }
+        len
+    }
+}
+
+impl State {
+    fn inner(&mut self, arena: &Arc<Arena>) -> Option<&mut Inner> {
+        self.arenas.iter_mut().find(|inner| Arc::ptr_eq(&inner.arena, arena))
+    }
+
+    /// Gives up arenas of credentials that nobody has.
+    fn drop_idle(&mut self) {
+        let is_idle = |inner: &Inner| Arc::strong_count(&inner.arena) == 1;
+        while self.arenas.iter().filter(|inner| is_idle(inner)).count() >= IDLE_MAX {
+            let Some(at) = self.arenas.iter().position(is_idle) else { return };
+            let inner = self.arenas.remove(at);
+            self.resident -= inner.resident();
+        }
+    }
+
+    /// A page of an arena that holds nothing, if need be in place of another. `for_chunk` does not go.
+    fn room(&mut self, at: usize, for_chunk: (Ino, u64)) -> Option<u32> {
+        loop {
+            let full = self.resident >= self.resident_max;
+            let inner = &mut self.arenas[at];
+            if let Some(page) = inner.free.pop() {
+                return Some(page);
+            }
+            if !full {
+                let page = inner.discarded.pop().or_else(|| {
+                    let page = inner.next;
+                    (page < ARENA_PAGES as u32).then(|| inner.next += 1).map(|()| page)
+                })?;
+                self.resident += 1;
+                return Some(page);
+            }
+            let largest = (0..self.arenas.len()).max_by_key(|&i| self.arenas[i].resident())?;
+            let inner = &mut self.arenas[largest];
+            if inner.free.is_empty() && !inner.evict(for_chunk, self.now) {
+                return None;
+            }
+            if largest != at {
+                // Its memory is somebody else's business from now on.
+                let freed = inner.free.len();
+                for page in std::mem::take(&mut inner.free) {
+                    inner.arena.memory.discard(ARENA_DATA_AT + page as usize * PAGE, PAGE);
+                    inner.discarded.push(page);
+                }
+                self.resident -= freed;
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn resident(&self) -> usize {
+        self.next as usize - self.discarded.len()
+    }
+
+    /// Knows a file, and nothing of another one that had its number.
+    fn enter_file(&mut self, ino: Ino, generation: u32) {
+        if self.files.get(&ino).is_some_and(|f| f.generation != generation) {
+            self.drop_pages(ino, 0, u64::MAX);
+        }
+    }
+
+    fn page(&self, ino: Ino, chunk: u64, place: usize) -> Option<u32> {
+        let page = self.files.get(&ino)?.chunks.get(&chunk)?[place];
+        (page != NONE).then_some(page)
+    }
+
+    fn keep(&mut self, ino: Ino, generation: u32, chunk: u64, place: usize, page: u32) {
+        let new = || File { generation, chunks: HashMap::default(), next: u64::MAX, given: 1 };
+        let file = self.files.entry(ino).or_insert_with(new);
+        file.chunks.entry(chunk).or_insert([NONE; CHUNK])[place] = page;
+    }
+
+    /// Throws out a chunk; false when there is none but `not`.
+    fn evict(&mut self, not: (Ino, u64), now: u64) -> bool {
+        // Each look takes a client's mark away, so this ends; a client that marks all the time does not stop it.
+        for _ in 0..64 {
+            let Some(victim) = self.policy.victim(now) else { return false };
+            let (ino, number) = victim;
+            // All marks are taken away; who used it counts once.
+            let users = self.clients.iter().filter_map(Weak::upgrade);
+            let user = users
+                .filter(|client| client.used(mark(ino.0, number)))
+                .fold(None, |_, client| Some(client.session as u32));
+            match user {
+                Some(user) => self.policy.touch(victim, (CHUNK * PAGE) as u64, user, now),
+                None if victim == not => false,
+                None => return self.drop_chunk(victim),
+            };
+        }
+        let other = self.policy.victim(now).filter(|victim| *victim != not);
+        other.is_some_and(|victim| self.drop_chunk(victim))
+    }
+
+    fn drop_chunk(&mut self, (ino, number): (Ino, u64)) -> bool {
+        self.policy.evict((ino, number));
+        let Some(file) = self.files.get_mut(&ino) else { return false };
+        let Some(pages) = file.chunks.remove(&number) else { return false };
+        for page in pages.into_iter().filter(|&p| p != NONE) {
+            self.arena.take(page);
+            self.free.push(page);
+        }
+        if file.chunks.is_empty() {
+            self.files.remove(&ino);
+        }
+        true
+    }
+
+    /// Takes pages `first..last` of a file out.
+    fn drop_pages(&mut self, ino: Ino, first: u64, last: u64) {
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        let (from, to) = (chunk(first).0, last.div_ceil(CHUNK as u64));
+        let few = to.saturating_sub(from) <= file.chunks.len() as u64;
+        let numbers: SmallVec<[u64; 8]> = match few {
+            true => (from..to).collect(),
+            false => file.chunks.keys().copied().filter(|n| (from..to).contains(n)).collect(),
+        };
+        for number in numbers {
+            let Some(pages) = file.chunks.get_mut(&number) else { continue };
+            for (i, page) in pages.iter_mut().enumerate() {
+                let at = number * CHUNK as u64 + i as u64;
+                if *page != NONE && (first..last).contains(&at) {
+                    self.arena.take(*page);
+                    self.free.push(std::mem::replace(page, NONE));
+                }
+            }
+            if pages.iter().all(|&p| p == NONE) {
+                file.chunks.remove(&number);
+                self.policy.remove((ino, number));
+            }
+        }
+        if file.chunks.is_empty() {
+            self.files.remove(&ino);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

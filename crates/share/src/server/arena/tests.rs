@@ -1,0 +1,154 @@
+use super::*;
+use crate::region::Region;
+use crate::server::ear::Ear;
+use crate::server::leases::Leases;
+use crate::server::stats::Board;
+use format::shared::SESSION_BYTES;
+use sim::{HandClock, Model};
+
+const INO: Ino = Ino(7);
+
+struct Rig {
+    arenas: Arc<Arenas>,
+    changes: Arc<Changes>,
+}
+
+fn rig(pages: usize) -> Rig {
+    let changes = Arc::new(Changes::new().unwrap());
+    Rig { arenas: Arc::new(Arenas::new(changes.clone(), pages * PAGE)), changes }
+}
+
+impl Rig {
+    fn client(&self, uid: u32) -> Arc<Client> {
+        let cred = Cred::user(uid, uid, &[]);
+        let region = Arc::new(Region::map(memory::sealed(c"test", SESSION_BYTES).unwrap()).unwrap());
+        let doors = fs::Watched::new(Arc::new(Model::new(HandClock::default().clock())));
+        let tally = Arc::new(Board::new(&Arc::new(doors.clone()))).tally(1);
+        let arena = self.arenas.of(&cred).unwrap();
+        let (arenas, changes, holders) = (self.arenas.clone(), self.changes.clone(), Arc::default());
+        let leases = Arc::new(Leases::new(doors, Arc::new(Ear { arenas, changes, holders }), 0));
+        let both = (self.arenas.clone(), Arc::default(), leases as _);
+        let client = Arc::new(Client::new(uid as u64, region, cred, 100, both, arena, tally));
+        self.arenas.enter(&client);
+        client
+    }
+
+    fn plan(&self, client: &Client, offset: u64, len: usize) -> Option<Aligned> {
+        self.arenas.plan(&client.arena, INO, offset, len)
+    }
+
+    fn change(&self, start: u64, end: u64) {
+        let change = Change::Data { ino: INO, start, end };
+        self.changes.changed(&change);
+        self.arenas.changed(&change);
+    }
+}
+
+fn there(client: &Client, (page, word): Place) -> bool {
+    word & 1 == 1 && client.arena.word(page).load(Ordering::SeqCst) == word
+}
+
+fn bytes(client: &Client, (page, _): Place, within: usize) -> [u8; 2] {
+    let mut bytes = [0; 2];
+    client.arena.memory.copy_out(ARENA_DATA_AT + page as usize * PAGE + within, &mut bytes);
+    bytes
+}
+
+#[test]
+fn pages_come_and_go() {
+    let rig = rig(1000);
+    let client = rig.client(1);
+    let plan = rig.plan(&client, 5000, 10).unwrap();
+    assert_eq!((plan.start, plan.len), (4096, 4096));
+    assert!(rig.arenas.find(&client, INO, 1, &plan).is_none());
+    let one = rig.arenas.fill(&client, INO, 1, &plan, &[&[1; 1000], &[2; 3096]])[0];
+    assert_eq!((bytes(&client, one, 999), there(&client, one)), ([1, 2], true));
+    assert_eq!(rig.arenas.find(&client, INO, 1, &plan).unwrap()[0], one);
+    assert!(rig.arenas.find(&client, INO, 2, &plan).is_none(), "of another file with its number");
+    // The end of the file is filled up with zeros.
+    let plan = rig.plan(&client, 8192, 4096).unwrap();
+    let two = rig.arenas.fill(&client, INO, 1, &plan, &[&[3; 100]])[0];
+    assert_eq!((bytes(&client, two, 99), rig.arenas.resident()), ([3, 0], 2));
+    rig.change(8191, 8192);
+    assert!(!there(&client, one) && there(&client, two));
+    rig.change(0, u64::MAX);
+    assert!(!there(&client, two));
+    // Their memory is used again.
+    let plan = rig.plan(&client, 0, 2 * PAGE).unwrap();
+    let again = rig.arenas.fill(&client, INO, 1, &plan, &[&[4; 2 * PAGE]]);
+    assert_eq!((again.len(), rig.arenas.resident()), (2, 2));
+    rig.arenas.changed(&Change::Attr { ino: INO });
+    assert!(!again.iter().any(|&place| there(&client, place)));
+}
+
+#[test]
+fn what_changed_while_it_was_read_is_left_out() {
+    let rig = rig(1000);
+    let client = rig.client(1);
+    let plan = rig.plan(&client, 0, 4096).unwrap();
+    rig.change(0, 1);
+    assert!(rig.arenas.fill(&client, INO, 1, &plan, &[&[1; 4096]]).is_empty());
+    assert_eq!(rig.arenas.resident(), 0);
+}
+
+#[test]
+fn an_inode_that_became_another_file() {
+    let rig = rig(1000);
+    let client = rig.client(1);
+    let plan = rig.plan(&client, 0, 4096).unwrap();
+    let old = rig.arenas.fill(&client, INO, 1, &plan, &[&[1; 4096]])[0];
+    let plan = rig.plan(&client, 4096, 4096).unwrap();
+    let new = rig.arenas.fill(&client, INO, 2, &plan, &[&[2; 4096]])[0];
+    assert!(!there(&client, old) && there(&client, new));
+}
+
+#[test]
+fn users_have_memory_of_their_own() {
+    let rig = rig(1000);
+    let (a, b, c) = (rig.client(1), rig.client(2), rig.client(1));
+    assert!(Arc::ptr_eq(&a.arena, &c.arena) && !Arc::ptr_eq(&a.arena, &b.arena));
+    let plan = rig.plan(&a, 0, 4096).unwrap();
+    let of_a = rig.arenas.fill(&a, INO, 1, &plan, &[&[1; 4096]])[0];
+    assert!(rig.arenas.find(&b, INO, 1, &plan).is_none());
+    assert_eq!(rig.arenas.find(&c, INO, 1, &plan).unwrap()[0], of_a);
+    let of_b = rig.arenas.fill(&b, INO, 1, &plan, &[&[1; 4096]])[0];
+    rig.change(0, 1);
+    assert!(!there(&a, of_a) && !there(&b, of_b));
+}
+
+#[test]
+fn memory_is_bounded_and_what_is_used_stays() {
+    let rig = rig(64);
+    let (client, other) = (rig.client(1), rig.client(2));
+    let fill = |client: &Arc<Client>, at: u64| {
+        let plan = rig.plan(client, at * (CHUNK * PAGE) as u64, CHUNK * PAGE).unwrap();
+        let places = rig.arenas.fill(client, INO, 1, &plan, &[&[at as u8; CHUNK * PAGE]]);
+        assert!(rig.arenas.resident() <= 64 && places.len() == CHUNK);
+        places[0]
+    };
+    let used = fill(&client, 0);
+    for at in 1..200 {
+        client.region.mark(mark(INO.0, 0), true);
+        let place = fill(&client, at);
+        assert!(there(&client, place) && there(&client, used), "at {at}");
+        assert_eq!(bytes(&client, place, 5), [at as u8; 2]);
+    }
+    // Another user gets room too.
+    let theirs = fill(&other, 3);
+    assert!(there(&other, theirs));
+}
+
+#[test]
+fn reading_in_order_reads_ahead() {
+    let rig = rig(1000);
+    let client = rig.client(1);
+    let mut at = 0;
+    for wanted in [1, 1, 2, 4, 8] {
+        let plan = rig.plan(&client, at * PAGE as u64, PAGE).unwrap();
+        assert_eq!(plan.len / PAGE, wanted, "at page {at}");
+        rig.arenas.fill(&client, INO, 1, &plan, &[&vec![1; plan.len]]);
+        at += wanted as u64;
+    }
+    assert_eq!(rig.plan(&client, 0, PAGE).unwrap().len, PAGE);
+    assert!(rig.plan(&client, PAGE as u64, CHUNK * PAGE).is_none(), "beyond one piece");
+}

@@ -1,0 +1,85 @@
+//! A server that grants write leases, with a door beside it.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use block::{MkfsOptions, OpenOptions, Volume};
+use fs::client::{BlockingFile, OpenOptions as Open};
+use fs::watched::Watched;
+use fs::{Blocking, Client, Cred, FileSystem};
+use media::RamMedia;
+use share::{Remote, Server, server::Options};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub const PAGE: usize = 4096;
+pub const NEW: Open = Open::new().read(true).write(true).create_new(true);
+pub const RW: Open = Open::new().read(true).write(true);
+
+pub struct Rig<F: FileSystem> {
+    pub server: Option<Server>,
+    /// Another door.
+    pub beside: Blocking<Watched<F>>,
+    pub doors: Watched<F>,
+    pub dir: tempfile::TempDir,
+}
+
+pub fn volume(bytes: u64) -> Arc<Volume> {
+    let media = Arc::new(RamMedia::new(bytes).unwrap());
+    block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
+    Arc::new(Volume::open(media, OpenOptions::default()).unwrap())
+}
+
+impl<F: FileSystem> Rig<F> {
+    pub fn new(fs: Arc<F>) -> Rig<F> {
+        Rig::over(Watched::new(fs))
+    }
+
+    pub fn over(doors: Watched<F>) -> Rig<F> {
+        let dir = tempfile::tempdir().unwrap();
+        let beside = Client::new(Arc::new(doors.clone()), Cred::root()).blocking();
+        let mut rig = Rig { server: None, beside, doors, dir };
+        rig.serve();
+        rig
+    }
+
+    /// Another manager, of a volume of which nothing was lost.
+    pub fn serve(&mut self) {
+        drop(self.server.take());
+        let opening = fs::Opening { volume: [1; 16], number: 7, after: [0; 4] };
+        let options = Options { opening, lease_windows_max: 64, ..Options::default() };
+        let path = self.dir.path().join("socket");
+        self.server = Some(Server::start_at_door(self.doors.door(), &path, options).unwrap());
+    }
+
+    pub fn client(&self) -> Blocking<Remote> {
+        let path = self.dir.path().join("socket");
+        Client::new(Arc::new(Remote::connect(path).unwrap()), Cred::of_process()).blocking()
+    }
+
+    pub fn calls(&self) -> u64 {
+        let server = self.server.as_ref().unwrap();
+        let sleeps = server.counters().sleeps;
+        let begun = Instant::now();
+        while server.counters().sleeps == sleeps && begun.elapsed() < Duration::from_millis(300) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        server.counters().calls
+    }
+}
+
+pub fn page(version: u64) -> Vec<u8> {
+    version.to_le_bytes().repeat(PAGE / 8)
+}
+
+/// A file of so many pages, and a lease on its first window.
+pub fn leased<F: FileSystem>(
+    rig: &Rig<F>,
+    client: &Blocking<Remote>,
+    name: &str,
+    pages: usize,
+) -> BlockingFile<Remote> {
+    let file = client.open(name, NEW).unwrap();
+    (0..pages).for_each(|i| file.write_all_at(&page(0), (i * PAGE) as u64).unwrap());
+    (0..4).for_each(|_| file.write_all_at(&page(0), 0).unwrap());
+    assert!(rig.doors.lends(), "no lease");
+    file
+}
