@@ -220,11 +220,13 @@ impl<F: FileSystem> Door<F> {
 
     /// Notes that an inode that was looked up or made goes to the kernel. Its attributes, and perhaps not those that were found: see [`Known`].
     pub async fn given(&self, attr: Attr) -> Result<Attr, Error> {
-        if !self.known.looked_up(attr.ino) {
+        if !self.known.looked_up(attr.ino, attr.generation) {
             return Ok(attr);
         }
+        let now = self.fs.getattr(attr.ino, None).await;
         // When it is gone by now, the kernel is not given it.
-        self.fs.getattr(attr.ino, None).await.inspect_err(|_| self.known.forget(attr.ino, 1))
+        now.and_then(|now| if now.generation == attr.generation { Ok(now) } else { Err(Error::Stale) })
+            .inspect_err(|_| self.known.forget(attr.ino, 1))
     }
 
     /// Reply for an inode that was looked up or made.

@@ -52,7 +52,12 @@ impl<F: FileSystem> Door<F> {
         let (a, _) = take::<abi::OpenIn>(body).ok_or(MALFORMED)?;
         let (flags, tell) = self.flags_for(a.flags);
         let ino = Ino(head.nodeid);
-        let handle = self.fs.open(&self.cred(head), ino, flags).await?;
+        let cred = self.cred(head);
+        // Another door may have replaced the file since the kernel looked its name up, and its number may be used again: then ESTALE makes it look again.
+        let handle = match self.known.generation(ino) {
+            Some(generation) => self.fs.open_exact(&cred, (ino, generation), flags).await?,
+            None => self.fs.open(&cred, ino, flags).await?,
+        };
         let answer = self.opened(handle, flags, tell, None);
         if flags.contains(OpenFlags::WRITE) {
             self.note_capability(ino).await;

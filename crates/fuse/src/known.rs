@@ -30,6 +30,8 @@ pub struct Known {
 struct Given {
     /// Times that the kernel was given this inode as an answer to a lookup, without those it took back.
     lookups: u64,
+    /// Which one with this number it was given last.
+    generation: u32,
     attr: bool,
     pages: bool,
     /// See [`Known::lost`].
@@ -65,10 +67,11 @@ impl Known {
     }
 
     /// An inode is the answer to a lookup, with its attributes. True when that is new.
-    pub fn looked_up(&self, ino: Ino) -> bool {
+    pub fn looked_up(&self, ino: Ino, generation: u32) -> bool {
         let mut inodes = self.inodes.lock();
         let given = inodes.entry(ino).or_default();
         given.lookups += 1;
+        given.generation = generation;
         given.lost = false;
         !std::mem::replace(&mut given.attr, true)
     }
@@ -76,6 +79,11 @@ impl Known {
     /// Pages of a file are about to be given, or were written there.
     pub fn pages(&self, ino: Ino) {
         self.inodes.lock().entry(ino).or_default().pages = true;
+    }
+
+    /// Which one with this number the kernel means. `None` when that was never said: the root.
+    pub fn generation(&self, ino: Ino) -> Option<u32> {
+        self.inodes.lock().get(&ino).filter(|given| given.lookups > 0).map(|given| given.generation)
     }
 
     /// Whether the kernel has this inode, or an answer that brings it is on its way.
@@ -135,7 +143,7 @@ mod tests {
         let known = Known::default();
         assert!(!known.take_attr(INO) && !known.take_name(INO, b"a") && known.take_data(INO, true).is_none());
         assert!(known.name(INO, b"a") && !known.name(INO, b"a"));
-        assert!(known.looked_up(INO) && !known.looked_up(INO));
+        assert!(known.looked_up(INO, 1) && !known.looked_up(INO, 1));
         assert!(known.take_name(INO, b"a") && !known.take_name(INO, b"a"));
         assert!(known.take_attr(INO) && !known.take_attr(INO));
         known.attr(INO);
@@ -144,7 +152,7 @@ mod tests {
         assert_eq!(known.take_data(INO, false), Some(true), "other pages are left");
         assert_eq!(known.take_data(INO, true), Some(true));
         assert_eq!(known.take_data(INO, true), None);
-        assert!(known.looked_up(INO));
+        assert!(known.looked_up(INO, 1));
         known.forget(INO, 2);
         assert!(known.take_attr(INO), "one lookup is left");
         known.pages(INO);

@@ -115,7 +115,7 @@ impl<F: FileSystem> Door<F> {
             other => other?,
         };
         // By its handle: a file whose name is gone again by now is open all the same.
-        let new = self.known.looked_up(attr.ino);
+        let new = self.known.looked_up(attr.ino, attr.generation);
         let attr = if new { self.fs.getattr(attr.ino, Some(handle)).await.unwrap_or(attr) } else { attr };
         Ok(self.opened(handle, flags, reply_flags, Some(&attr)))
     }
@@ -127,7 +127,7 @@ impl<F: FileSystem> Door<F> {
         flags |= OpenFlags::from_posix(a.flags as i32) & OpenFlags::EXCLUSIVE;
         let (attr, handle) = self.fs.tmpfile(&self.cred(head), Ino(head.nodeid), perm, flags).await?;
         // Nobody else knows it yet.
-        self.known.looked_up(attr.ino);
+        self.known.looked_up(attr.ino, attr.generation);
         Ok(self.opened(handle, flags, reply_flags, Some(&attr)))
     }
 
@@ -159,8 +159,10 @@ impl<F: FileSystem> Door<F> {
                 let dots = e.name == b"." || e.name == b"..";
                 let out = if dots { abi::EntryOut::default() } else { self.entry(&e.attr) };
                 entry.copy_from_slice(out.as_bytes());
-                if !dots && (self.known.name(dir, e.name) | self.known.looked_up(e.attr.ino)) {
-                    new.push((used, e.name.to_vec(), e.attr.ino));
+                if !dots
+                    && (self.known.name(dir, e.name) | self.known.looked_up(e.attr.ino, e.attr.generation))
+                {
+                    new.push((used, e.name.to_vec(), (e.attr.ino, e.attr.generation)));
                 }
             }
             let dirent = abi::Dirent {
@@ -177,10 +179,10 @@ impl<F: FileSystem> Door<F> {
             true
         };
         self.fs.readdir(Handle(a.fh), a.offset, &mut take_entry).await?;
-        for (at, name, ino) in new {
+        for (at, name, inode) in new {
             let entry = &mut to[at..at + size_of::<abi::EntryOut>()];
             let out = match self.fs.lookup(&kernel_cred(), dir, &name).await {
-                Ok(attr) if attr.ino == ino => self.entry(&attr),
+                Ok(attr) if (attr.ino, attr.generation) == inode => self.entry(&attr),
                 // Another door was faster: the kernel has to ask for both.
                 _ => abi::EntryOut {
                     entry_valid: 0,

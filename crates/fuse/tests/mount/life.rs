@@ -163,3 +163,31 @@ fn a_first_lookup_beside_changes() {
         block_on(fs.release(handle)).unwrap();
     }
 }
+
+/// The kernel goes by a name that it keeps to a file that is gone, and whose number another file has by now.
+#[test]
+fn a_number_that_is_used_again() {
+    if !can_mount() {
+        return;
+    }
+    let media = Arc::new(media::RamMedia::new(64 << 20).unwrap());
+    block::mkfs(media.clone(), &block::MkfsOptions::default()).unwrap();
+    let volume = Arc::new(block::Volume::open(media, block::OpenOptions::default()).unwrap());
+    let beside = ::fs::Client::new(volume.clone(), ::fs::Cred::root()).blocking();
+    let dir = tempfile::tempdir().unwrap();
+    let mount = fuse::mount(volume, dir.path(), MountOptions::parse("").unwrap()).unwrap();
+    let path = dir.path().join("f");
+    fs::write(&path, "one").unwrap();
+    let number = std::fs::metadata(&path).unwrap().ino();
+    // Behind the kernel's back, as it looks for a moment to a kernel that is being told.
+    beside.unlink("f").unwrap();
+    let used = (0..1000).find(|n| {
+        let name = format!("other{n}");
+        beside.write(&name, "two").unwrap();
+        beside.stat(&name).unwrap().ino.0 == number
+    });
+    assert!(used.is_some(), "numbers are not used again: this test tests nothing");
+    assert_eq!(std::fs::read(&path).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    assert_eq!(std::fs::read(dir.path().join(format!("other{}", used.unwrap()))).unwrap(), b"two");
+    mount.unmount().unwrap();
+}
