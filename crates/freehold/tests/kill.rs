@@ -3,7 +3,8 @@
 //! Verifies that whoever is killed harms nobody else: a killed program did exactly what it did; its locks, open files and files without a name are
 //! given back; the server's memory and descriptors do not grow. And after the server is killed: fsck finds nothing, the volume
 //! is mounted again, each program's files are in a state that they passed through, no older than any fsync that
-//! returned to anybody (docs/SEMANTICS.md, "After a crash"), nobody's lock is left, and no file without a name.
+//! returned to anybody (docs/SEMANTICS.md, "After a crash"), nobody's lock is left, and no file without a name. So is each page that is overwritten, for
+//! itself, most of them without a message to the server.
 //! Two programs never hold a lock at the same time; a file outside of the volume is the witness.
 //!
 //! For 20 seconds, or `FREEHOLD_KILL_SECONDS` (scripts/kill-loop.sh), from the seed `FREEHOLD_KILL_SEED`. The seed decides what is done, not when it
@@ -12,12 +13,16 @@
 mod common;
 #[path = "kill/history.rs"]
 mod history;
+#[path = "kill/pages.rs"]
+mod pages;
 #[path = "kill/worker.rs"]
 mod worker;
 
 use common::{Place, can_mount, eventually, library};
 use freehold::control;
 use history::{File, State, Step};
+use pages::{Pages, Shown};
+use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -43,7 +48,18 @@ struct Member {
     base: State,
     /// What was done since.
     steps: Vec<Step>,
+    pages: Pages,
     next_id: u64,
+}
+
+/// What somebody found who looked.
+struct Seen {
+    files: State,
+    /// Pages of each worker.
+    pages: BTreeMap<usize, Vec<Shown>>,
+    /// Names, and inodes in use.
+    entries: u64,
+    used: u64,
 }
 
 /// A server at a quiet moment; memory in KiB.
@@ -70,6 +86,8 @@ struct Loop {
     hidden: u64,
     kills: [u64; 2],
     synced: u64,
+    /// Overwrites that were lost with servers, as nobody had made them durable.
+    overwritten: usize,
 }
 
 /// Runs a command, which must end in time.
@@ -90,7 +108,9 @@ fn limited(mut command: Command, what: &str) -> common::Said {
 
 /// Whether a file is the worker's.
 fn is_of(name: &str, worker: usize) -> bool {
-    name.starts_with(&format!("w{worker}/")) || name.starts_with(&format!("shared/w{worker}-"))
+    name.starts_with(&format!("w{worker}/"))
+        || name.starts_with(&format!("shared/w{worker}-"))
+        || name == format!("pages/w{worker}")
 }
 
 impl Loop {
@@ -104,22 +124,41 @@ impl Loop {
             child: None,
             base: State::new(),
             steps: Vec::new(),
+            pages: Pages::new(),
             next_id: (n as u64 + 1) << 40 | 1,
         });
         let members = members.collect();
         let random = Random(seed);
-        let mut all = Loop { p, image, random, members, server: 0, hidden: 0, kills: [0; 2], synced: 0 };
+        let mut all = Loop {
+            p,
+            image,
+            random,
+            members,
+            server: 0,
+            hidden: 0,
+            kills: [0; 2],
+            synced: 0,
+            overwritten: 0,
+        };
         all.mount();
         limited(all.role("make", 0, Door::Kernel), "making the directories").ok();
-        let (_, entries, used) = all.look(Door::Kernel, None);
-        all.hidden = used - entries;
+        let seen = all.look(Door::Kernel, None);
+        all.hidden = seen.used - seen.entries;
         all
     }
 
     fn mount(&mut self) {
         let mut command = self.p.command();
         // The cache is small, so that the server reaches its full size soon.
-        command.args(["mount", "a.img", "mnt", "-o", "cache=8m,dirty_age=0.3,resume=0", "--log", "log"]);
+        command.args([
+            "mount",
+            "a.img",
+            "mnt",
+            "-o",
+            "cache=8m,dirty_age=0.3,resume=0,write_leases",
+            "--log",
+            "log",
+        ]);
         limited(command, "mount").ok();
         self.server = freehold::mounts::lock_holder(&self.image).expect("a server").pid;
     }
@@ -148,22 +187,31 @@ impl Loop {
 
     /// What is there: the files, how many names there are, and inodes in use. Contents are checked, if only one worker is dead then only its own: a file
     /// that loses its name while it is looked at is written to.
-    fn look(&self, door: Door, dead: Option<usize>) -> (State, u64, u64) {
+    fn look(&self, door: Door, dead: Option<usize>) -> Seen {
         limited(self.role("look", 0, door), "looking").ok();
         let text = std::fs::read_to_string(self.out("look")).unwrap();
-        let (mut state, mut counts) = (State::new(), (0, 0));
+        let mut seen = Seen { files: State::new(), pages: BTreeMap::new(), entries: 0, used: 0 };
         for line in text.lines() {
             match line.split(' ').collect::<Vec<_>>()[..] {
                 ["file", name, id, len] => {
                     let file = File { id: id.parse().unwrap(), len: len.parse().unwrap() };
-                    state.insert(name.into(), file);
+                    seen.files.insert(name.into(), file);
                 }
-                ["used", entries, used] => counts = (entries.parse().unwrap(), used.parse().unwrap()),
+                ["pages", owner, all] => {
+                    let one = |page: &str| {
+                        page.split_once('-').map(|(a, b)| (a.parse().unwrap(), b.parse().unwrap()))
+                    };
+                    let all = all.split(',').map(|page| one(page).unwrap()).collect();
+                    seen.pages.insert(owner[1..].parse().unwrap(), all);
+                }
+                ["used", entries, used] => {
+                    (seen.entries, seen.used) = (entries.parse().unwrap(), used.parse().unwrap());
+                }
                 ["bad", name, ..] if dead.is_some_and(|n| !is_of(name, n)) => {}
                 _ => panic!("{line}"),
             }
         }
-        (state, counts.0, counts.1)
+        seen
     }
 
     /// Those files that are the worker's.
@@ -208,10 +256,11 @@ impl Loop {
             assert!(failed.is_none() && was_killed, "worker {n}: {failed:?} {status:?} {errors}");
         }
         let last_id = steps.iter().rev().find_map(|s| match s.op {
-            history::Op::Create { id, .. } => Some(id),
+            history::Op::Create { id, .. } | history::Op::Overwrite { version: id, .. } => Some(id),
             _ => None,
         });
         let m = &mut self.members[n];
+        m.pages.extend(&steps);
         m.next_id = last_id.map_or(m.next_id, |id| id + 1);
         m.steps.extend(steps);
         if server_lives {
@@ -227,8 +276,10 @@ impl Loop {
         };
         eventually("the session of a killed program ends", gone);
         let door = if self.random.below(2) == 0 { Door::Session } else { Door::Kernel };
-        let got = Self::of(&self.look(door, Some(n)).0, n);
+        let seen = self.look(door, Some(n));
+        let got = Self::of(&seen.files, n);
         let m = &mut self.members[n];
+        m.pages.now(&seen.pages[&n]).unwrap_or_else(|e| panic!("worker {n} was killed: {e}"));
         let open = m.steps.last().is_some_and(|s| s.ended.is_none());
         let least = m.steps.len() - open as usize;
         let (done, state) = history::moment(&m.base, &m.steps, least, &got)
@@ -264,7 +315,7 @@ impl Loop {
         self.locks_are_free();
         let begun = Instant::now();
         loop {
-            let (_, entries, used) = self.look(Door::Kernel, None);
+            let Seen { entries, used, .. } = self.look(Door::Kernel, None);
             if used - entries == self.hidden {
                 break;
             }
@@ -330,8 +381,9 @@ impl Loop {
         assert!(said.code == Some(0) && said.out.contains("clean"), "{said:?}");
         self.mount();
         let door = if self.random.below(2) == 0 { Door::Session } else { Door::Kernel };
-        let (state, entries, used) = self.look(door, None);
-        assert_eq!(used - entries, self.hidden, "files without names are left");
+        let seen = self.look(door, None);
+        let state = seen.files;
+        assert_eq!(seen.used - seen.entries, self.hidden, "files without names are left");
         let syncs = self.members.iter().flat_map(|m| &m.steps);
         let syncs = syncs.filter(|s| s.op == history::Op::Sync && s.ended.is_some());
         let (count, last) = syncs.fold((0, 0), |(n, last), s| (n + 1, last.max(s.began)));
@@ -344,6 +396,8 @@ impl Loop {
             let (_, state) = found.unwrap_or_else(|e| panic!("the server was killed; worker {n}: {e}"));
             m.base = state;
             m.steps.clear();
+            let lost = m.pages.after_crash(&seen.pages[&n], last);
+            self.overwritten += lost.unwrap_or_else(|e| panic!("the server was killed; worker {n}: {e}"));
         }
         let ours: usize = (0..WORKERS).map(|n| self.members[n].base.len()).sum();
         assert_eq!(ours, state.len(), "files that nobody made");
@@ -388,8 +442,8 @@ impl Loop {
         assert_eq!(log.lines().find(is_bad), None);
         let [programs, servers] = self.kills;
         println!(
-            "killed {programs} programs and {servers} servers; {} syncs held; last {last:?}",
-            self.synced
+            "killed {programs} programs and {servers} servers; {} syncs held, {} overwrites before none lost; last {last:?}",
+            self.synced, self.overwritten
         );
     }
 }

@@ -31,6 +31,11 @@ pub enum Op {
     Unlink {
         name: String,
     },
+    /// A page of the worker's own file of pages, which is no part of the state: see `pages`.
+    Overwrite {
+        page: usize,
+        version: u64,
+    },
     Sync,
 }
 
@@ -50,7 +55,7 @@ impl Op {
             Op::Unlink { name } => {
                 state.remove(name);
             }
-            Op::Sync => {}
+            Op::Overwrite { .. } | Op::Sync => {}
         }
     }
 
@@ -60,6 +65,7 @@ impl Op {
             Op::Append { name, len } => format!("append {name} {len}"),
             Op::Rename { from, to } => format!("rename {from} {to}"),
             Op::Unlink { name } => format!("unlink {name} -"),
+            Op::Overwrite { page, version } => format!("overwrite {page} {version}"),
             Op::Sync => "sync - -".into(),
         }
     }
@@ -71,6 +77,7 @@ impl Op {
             "append" => Op::Append { name, len: number() },
             "rename" => Op::Rename { from: name, to: second.into() },
             "unlink" => Op::Unlink { name },
+            "overwrite" => Op::Overwrite { page: first.parse().unwrap(), version: number() },
             "sync" => Op::Sync,
             _ => panic!("journal: {kind} {first} {second}"),
         }

@@ -2,6 +2,7 @@
 //! environment, and know nothing of Freehold: ordinary calls in a directory that may be a mount or taken over by `freehold run`.
 
 use super::history::{File as Was, Op, State, content};
+use super::pages;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -66,8 +67,14 @@ fn make(mount: &Path) {
             std::fs::create_dir_all(mount.join(dir)).unwrap();
         }
     }
-    std::fs::create_dir(mount.join("shared")).unwrap();
-    std::fs::create_dir(mount.join("locks")).unwrap();
+    for dir in ["shared", "locks", "pages"] {
+        std::fs::create_dir(mount.join(dir)).unwrap();
+    }
+    for n in 0..WORKERS {
+        let mut file = File::create(mount.join(format!("pages/w{n}"))).unwrap();
+        file.write_all(&pages::content(0).repeat(pages::PAGES)).unwrap();
+        file.sync_all().unwrap();
+    }
     for lock in lock_files() {
         File::create(mount.join(lock)).unwrap().sync_all().unwrap();
     }
@@ -142,6 +149,10 @@ fn look(mount: &Path) -> String {
             let mut bytes = Vec::new();
             // Whoever is not dead goes on: what is theirs is not looked at by those who asked.
             let Ok(mut file) = File::open(&path) else { continue };
+            if let Some(owner) = name.strip_prefix("pages/") {
+                text.push_str(&look_at_pages(&mut file, owner));
+                continue;
+            }
             if let Err(e) = file.read_to_end(&mut bytes) {
                 text.push_str(&format!("bad {name} {e}\n"));
                 continue;
@@ -163,6 +174,20 @@ fn look(mount: &Path) -> String {
     text
 }
 
+/// What the pages of a worker's file show, in a line.
+fn look_at_pages(file: &mut File, owner: &str) -> String {
+    let mut bytes = Vec::new();
+    if let Err(e) = file.read_to_end(&mut bytes) {
+        return format!("bad pages/{owner} {e}\n");
+    }
+    let all: Result<Vec<String>, String> =
+        bytes.chunks(pages::PAGE).map(|p| pages::shown(p).map(|(a, b)| format!("{a}-{b}"))).collect();
+    match all {
+        Ok(all) => format!("pages {owner} {}\n", all.join(",")),
+        Err(e) => format!("bad pages/{owner} {e}\n"),
+    }
+}
+
 struct Worker<'a> {
     mount: &'a Path,
     journal: File,
@@ -172,6 +197,7 @@ struct Worker<'a> {
     open: BTreeMap<String, File>,
     orphans: Vec<File>,
     next_id: u64,
+    pages: File,
 }
 
 /// Works until it is killed. Everything it does to files is in the journal, before and after.
@@ -187,7 +213,9 @@ fn work(mount: &Path, dir: &Path, number: usize, seed: u64) {
     let journal =
         OpenOptions::new().create(true).append(true).open(dir.join(format!("journal{number}"))).unwrap();
     let (open, orphans) = (BTreeMap::new(), Vec::new());
-    let mut w = Worker { mount, journal, number, random: Random(seed), state, open, orphans, next_id };
+    let pages =
+        OpenOptions::new().read(true).write(true).open(mount.join(format!("pages/w{number}"))).unwrap();
+    let mut w = Worker { mount, journal, number, random: Random(seed), state, open, orphans, next_id, pages };
     let failed = |mut w: Worker<'_>, e: io::Error| {
         let _ = w.journal.write_all(format!("failed {e:?}\n").as_bytes());
         std::process::exit(3);
@@ -202,6 +230,7 @@ fn work(mount: &Path, dir: &Path, number: usize, seed: u64) {
     loop {
         let done = match w.random.below(100) {
             0..8 => w.fight(dir),
+            8..20 => w.overwrite(),
             n => w.step(n),
         };
         if let Err(e) = done {
@@ -280,11 +309,32 @@ impl Worker<'_> {
         Ok(&self.open[name])
     }
 
+    /// Overwrites some pages, often the same ones; looks at some.
+    fn overwrite(&mut self) -> io::Result<()> {
+        let all = if self.random.below(2) == 0 { 4 } else { pages::PAGES as u64 };
+        for _ in 0..self.random.below(60) {
+            let (page, version) = (self.random.below(all) as usize, self.next_id);
+            self.next_id += 1;
+            let at = (page * pages::PAGE) as u64;
+            self.journalled(Op::Overwrite { page, version }, |w| {
+                w.pages.write_all_at(&pages::content(version), at)
+            })?;
+            if self.random.below(8) == 0 {
+                let mut bytes = vec![0; pages::PAGE];
+                self.pages.read_exact_at(&mut bytes, at)?;
+                if pages::shown(&bytes) != Ok((version, version)) {
+                    return Err(io::Error::other(format!("page {page} does not show {version}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn step(&mut self, dice: u64) -> io::Result<()> {
         let mount = self.mount.to_path_buf();
         let name = self.some_name();
         match (dice, name) {
-            (8..25, _) | (_, None) if self.state.len() < FILES => {
+            (20..34, _) | (_, None) if self.state.len() < FILES => {
                 let name = self.new_name();
                 if self.state.contains_key(&name) {
                     return Ok(());
@@ -295,7 +345,7 @@ impl Worker<'_> {
                     File::options().write(true).create_new(true).open(mount.join(name)).map(drop)
                 })
             }
-            (25..70, Some(name)) => {
+            (34..70, Some(name)) => {
                 let was = self.state[&name];
                 let grow = if self.random.below(3) == 0 {
                     8 + self.random.below(40 << 10)
