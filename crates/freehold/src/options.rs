@@ -63,7 +63,7 @@ impl ServeOptions {
             share: Share::default(),
             metrics: None,
             lock_timeout: None,
-            write_leases: false,
+            write_leases: true,
             numa: Numa::default(),
         };
         for word in texts.into_iter().flat_map(|t| t.split(',')).map(str::trim).filter(|w| !w.is_empty()) {
@@ -242,8 +242,8 @@ mod tests {
         assert_eq!((timeout("lock_timeout=3,lock_timeout=0"), timeout("rw")), (None, None));
         let leases = |text| ServeOptions::parse([text], false).unwrap().write_leases;
         assert_eq!(
-            (leases("rw"), leases("write_leases"), leases("write_leases,nowrite_leases")),
-            (false, true, false)
+            (leases("rw"), leases("nowrite_leases"), leases("nowrite_leases,write_leases")),
+            (true, false, true)
         );
         for bad in [
             "wibble",

@@ -129,6 +129,42 @@ fn a_server_that_was_killed_takes_what_was_not_synced_and_says_so() {
     rig.done();
 }
 
+/// Overwrites under a write lease: `o` has them, `e` is open too and has none.
+const LEASED: &str = r#"
+page = lambda n: bytes([n]) * 4096
+for name in 'oe': f = open(j(t, name), 'wb'); f.write(page(1) * 64); f.flush(); os.fsync(f.fileno()); f.close()
+o = os.open(j(t, 'o'), os.O_RDWR); e = os.open(j(t, 'e'), os.O_RDWR)
+for n in range(2, 101): [os.pwrite(o, page(n), p * 4096) for p in range(8)]
+pause()
+shows = lambda: [os.pread(o, 4096, p * 4096) for p in range(9)]
+first = shows(); print([len(set(b)) for b in first], first[8] == page(1), {b[0] for b in first[:8]} <= KEPT)
+print(tries(lambda: os.fsync(e)), tries(lambda: os.fsync(o)), tries(lambda: os.fsync(o)))
+for n in range(101, 200): [os.pwrite(o, page(n), p * 4096) for p in range(8)]
+print([b[0] for b in shows()], tries(lambda: os.fsync(o)), tries(lambda: os.close(o)))
+o = os.open(j(t, 'o'), os.O_RDONLY); print([b[0] for b in shows()])
+"#;
+
+#[test]
+fn overwrites_under_a_lease() {
+    let Some(rig) = Rig::new() else { return };
+    let want = |fsync: &str| {
+        let after = "[199, 199, 199, 199, 199, 199, 199, 199, 1]";
+        format!("[1, 1, 1, 1, 1, 1, 1, 1, 1] True True\nNone {fsync} None\n{after} None None\n{after}\n")
+    };
+    let said = rig.across(&LEASED.replace("KEPT", "{100}"), || {
+        rig.stop();
+        rig.mount();
+    });
+    assert_eq!(said, want("None"), "the server was stopped");
+    // What was not synced is lost, each page for itself, and the file's next sync says so.
+    let said = rig.across(&LEASED.replace("KEPT", "set(range(1, 101))"), || {
+        rig.kill();
+        rig.mount();
+    });
+    assert_eq!(said, want("EIO"), "the server was killed");
+    rig.done();
+}
+
 /// Calls under way while servers stop are done once.
 #[test]
 fn calls_under_way_are_done_once() {

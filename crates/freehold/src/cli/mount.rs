@@ -42,8 +42,8 @@ Options (-o), separated by commas:
                                                         library: at the usual place [yes], at SOCKET, or not
   lock_timeout=SECONDS                                  end sessions that keep others waiting for a lock so long, and are
                                                         stopped or make no calls [0: none]
-  write_leases                                          programs overwrite pages of files without a message; after a crash
-                                                        without a sync more of that is missing (docs/SEMANTICS.md)
+  nowrite_leases                                        programs may not overwrite pages of files without a message; after a
+                                                        crash without a sync less of that is missing (docs/SEMANTICS.md)
   numa=auto, numa=off, numa=NODE                        serve it where its device is, anywhere, or on this memory node
   metrics=ADDRESS:PORT                                  metrics for Prometheus, at http://ADDRESS:PORT/metrics
   writeback, timeout=SECONDS, max_read=, max_write=,
