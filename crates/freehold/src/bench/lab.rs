@@ -39,8 +39,8 @@ impl Lab {
     /// The image of a subject, allocated and written; made at the first call.
     pub fn image(&self, kind: Kind) -> Result<PathBuf> {
         let name = match kind {
-            Kind::Freehold | Kind::FreeholdLoop | Kind::Fuse | Kind::Run => "freehold.img",
-            Kind::Ext4 | Kind::Ext4Direct | Kind::Passthrough => "ext4.img",
+            Kind::Freehold | Kind::FreeholdLoop | Kind::Unordered | Kind::Fuse | Kind::Run => "freehold.img",
+            Kind::Ext4 | Kind::Ext4Journal | Kind::Ext4Direct | Kind::Passthrough => "ext4.img",
             Kind::Xfs => "xfs.img",
             Kind::Raw => "raw.img",
         };
@@ -103,7 +103,8 @@ impl Lab {
             }
         };
         let dir = self.mountpoint(&format!("{fstype}.mnt"))?;
-        run("mount", &["-t", fstype, &path, &dir.to_string_lossy()])?;
+        let options = if kind == Kind::Ext4Journal { "data=journal" } else { "defaults" };
+        run("mount", &["-t", fstype, "-o", options, &path, &dir.to_string_lossy()])?;
         let mount = MountGuard { dir: dir.clone() };
         self.note_options(fstype, &dir, &device.path);
         Ok(Mounted { sys: Sys::new(&dir, Some(&device.path))?, dir, _mount: mount, _device: device })
@@ -241,10 +242,10 @@ pub fn find(program: &str) -> Result<PathBuf> {
 /// Whether a subject can be measured here, or why not.
 pub fn available(kind: Kind) -> Result<()> {
     let programs: &[&str] = match kind {
-        Kind::Freehold | Kind::Raw => return Ok(()),
+        Kind::Freehold | Kind::Unordered | Kind::Raw => return Ok(()),
         Kind::FreeholdLoop => &["losetup"],
         Kind::Xfs => &["losetup", "mkfs.xfs", "mount", "umount"],
-        Kind::Ext4 | Kind::Ext4Direct => &["losetup", "mkfs.ext4", "mount", "umount"],
+        Kind::Ext4 | Kind::Ext4Journal | Kind::Ext4Direct => &["losetup", "mkfs.ext4", "mount", "umount"],
         Kind::Fuse | Kind::Run => &[],
         Kind::Passthrough => &["losetup", "mkfs.ext4", "mount", "umount", "cc", "pkg-config"],
     };

@@ -20,6 +20,7 @@ mod lab;
 mod machine;
 mod meta;
 mod mount;
+mod order;
 mod ours;
 mod programs;
 mod raw;
@@ -96,7 +97,7 @@ pub struct BenchArgs {
 }
 
 const GROUPS: &[&[&str]] =
-    &[meta::ROWS, durable::ROWS, data::ROWS, mount::ROWS, fuse_rows::ROWS, programs::ROWS];
+    &[meta::ROWS, durable::ROWS, order::ROWS, data::ROWS, mount::ROWS, fuse_rows::ROWS, programs::ROWS];
 
 /// Names of all rows, as `--only` takes them.
 pub fn row_names() -> impl Iterator<Item = &'static str> {
@@ -176,9 +177,10 @@ fn measure(
     mut save: impl FnMut(&Bench, Option<&str>) -> Result<()>,
 ) -> Result<Option<String>> {
     type Measure = fn(&mut Bench) -> Result<()>;
-    let groups: [Measure; 6] = [
+    let groups: [Measure; 7] = [
         meta::measure,
         durable::measure,
+        order::measure,
         data::measure,
         mount::measure,
         fuse_rows::measure,

@@ -36,7 +36,16 @@ pub fn progress(rows: &[Row], seconds: f64) {
 
 /// A table for each subject, with the columns of those who were measured beside it.
 fn tables(rows: &[&Row]) -> String {
-    let in_process = [Kind::Freehold, Kind::FreeholdLoop, Kind::Ext4, Kind::Xfs, Kind::Raw, Kind::Ext4Direct];
+    let in_process = [
+        Kind::Freehold,
+        Kind::FreeholdLoop,
+        Kind::Ext4,
+        Kind::Ext4Journal,
+        Kind::Xfs,
+        Kind::Raw,
+        Kind::Ext4Direct,
+        Kind::Unordered,
+    ];
     let mounted = [Kind::Fuse, Kind::Passthrough, Kind::Ext4];
     let programs = [Kind::Run, Kind::Ext4, Kind::Xfs];
     let all = [(Kind::Freehold, &in_process[..]), (Kind::Fuse, &mounted[..]), (Kind::Run, &programs[..])];

@@ -17,12 +17,16 @@ pub enum Kind {
     FreeholdLoop,
     /// ext4 on a loop device, through system calls.
     Ext4,
+    /// The same, which writes data to its journal too.
+    Ext4Journal,
     /// XFS on a loop device, through system calls.
     Xfs,
     /// io_uring on a plain file, O_DIRECT, registered buffers.
     Raw,
     /// io_uring on a file of ext4, O_DIRECT, registered buffers.
     Ext4Direct,
+    /// Freehold in this process, without barriers.
+    Unordered,
     /// Freehold through its FUSE mount.
     Fuse,
     /// libfuse's passthrough over ext4.
@@ -38,6 +42,8 @@ impl Kind {
             Kind::Freehold => "freehold",
             Kind::FreeholdLoop => "freehold@loop",
             Kind::Ext4 => "ext4",
+            Kind::Ext4Journal => "ext4 data=journal",
+            Kind::Unordered => "unordered",
             Kind::Xfs => "xfs",
             Kind::Raw => "raw",
             Kind::Ext4Direct => "ext4 O_DIRECT",
