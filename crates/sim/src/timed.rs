@@ -21,10 +21,10 @@
 
 pub mod clock;
 pub mod device;
-// pub mod figures;
-// pub mod journal;
+pub mod figures;
+pub mod journal;
 pub mod modes;
-// pub mod power;
+pub mod power;
 pub mod profile;
 pub mod stack;
 

@@ -23,3 +23,10 @@ fn probe() {
         }
     }
 }
+#[test]
+fn probe_all() {
+    let t = std::time::Instant::now();
+    for f in sim::timed::figures::some(sim::timed::figures::Size::Tiny, "") {
+        println!("{} [{:?}]", f.markdown("order"), t.elapsed());
+    }
+}

@@ -34,6 +34,7 @@ pub enum Class {
 
 enum Event {
     Timer(u64),
+    /// A command has been handed over.
     Dispatch,
     Interrupt(u64),
 }
@@ -209,12 +210,17 @@ impl Stack {
 
     /// Lets time go on until something happens that concerns the owner. `None`: nothing will happen any more.
     pub fn step(&mut self) -> Option<Happened> {
+        self.step_before(Ns::MAX)
+    }
+
+    /// As [`Stack::step`]; `None` as well when it would happen at `limit` or later. Then everything before `limit` has happened.
+    pub fn step_before(&mut self, limit: Ns) -> Option<Happened> {
         loop {
             if let Some(happened) = self.happened.pop_front() {
                 return Some(happened);
             }
             let times = [self.flash.next_time(), self.agenda.next_time()];
-            self.now = times.into_iter().flatten().min()?;
+            self.now = times.into_iter().flatten().min().filter(|time| *time < limit)?;
             if times[0] == Some(self.now) {
                 for id in self.flash.advance(self.now) {
                     self.agenda.at(self.now + self.host.interrupt_ns, Event::Interrupt(id));
