@@ -24,9 +24,8 @@ fn epochs_survive_in_each_way_to_honour_the_flag() {
 fn a_device_that_ignores_the_flag_is_caught() {
     for profile in Profile::all() {
         let tally = epochs(&profile.clone().with(Barrier::Ignored));
-        // With a protected cache only the order of transfers can betray it, for as long as commands wait in the queue.
-        let least = if profile.protected { 10 } else { 100 };
-        assert!(tally.broken >= least, "{}: caught {} times in 300", profile.name, tally.broken);
+        // Where programs are slow the flushes of the load hide it often.
+        assert!(tally.broken >= 15, "{}: caught {} times in 300", profile.name, tally.broken);
         let why = tally.first.unwrap_or_default();
         assert!(why.contains("is kept") && why.contains("is lost"), "{why}");
     }

@@ -238,7 +238,10 @@ impl Cache {
                 !take
             });
         }
-        if page.is_empty() && self.waiting.len() < full {
+        // A device that owes no order lets writes gather in its cache.
+        let stripes = 2 * self.profile.dies() * self.profile.units_per_program;
+        let gathered = stripes.min(self.profile.cache_units / 2) as usize;
+        if page.is_empty() && self.waiting.len() < gathered {
             return None;
         }
         while page.len() < full && !self.waiting.is_empty() {

@@ -192,7 +192,8 @@ impl Flash {
         }
         let Some(command) = self.pick(now) else { return };
         let units = if let Kind::Write(units) = &command.kind { units.len() as u64 } else { 0 };
-        self.agenda.at(now + self.profile.command_ns + units * self.profile.link_ns, Event::Served);
+        let flag = if command.barrier { self.profile.barrier_ns } else { 0 };
+        self.agenda.at(now + self.profile.command_ns + flag + units * self.profile.link_ns, Event::Served);
         self.flushing += (command.kind == Kind::Flush) as u32;
         self.serving = Some(command);
     }

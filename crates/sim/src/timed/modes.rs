@@ -104,7 +104,7 @@ struct Caller {
 
 /// Runs a load.
 pub fn run(profile: &Profile, host: &Host, load: Load) -> Report {
-    let warm_up = if load.mode.waits() { 100 } else { 2 * profile.cache_units as u64 };
+    let warm_up = if load.mode.waits() { 100 } else { 4 * profile.cache_units as u64 };
     let mut stack = Stack::new(profile.clone(), host.clone(), load.seed);
     if load.trace {
         stack.trace_depth();

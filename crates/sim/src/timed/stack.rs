@@ -4,7 +4,7 @@
 //! each taking [`Host::dispatch_ns`]; that goes on by itself whenever the device has room. Threads of the modelled programs are
 //! state machines of their owners: the stack tells them what happened ([`Happened`]), and lets them set timers.
 
-use super::clock::{Agenda, Ns};
+use super::clock::{Agenda, Ns, Random};
 use super::device::{Command, Flash, Kind};
 use super::profile::{Host, Profile};
 use media::{Flags, Op};
@@ -59,6 +59,7 @@ pub struct Stack {
     units: u64,
     happened: VecDeque<Happened>,
     switches: u64,
+    random: Random,
 }
 
 /// The device as the scheduler's sink.
@@ -110,6 +111,7 @@ impl Stack {
             units: 0,
             happened: VecDeque::new(),
             switches: 0,
+            random: Random(seed ^ 0x57AC),
         }
     }
 
@@ -161,7 +163,8 @@ impl Stack {
     /// As [`Stack::wake`], and `delay` later: the thread computes first.
     pub fn wake_after(&mut self, delay: Ns, number: u64) {
         self.switches += 1;
-        self.timer(self.host.wake_ns + delay, number);
+        let wake = self.host.wake_ns / 2 + self.random.below(self.host.wake_ns + 1);
+        self.timer(wake + delay, number);
     }
 
     /// Submits a write of `units` units from the block `block` on. `None`: the scheduler is full, or has a write there.

@@ -111,7 +111,7 @@ pub fn scaling(size: Size) -> Figure {
             let systems = [System::EXT4_DR, System::BFS_DR, System::COPY_DR];
             let mut lines: [Vec<(f64, f64)>; 3] = Default::default();
             for threads in [1, 2, 4, 6, 8, 10, 12] {
-                let calls = size.of(20_000);
+                let calls = size.of(6_000);
                 let load = || Load { threads, shared_pages, ..Load::new(calls) };
                 let reports = systems.map(|system| measure(&profile, system, load()));
                 let [ext4, bfs, copy] = [0, 1, 2].map(|n: usize| reports[n].rate);

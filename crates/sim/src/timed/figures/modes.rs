@@ -85,7 +85,7 @@ pub fn epochs(size: Size) -> Figure {
         for way in Barrier::HONEST {
             let sizes = [1, 4, 16, 64, 256];
             let shares = sizes.map(|epoch| {
-                let load = Load { epoch, writes: size.of(50_000), ..Load::new(Mode::Barrier) };
+                let load = Load { epoch, writes: size.of(20_000), ..Load::new(Mode::Barrier) };
                 100.0 * run(&profile.clone().with(way), &profile.host(), load).iops / unordered
             });
             let [a, b, c, d, e] = shares.map(|share| percent(share, 100.0));

@@ -16,7 +16,7 @@ pub fn power(size: Size) -> Figure {
             let epochs = (0..runs)
                 .map(|seed| cut_epochs(&profile, &profile.host(), seed, 40 * MS, 20))
                 .fold(Tally::default(), Tally::join);
-            let cuts = size.of(500);
+            let cuts = size.of(200);
             let load = Load { threads: 4, ..Load::new(0) };
             let systems = [System::EXT4_DR, System::EXT4_OD, System::BFS_DR, System::BFS_OD, System::COPY_OD];
             let [a, b, c, d, e] = systems.map(|system| {

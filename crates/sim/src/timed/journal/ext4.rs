@@ -90,11 +90,8 @@ impl World {
         if flush {
             self.promised.push(finished.number);
         }
-        for (thread, _) in finished.waiters {
-            self.wake_waiter(thread);
-        }
-        for thread in std::mem::take(&mut self.ext4.blocked) {
-            self.wake_thread(thread);
-        }
+        self.wake_waiters(finished.waiters);
+        let blocked = std::mem::take(&mut self.ext4.blocked);
+        self.wake_threads(blocked);
     }
 }

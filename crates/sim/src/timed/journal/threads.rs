@@ -135,7 +135,7 @@ impl World {
             Step::Flush => t.step = Step::Return,
             _ => return,
         }
-        self.wake_thread(thread);
+        self.wake_threads([thread]);
     }
 
     fn transferred(&mut self, thread: usize) {
@@ -170,15 +170,20 @@ impl World {
         }
     }
 
-    /// The transaction that a thread waits for is committed, or for order only, dispatched.
-    pub(super) fn wake_waiter(&mut self, thread: usize) {
-        self.threads[thread].step = Step::Return;
-        self.wake_thread(thread);
+    /// The transaction that these threads wait for is committed, or for order only, dispatched.
+    pub(super) fn wake_waiters(&mut self, waiters: Vec<(usize, bool)>) {
+        for &(thread, _) in &waiters {
+            self.threads[thread].step = Step::Return;
+        }
+        self.wake_threads(waiters.into_iter().map(|(thread, _)| thread));
     }
 
-    pub(super) fn wake_thread(&mut self, thread: usize) {
-        self.switches += 1;
-        self.stack.wake(thread as u64);
+    /// Wakes threads, one after the other.
+    pub(super) fn wake_threads(&mut self, threads: impl IntoIterator<Item = usize>) {
+        for (i, thread) in threads.into_iter().enumerate() {
+            self.switches += 1;
+            self.stack.wake_after(i as Ns * self.stack.host().signal_ns, thread as u64);
+        }
     }
 
     fn returns(&mut self, thread: usize) {
@@ -198,11 +203,10 @@ impl World {
         if self.stack.queued() > self.stack.host().queued_max / 2 {
             return;
         }
-        for thread in 0..self.threads.len() {
-            if self.threads[thread].step == Step::Room {
-                self.threads[thread].step = Step::Write;
-                self.wake_thread(thread);
-            }
+        let sleeping: Vec<usize> = (0..self.threads.len()).filter(|&t| self.threads[t].step == Step::Room).collect();
+        for &thread in &sleeping {
+            self.threads[thread].step = Step::Write;
         }
+        self.wake_threads(sleeping);
     }
 }
