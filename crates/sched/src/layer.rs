@@ -133,7 +133,9 @@ impl Sink<Part> for ToMedia<'_> {
         let delimiter = command.is_delimiter();
         let token = self.flights.add(Flight { ordered, tokens });
         let request = match command.op {
-            Op::Write if delimiter => Request::transfer(Op::Write, self.carrier.offset, self.carrier.buf, token),
+            Op::Write if delimiter => {
+                Request::transfer(Op::Write, self.carrier.offset, self.carrier.buf, token)
+            }
             Op::Read | Op::Write => {
                 let bufs = command.parts.into_iter().flat_map(|part| part.bufs).collect();
                 Request::vectored(command.op, command.offset, bufs, token)
@@ -148,7 +150,11 @@ impl Sink<Part> for ToMedia<'_> {
 impl OrderLayer {
     /// A layer over `media`, whose limits replace those of `config`. Fails with EOPNOTSUPP when the medium has no barriers,
     /// EINVAL when the carrier cannot be written to it.
-    pub fn new(media: Arc<dyn Media>, mut config: Config, carrier: Carrier) -> Result<OrderLayer, OrderError> {
+    pub fn new(
+        media: Arc<dyn Media>,
+        mut config: Config,
+        carrier: Carrier,
+    ) -> Result<OrderLayer, OrderError> {
         let g = media.geometry();
         if !g.barrier {
             return Err(OrderError::NoBarrier { device: g.name.clone() });

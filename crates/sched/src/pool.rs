@@ -79,7 +79,8 @@ impl<T> Pool<T> {
         let Request { op, flags, offset, len, segments, .. } = request;
         let mut new = Queued { op, flags, offset, len, segments, parts, age, pops: self.pops };
         let mut merged = 0;
-        let before = self.by_offset.range(..offset).next_back().filter(|(_, q)| q.fits(&new, config)).map(|(o, _)| *o);
+        let before =
+            self.by_offset.range(..offset).next_back().filter(|(_, q)| q.fits(&new, config)).map(|(o, _)| *o);
         if let Some(mut before) = before.and_then(|at| self.take(at)) {
             before.append(new);
             new = before;

@@ -251,7 +251,8 @@ impl<T> Scheduler<T> {
             Op::Write => self.check(&request).err(),
             _ => Some(Refusal::NotOrderable),
         };
-        let overlap = || self.epochs[open].pool.overlaps(request.offset, request.len).then_some(Refusal::Overlap);
+        let overlap =
+            || self.epochs[open].pool.overlaps(request.offset, request.len).then_some(Refusal::Overlap);
         if let Some(why) = refusal.or_else(overlap) {
             return Err(Refused { request, why });
         }

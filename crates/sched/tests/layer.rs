@@ -91,7 +91,12 @@ fn all_that_was_submitted_completes_under_its_own_token() {
     let rig = Rig::new(device(1, Lies::default()));
     for block in 0..200 {
         let request = rig.write(block, block as u8);
-        if block % 3 == 0 { rig.layer.submit(request).unwrap() } else { drop(rig.layer.submit_ordered(request).unwrap()) }
+        match block % 3 {
+            0 => rig.layer.submit(request).unwrap(),
+            _ => {
+                assert_eq!(rig.layer.submit_ordered(request), Ok(1 + (block - 1) / 7))
+            }
+        }
         if block % 7 == 0 {
             rig.layer.barrier();
         }
@@ -125,7 +130,11 @@ fn a_delimiter_is_a_write_of_the_carrier() {
     assert_eq!(all.len(), 2, "nobody sees the carrier's completion");
     assert_eq!((byte(&rig.flash, CARRIER / BLOCK as u64), rig.layer.counters().delimiters), (0xCA, 1));
     let lost = rig.flash.crash_image(|write, _| write.offset != BLOCK as u64);
-    assert_eq!((byte(&lost, 1), byte(&lost, 2)), (0, 0), "the second epoch does not survive without the first");
+    assert_eq!(
+        (byte(&lost, 1), byte(&lost, 2)),
+        (0, 0),
+        "the second epoch does not survive without the first"
+    );
 }
 
 #[test]
@@ -143,7 +152,10 @@ fn a_failed_write_stops_what_is_ordered_behind_it() {
     (0..1000).for_each(|_| rig.reap(&mut all));
     let failed = all.iter().filter(|c| c.result.is_err()).count();
     assert_eq!(all.len(), 401);
-    assert!((100..300).contains(&failed), "{failed} failed: the first, and those that the device did not have yet");
+    assert!(
+        (100..300).contains(&failed),
+        "{failed} failed: the first, and those that the device did not have yet"
+    );
     assert!(all.iter().any(|c| c.token == 2 && c.result.is_err()));
     assert!(all.iter().any(|c| c.token == 1 && c.result.is_ok()));
     let refused = rig.layer.submit_ordered(rig.write(2, 2)).unwrap_err();
@@ -163,7 +175,8 @@ fn media_and_requests_that_do_not_fit_are_refused() {
 
     let flash = Arc::new(SimFlash::new(device(0, Lies::default())).unwrap());
     for offset in [1, SIZE] {
-        let refused = OrderLayer::new(flash.clone(), Config::default(), Carrier { offset, buf }).err().unwrap();
+        let refused =
+            OrderLayer::new(flash.clone(), Config::default(), Carrier { offset, buf }).err().unwrap();
         assert_eq!(refused.errno(), libc::EINVAL);
     }
     let rig = Rig::new(device(0, Lies::default()));

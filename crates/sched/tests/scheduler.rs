@@ -72,7 +72,8 @@ impl Rig {
         while let Some(command) = self.scheduler.next_command() {
             self.left.push(command);
         }
-        assert!(self.scheduler.is_empty() && self.scheduler.len() == 0);
+        assert!(self.scheduler.is_empty());
+        assert_eq!(self.scheduler.len(), 0);
         if let Err(why) = verify(&self.submitted, &self.left, self.ended) {
             panic!("{why}\nsubmitted: {:#?}\nleft: {:#?}", self.submitted, self.left);
         }
@@ -85,7 +86,10 @@ fn verify(submitted: &[Submitted], left: &[Command<usize>], ended: u64) -> Resul
     let mut flags: BTreeMap<u64, u32> = BTreeMap::new();
     let mut current = 0;
     for command in left {
-        if command.op != Op::Flush && !command.is_delimiter() && command.len != BLOCK * command.parts.len() as u64 {
+        if command.op != Op::Flush
+            && !command.is_delimiter()
+            && command.len != BLOCK * command.parts.len() as u64
+        {
             return Err("length is not that of the parts".into());
         }
         for (i, &id) in command.parts.iter().enumerate() {
@@ -107,7 +111,8 @@ fn verify(submitted: &[Submitted], left: &[Command<usize>], ended: u64) -> Resul
         if epoch < current || flags.contains_key(&epoch) {
             return Err(format!("epoch {epoch} after {current}, or behind its own flag"));
         }
-        let begun = submitted.iter().filter_map(|s| s.epoch).filter(|e| *e < epoch).all(|e| flags.contains_key(&e));
+        let begun =
+            submitted.iter().filter_map(|s| s.epoch).filter(|e| *e < epoch).all(|e| flags.contains_key(&e));
         if !begun {
             return Err(format!("epoch {epoch} began before the flags of those before it"));
         }
@@ -236,7 +241,8 @@ fn the_flag_goes_to_the_last_that_leaves() {
 
 #[test]
 fn orderless_requests_cross_epochs_both_ways() {
-    let mut rig = Rig::new(Config { turns: Turns { immediate: 1, ordered: 1, orderless: 1 }, ..Config::default() });
+    let mut rig =
+        Rig::new(Config { turns: Turns { immediate: 1, ordered: 1, orderless: 1 }, ..Config::default() });
     rig.submit(Op::Write, 1, true);
     rig.submit(Op::Write, 3, true);
     rig.barrier();
@@ -330,7 +336,10 @@ fn what_makes_no_sense_is_refused() {
     flagged.flags = Flags::BARRIER;
     assert_eq!(s.submit_ordered(flagged).unwrap_err().why, Refusal::Malformed);
     assert_eq!(s.submit(Request { len: 0, ..request(Op::Write, 0, 0) }).unwrap_err().why, Refusal::Malformed);
-    assert_eq!(s.submit(Request { len: u64::MAX, ..request(Op::Write, 1, 0) }).unwrap_err().why, Refusal::Malformed);
+    assert_eq!(
+        s.submit(Request { len: u64::MAX, ..request(Op::Write, 1, 0) }).unwrap_err().why,
+        Refusal::Malformed
+    );
     assert_eq!(s.submit_ordered(request(Op::Read, 0, 0)).unwrap_err().why, Refusal::NotOrderable);
     s.submit(request(Op::Flush, 0, 0)).unwrap();
     let refused = s.submit(request(Op::Read, 0, 7)).unwrap_err();

@@ -153,7 +153,13 @@ impl Cache {
             _ if self.profile.protected => self.units.clone(),
             Choice::Batch => prefix(self.batch.1),
             Choice::Log => prefix(self.prefix),
-            _ => self.units.iter().zip(&self.programmed).filter(|(_, done)| **done).map(|(unit, _)| *unit).collect(),
+            _ => self
+                .units
+                .iter()
+                .zip(&self.programmed)
+                .filter(|(_, done)| **done)
+                .map(|(unit, _)| *unit)
+                .collect(),
         }
     }
 
@@ -176,7 +182,8 @@ impl Cache {
         let dies = self.dies.len();
         while !self.waiting.is_empty() {
             let from = self.next_die;
-            let idle = (from..from + dies).map(|i| i % dies).find(|&die| self.dies[die].programming.is_none());
+            let idle =
+                (from..from + dies).map(|i| i % dies).find(|&die| self.dies[die].programming.is_none());
             let Some(die) = idle else { return };
             let Some(page) = self.choose(random) else { return };
             self.next_die = (die + 1) % dies;
@@ -221,7 +228,8 @@ impl Cache {
         let full = self.profile.units_per_program as usize;
         let count = self.waiting.iter().take(full).take_while(|w| w.place < end).count();
         let wanted = part || self.waiting.front()?.place < self.wanted;
-        (count == full || (count > 0 && wanted)).then(|| self.waiting.drain(..count).map(|w| w.place).collect())
+        (count == full || (count > 0 && wanted))
+            .then(|| self.waiting.drain(..count).map(|w| w.place).collect())
     }
 
     /// Any units; those that are wanted first.

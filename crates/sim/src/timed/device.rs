@@ -39,9 +39,14 @@ pub struct Command {
 pub(super) enum Event {
     /// The command that is being served has been transferred.
     Served,
-    Programmed { die: usize },
+    Programmed {
+        die: usize,
+    },
     /// A read or flush is complete.
-    Complete { id: u64, flush: bool },
+    Complete {
+        id: u64,
+        flush: bool,
+    },
 }
 
 /// A flush that waits for programs.

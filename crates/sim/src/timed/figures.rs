@@ -54,7 +54,8 @@ impl Table {
 
     /// As Markdown, the first column to the left, the others to the right.
     pub fn markdown(&self) -> String {
-        let mut out = format!("| {} |\n|---|{}\n", self.head.join(" | "), "---:|".repeat(self.head.len() - 1));
+        let mut out =
+            format!("| {} |\n|---|{}\n", self.head.join(" | "), "---:|".repeat(self.head.len() - 1));
         for row in &self.rows {
             let _ = writeln!(out, "| {} |", row.join(" | "));
         }

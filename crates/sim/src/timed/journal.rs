@@ -89,8 +89,6 @@ pub struct Load {
     pub calls: u64,
     /// Calls before the measured ones.
     pub warm_up: u64,
-    /// Stop at this moment, whatever has been done: the power is cut.
-    pub until: Option<Ns>,
     /// Whether to note the queue's depth.
     pub trace: bool,
     /// Decides where is written, and what the device chooses.
@@ -100,16 +98,7 @@ pub struct Load {
 impl Load {
     /// One thread that allocates.
     pub fn new(calls: u64) -> Load {
-        Load {
-            threads: 1,
-            allocating: true,
-            shared_pages: true,
-            calls,
-            warm_up: 100,
-            until: None,
-            trace: false,
-            seed: 1,
-        }
+        Load { threads: 1, allocating: true, shared_pages: true, calls, warm_up: 100, trace: false, seed: 1 }
     }
 }
 
@@ -152,12 +141,6 @@ pub struct Report {
     pub depth: (u32, f64),
     /// Changes of the depth, if they were asked for.
     pub depth_changes: Vec<(Ns, u32)>,
-    /// What was written.
-    pub written: Vec<Written>,
-    /// Transactions that callers know to be durable.
-    pub promised: Vec<u64>,
-    /// Units that a power failure at the end would not lose.
-    pub kept: Vec<u64>,
     /// When it was over.
     pub end: Ns,
 }
@@ -174,6 +157,18 @@ impl Report {
         let rank = (count * share).div_ceil(10_000).max(1);
         self.latencies.get(rank - 1).copied().unwrap_or(0)
     }
+}
+
+/// What a power failure leaves, and what was there before.
+pub struct Remains<'a> {
+    /// What was written.
+    pub written: &'a [Written],
+    /// Transactions that callers know to be durable.
+    pub promised: &'a [u64],
+    /// Units that are not lost.
+    pub kept: Vec<u64>,
+    /// Units that were written.
+    pub units: u64,
 }
 
 /// Timers of the journal's own tasks; those of threads are their indexes.
@@ -213,43 +208,66 @@ struct World {
 
 /// Runs a load.
 pub fn run(profile: &Profile, host: &Host, system: System, load: Load) -> Report {
-    let mut stack = Stack::new(profile.clone(), host.clone(), load.seed);
-    if load.trace {
-        stack.trace_depth();
-    }
-    let mut world = World {
-        system,
-        stack,
-        random: Random(load.seed ^ 0x10AD),
-        threads: (0..load.threads).map(|_| Thread::default()).collect(),
-        transactions: Transactions::new(system.conflict()),
-        owners: HashMap::new(),
-        ext4: ext4::Committer::default(),
-        dual: dual::Tasks::default(),
-        journal: 0,
-        written: Vec::new(),
-        promised: Vec::new(),
-        commits: 0,
-        done: 0,
-        switches: 0,
-        latencies: Vec::new(),
-        warm: (0, 0),
-        load,
-    };
-    for thread in 0..world.load.threads {
-        // They do not begin at the same nanosecond.
-        world.stack.timer(thread as Ns * 997, thread as u64);
-    }
+    let mut world = World::new(profile, host, system, load);
     while world.done < world.load.warm_up + world.load.calls {
-        match world.stack.step_before(world.load.until.unwrap_or(Ns::MAX)) {
+        match world.stack.step() {
             Some(happened) => world.happens(happened),
-            None => break,
+            None => unreachable!("somebody waits for what does not come"),
         }
     }
     world.report()
 }
 
+/// Runs a load for as long as there are moments (ascending), and shows what a power failure at each of them would leave.
+pub fn cut(
+    profile: &Profile,
+    host: &Host,
+    system: System,
+    load: Load,
+    moments: &[Ns],
+    mut look: impl FnMut(Ns, &Remains<'_>),
+) {
+    let mut world = World::new(profile, host, system, load);
+    for &moment in moments {
+        while let Some(happened) = world.stack.step_before(moment) {
+            world.happens(happened);
+        }
+        let (kept, units) = (world.stack.flash().kept(), world.stack.next_unit());
+        look(moment, &Remains { written: &world.written, promised: &world.promised, kept, units });
+    }
+}
+
 impl World {
+    fn new(profile: &Profile, host: &Host, system: System, load: Load) -> World {
+        let mut stack = Stack::new(profile.clone(), host.clone(), load.seed);
+        if load.trace {
+            stack.trace_depth();
+        }
+        for thread in 0..load.threads {
+            // They do not begin at the same nanosecond.
+            stack.timer(thread as Ns * 997, thread as u64);
+        }
+        World {
+            system,
+            stack,
+            random: Random(load.seed ^ 0x10AD),
+            threads: (0..load.threads).map(|_| Thread::default()).collect(),
+            transactions: Transactions::new(system.conflict()),
+            owners: HashMap::new(),
+            ext4: ext4::Committer::default(),
+            dual: dual::Tasks::default(),
+            journal: 0,
+            written: Vec::new(),
+            promised: Vec::new(),
+            commits: 0,
+            done: 0,
+            switches: 0,
+            latencies: Vec::new(),
+            warm: (0, 0),
+            load,
+        }
+    }
+
     fn happens(&mut self, happened: Happened) {
         match (happened, self.system) {
             (Happened::Timer(COMMIT), System::Ext4 { flush }) => self.ext4_commits(flush),
@@ -305,9 +323,6 @@ impl World {
             conflicts: self.transactions.conflicts_seen,
             depth: (depth.max, depth.mean(end)),
             depth_changes: depth.changes.clone().unwrap_or_default(),
-            kept: self.stack.flash().kept(),
-            written: self.written,
-            promised: self.promised,
             latencies: self.latencies,
             end,
         }

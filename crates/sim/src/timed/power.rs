@@ -9,7 +9,7 @@
 //! caught, and a host that expects order of it: tests/timed_power.rs.
 
 use super::clock::{Ns, Random, US};
-use super::journal::{self, Report, Role, System};
+use super::journal::{self, Remains, Role, System};
 use super::profile::{Host, Profile};
 use super::stack::{Class, Happened, Stack};
 use media::Op;
@@ -41,6 +41,23 @@ impl Tally {
         self.broken += other.broken;
         self.first = self.first.or(other.first);
         self
+    }
+}
+
+/// Which units a power failure does not lose.
+struct Kept(Vec<bool>);
+
+impl Kept {
+    fn new(kept: &[u64], units: u64) -> Kept {
+        let mut all = vec![false; units as usize];
+        for &unit in kept {
+            all[unit as usize] = true;
+        }
+        Kept(all)
+    }
+
+    fn has(&self, unit: u64) -> bool {
+        self.0[unit as usize]
     }
 }
 
@@ -94,17 +111,19 @@ impl Writer {
     }
 
     fn verify(&self) -> Result<(), String> {
-        let kept: HashSet<u64> = self.stack.flash().kept().into_iter().collect();
-        if let Some(unit) = self.complete[..self.durable].iter().find(|unit| !kept.contains(unit)) {
+        let kept = Kept::new(&self.stack.flash().kept(), self.stack.next_unit());
+        if let Some(unit) = self.complete[..self.durable].iter().find(|unit| !kept.has(**unit)) {
             return Err(format!("unit {unit} is lost behind a flush"));
         }
         let mut lost: Option<(usize, u64)> = None;
         for (unit, epoch) in self.epochs.iter().enumerate() {
             let Some(epoch) = *epoch else { continue };
-            match (kept.contains(&(unit as u64)), lost) {
+            match (kept.has(unit as u64), lost) {
                 (false, None) => lost = Some((unit, epoch)),
                 (true, Some((before, of))) if of < epoch => {
-                    return Err(format!("unit {unit} of epoch {epoch} is kept, unit {before} of epoch {of} is lost"));
+                    return Err(format!(
+                        "unit {unit} of epoch {epoch} is kept, unit {before} of epoch {of} is lost"
+                    ));
                 }
                 _ => {}
             }
@@ -116,8 +135,7 @@ impl Writer {
 /// Runs random writes with epochs for `length`, and looks at `cuts` random moments what a power failure would leave.
 pub fn cut_epochs(profile: &Profile, host: &Host, seed: u64, length: Ns, cuts: u64) -> Tally {
     let mut random = Random(seed);
-    let mut moments: Vec<Ns> = (0..cuts).map(|_| 1 + random.below(length)).collect();
-    moments.sort_unstable();
+    let moments = moments(&mut random, length, cuts);
     let mut writer = Writer {
         stack: Stack::new(profile.clone(), host.clone(), seed),
         random,
@@ -143,25 +161,38 @@ pub fn cut_epochs(profile: &Profile, host: &Host, seed: u64, length: Ns, cuts: u
     tally
 }
 
-/// Runs a journaling load `cuts` times, each until a random moment before `length`, and judges what a power failure leaves.
-pub fn cut_journal(profile: &Profile, host: &Host, system: System, load: &journal::Load, length: Ns, cuts: u64) -> Tally {
+/// Runs a journaling load for `length`, and judges what a power failure leaves at `cuts` random moments.
+pub fn cut_journal(
+    profile: &Profile,
+    host: &Host,
+    system: System,
+    load: journal::Load,
+    length: Ns,
+    cuts: u64,
+) -> Tally {
+    let seed = load.seed;
     let mut tally = Tally::default();
-    for cut in 0..cuts {
-        let seed = load.seed + cut;
-        let moment = 1 + Random(seed).below(length);
-        let load = journal::Load { seed, until: Some(moment), calls: u64::MAX / 2, ..load.clone() };
-        tally.add(seed, moment, judge(&journal::run(profile, host, system, load)));
-    }
+    let moments = moments(&mut Random(seed), length, cuts);
+    journal::cut(profile, host, system, load, &moments, |moment, remains| {
+        tally.add(seed, moment, judge(remains))
+    });
     tally
 }
 
+/// Random moments, ascending.
+fn moments(random: &mut Random, length: Ns, count: u64) -> Vec<Ns> {
+    let mut moments: Vec<Ns> = (0..count).map(|_| 1 + random.below(length)).collect();
+    moments.sort_unstable();
+    moments
+}
+
 /// Whether the journal that a power failure leaves can be replayed: see the head of this file.
-fn judge(report: &Report) -> Result<(), String> {
-    let kept: HashSet<u64> = report.kept.iter().copied().collect();
-    let whole = |units: &std::ops::Range<u64>| units.clone().all(|unit| kept.contains(&unit));
+fn judge(remains: &Remains<'_>) -> Result<(), String> {
+    let kept = Kept::new(&remains.kept, remains.units);
+    let whole = |units: &std::ops::Range<u64>| units.clone().all(|unit| kept.has(unit));
     let mut committed = HashSet::new();
     let mut lost_commit = None;
-    for w in &report.written {
+    for w in remains.written {
         if let Role::Commit(number) = w.role {
             if !whole(&w.units) {
                 lost_commit.get_or_insert(number);
@@ -173,15 +204,18 @@ fn judge(report: &Report) -> Result<(), String> {
             }
         }
     }
-    for w in &report.written {
+    for w in remains.written {
         if let Role::Descriptor(number) | Role::Data(number) = w.role
             && committed.contains(&number)
             && !whole(&w.units)
         {
-            return Err(format!("the commit block of {number} is kept, {:?} at {:?} is lost", w.role, w.units));
+            return Err(format!(
+                "the commit block of {number} is kept, {:?} at {:?} is lost",
+                w.role, w.units
+            ));
         }
     }
-    match report.promised.iter().find(|number| !committed.contains(number)) {
+    match remains.promised.iter().find(|number| !committed.contains(number)) {
         Some(number) => Err(format!("transaction {number} was said to be durable, and is lost")),
         None => Ok(()),
     }

@@ -13,7 +13,8 @@ fn measure(profile: &Profile, system: System, load: Load) -> Report {
 
 /// Table 1: latency of fsync behind a write that allocates.
 pub fn latency(size: Size) -> Figure {
-    let mut table = Table::new(&["device", "system", "mean ms", "median", "99 %", "99.9 %", "99.99 %", "mean of EXT4's"]);
+    let mut table =
+        Table::new(&["device", "system", "mean ms", "median", "99 %", "99.9 %", "99.99 %", "mean of EXT4's"]);
     let mut plots = Vec::new();
     let mut bars: Vec<Vec<(f64, f64)>> = vec![Vec::new(); 2];
     for (i, profile) in Profile::all().iter().enumerate() {
@@ -24,12 +25,22 @@ pub fn latency(size: Size) -> Figure {
             let [median, p99, p999, p9999] = [5_000, 9_900, 9_990, 9_999].map(|p| ms(r.percentile(p) as f64));
             let base = *first.get_or_insert(r.mean());
             let share = format!("{:.0} %", 100.0 * r.mean() / base);
-            table.row([profile.name.into(), system.name().into(), ms(r.mean()), median, p99, p999, p9999, share]);
+            table.row([
+                profile.name.into(),
+                system.name().into(),
+                ms(r.mean()),
+                median,
+                p99,
+                p999,
+                p9999,
+                share,
+            ]);
             bars[s].push((i as f64, r.mean() / MS as f64));
         }
     }
     let names = [System::EXT4_DR.name(), System::BFS_DR.name()];
-    let series = names.iter().zip(bars).map(|(name, points)| Series { name: name.to_string(), points }).collect();
+    let series =
+        names.iter().zip(bars).map(|(name, points)| Series { name: name.to_string(), points }).collect();
     let plot = Plot {
         title: "Mean latency of fsync, one thread that allocates".into(),
         x: String::new(),
@@ -47,7 +58,17 @@ const SYSTEMS: [System; 4] = [System::EXT4_DR, System::BFS_DR, System::EXT4_OD, 
 
 /// Figure 11: context switches of the caller.
 pub fn switches(size: Size) -> Figure {
-    let mut table = Table::new(&["device", "EXT4-DR", "BFS-DR", "EXT4-OD", "BFS-OD", "calls/s EXT4-DR", "BFS-DR", "EXT4-OD", "BFS-OD"]);
+    let mut table = Table::new(&[
+        "device",
+        "EXT4-DR",
+        "BFS-DR",
+        "EXT4-OD",
+        "BFS-OD",
+        "calls/s EXT4-DR",
+        "BFS-DR",
+        "EXT4-OD",
+        "BFS-OD",
+    ]);
     let mut bars: Vec<Vec<(f64, f64)>> = vec![Vec::new(); 4];
     for (i, profile) in Profile::all().iter().enumerate() {
         let reports = SYSTEMS.map(|system| {
@@ -61,7 +82,8 @@ pub fn switches(size: Size) -> Figure {
         let [e, f, g, h] = [0, 1, 2, 3].map(|n: usize| whole(reports[n].rate));
         table.row([profile.name.to_string(), a, b, c, d, e, f, g, h]);
     }
-    let series = SYSTEMS.iter().zip(bars).map(|(s, points)| Series { name: s.name().into(), points }).collect();
+    let series =
+        SYSTEMS.iter().zip(bars).map(|(s, points)| Series { name: s.name().into(), points }).collect();
     let plot = Plot {
         title: "Context switches of the caller for each fsync or fbarrier".into(),
         x: String::new(),
@@ -94,7 +116,7 @@ pub fn dual_depth(size: Size) -> Figure {
             ]);
             series.push(Series { name: system.name().into(), points: window(&r.depth_changes, 0, 10 * MS) });
         }
-        let title = format!("Commands in the device's queue under fsync and fbarrier, {}", profile.name);
+        let title = format!("Commands in the queue, fsync and fbarrier, {}", profile.name);
         plots.push((format!("fig12-depth-{}.svg", file(&profile)), over_time(title, series)));
     }
     let title = "Figure 12: queue depth under fsync (DR) and fbarrier (OD)";
@@ -103,7 +125,17 @@ pub fn dual_depth(size: Size) -> Figure {
 
 /// Figure 13: fxmark's DWSL, by threads: each allocates a block of its own file and calls fsync.
 pub fn scaling(size: Size) -> Figure {
-    let mut table = Table::new(&["device", "metadata pages", "threads", "EXT4-DR", "BFS-DR", "BFS / EXT4", "copy-DR", "copy / EXT4", "conflicts per BFS commit"]);
+    let mut table = Table::new(&[
+        "device",
+        "metadata pages",
+        "threads",
+        "EXT4-DR",
+        "BFS-DR",
+        "BFS / EXT4",
+        "copy-DR",
+        "copy / EXT4",
+        "conflicts per BFS commit",
+    ]);
     let mut plots = Vec::new();
     for profile in [Profile::desktop(), Profile::protected()] {
         let mut series = Vec::new();
@@ -136,7 +168,7 @@ pub fn scaling(size: Size) -> Figure {
             }
         }
         let plot = Plot {
-            title: format!("Allocating write and fsync, each thread its own file, {}", profile.name),
+            title: format!("DWSL: allocating write and fsync, {}", profile.name),
             x: "threads".into(),
             y: "calls per second".into(),
             x_scale: Scale::Linear,
@@ -146,6 +178,7 @@ pub fn scaling(size: Size) -> Figure {
         };
         plots.push((format!("fig13-dwsl-{}.svg", file(&profile)), plot));
     }
-    let title = "Figure 13: journaling by threads (DWSL: allocating write and fsync, each thread its own file)";
+    let title =
+        "Figure 13: journaling by threads (DWSL: allocating write and fsync, each thread its own file)";
     Figure { title, table, plots }
 }

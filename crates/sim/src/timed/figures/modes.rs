@@ -14,7 +14,14 @@ fn measure(profile: &Profile, mode: Mode, size: Size) -> Report {
 
 /// Figure 1: what order costs, by the number of channels.
 pub fn channels(size: Size) -> Figure {
-    let mut table = Table::new(&["channels", "unordered IOPS", "XnF IOPS", "XnF / unordered", "barrier IOPS", "barrier / unordered"]);
+    let mut table = Table::new(&[
+        "channels",
+        "unordered IOPS",
+        "XnF IOPS",
+        "XnF / unordered",
+        "barrier IOPS",
+        "barrier / unordered",
+    ]);
     let mut lines: [Vec<(f64, f64)>; 3] = Default::default();
     for channels in [1, 2, 4, 8, 16, 32] {
         let profile = Profile::array(channels);
@@ -26,7 +33,8 @@ pub fn channels(size: Size) -> Figure {
         }
     }
     let names = ["unordered", "barrier", "transfer-and-flush"];
-    let series = names.iter().zip(lines).map(|(name, points)| Series { name: name.to_string(), points }).collect();
+    let series =
+        names.iter().zip(lines).map(|(name, points)| Series { name: name.to_string(), points }).collect();
     let plot = Plot {
         title: "Ordered and unordered random writes by channels".into(),
         x: "channels".into(),
@@ -42,7 +50,15 @@ pub fn channels(size: Size) -> Figure {
 
 /// Figure 9: 4 KiB random writes in four modes on three devices.
 pub fn random_writes(size: Size) -> Figure {
-    let mut table = Table::new(&["device", "mode", "IOPS", "of unordered", "over XnF", "queue depth", "switches per write"]);
+    let mut table = Table::new(&[
+        "device",
+        "mode",
+        "IOPS",
+        "of unordered",
+        "over XnF",
+        "queue depth",
+        "switches per write",
+    ]);
     let mut bars: Vec<Vec<(f64, f64)>> = vec![Vec::new(); Mode::ALL.len()];
     for (i, profile) in Profile::all().iter().enumerate() {
         let reports = Mode::ALL.map(|mode| measure(profile, mode, size));
@@ -60,8 +76,11 @@ pub fn random_writes(size: Size) -> Figure {
             bars[m].push((i as f64, 100.0 * r.iops / unordered));
         }
     }
-    let series =
-        Mode::ALL.iter().zip(bars).map(|(mode, points)| Series { name: mode.name().into(), points }).collect();
+    let series = Mode::ALL
+        .iter()
+        .zip(bars)
+        .map(|(mode, points)| Series { name: mode.name().into(), points })
+        .collect();
     let plot = Plot {
         title: "4 KiB random writes in order, percent of unordered".into(),
         x: String::new(),

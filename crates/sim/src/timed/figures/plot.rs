@@ -52,7 +52,7 @@ const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 360.0;
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 620.0;
-const TOP: f64 = 76.0;
+const TOP: f64 = 86.0;
 const BOTTOM: f64 = 310.0;
 /// Colours that differ in lightness too.
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9"];
@@ -70,13 +70,20 @@ struct Axis {
 }
 
 impl Axis {
-    fn new(values: impl Iterator<Item = f64>, scale: Scale, base: f64, from: f64, to: f64) -> Axis {
+    /// `room` is how far an even scale reaches, as a multiple of the highest value.
+    fn new(
+        values: impl Iterator<Item = f64>,
+        scale: Scale,
+        base: f64,
+        (from, to): (f64, f64),
+        room: f64,
+    ) -> Axis {
         let (mut low, mut high) = (f64::MAX, f64::MIN_POSITIVE);
         for value in values.filter(|v| *v > 0.0 || scale == Scale::Linear) {
             (low, high) = (low.min(value), high.max(value));
         }
         match scale {
-            Scale::Linear => Axis { low: 0.0, high: high.max(1e-9), from, to, scale, base },
+            Scale::Linear => Axis { low: 0.0, high: high.max(1e-9) * room, from, to, scale, base },
             Scale::Logarithmic => {
                 let low = base.powf(low.min(high).log(base).floor());
                 let high = base.powf(high.log(base).ceil()).max(low * base);
@@ -103,7 +110,11 @@ impl Axis {
             Scale::Linear => {
                 let rough = self.high / 5.0;
                 let power = 10f64.powf(rough.log10().floor());
-                let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * power).find(|s| *s >= rough).unwrap_or(rough);
+                let step = [1.0, 2.0, 5.0, 10.0]
+                    .into_iter()
+                    .map(|m| m * power)
+                    .find(|s| *s >= rough)
+                    .unwrap_or(rough);
                 (0..=(self.high / step) as u32).map(|i| i as f64 * step).collect()
             }
         }
@@ -125,7 +136,7 @@ impl Plot {
     /// The picture as text.
     pub fn svg(&self) -> String {
         let points = || self.series.iter().flat_map(|s| &s.points);
-        let y = Axis::new(points().map(|p| p.1), self.y_scale, 10.0, BOTTOM, TOP);
+        let y = Axis::new(points().map(|p| p.1), self.y_scale, 10.0, (BOTTOM, TOP), 1.06);
         let mut out = String::new();
         let _ = writeln!(
             out,
@@ -143,18 +154,30 @@ impl Plot {
         text(&mut out, (LEFT + RIGHT) / 2.0, HEIGHT - 10.0, "middle", "", &self.x);
         match &self.shape {
             Shape::Bars(groups) => self.bars(&mut out, groups, &y),
-            _ => self.lines(&mut out, &Axis::new(points().map(|p| p.0), self.x_scale, 2.0, LEFT, RIGHT), &y),
+            _ => self.lines(
+                &mut out,
+                &Axis::new(points().map(|p| p.0), self.x_scale, 2.0, (LEFT, RIGHT), 1.0),
+                &y,
+            ),
         }
         out += "</svg>\n";
         out
     }
 
     fn legend(&self, out: &mut String) {
-        let mut x = 16.0;
+        let (mut x, mut y) = (16.0, 42.0);
         for (series, colour) in self.series.iter().zip(COLOURS.iter().cycle()) {
-            let _ = writeln!(out, "<rect x=\"{x:.0}\" y=\"34\" width=\"14\" height=\"8\" fill=\"{colour}\"/>");
-            text(out, x + 18.0, 42.0, "start", "", &series.name);
-            x += 34.0 + 6.6 * series.name.chars().count() as f64;
+            let width = 34.0 + 6.6 * series.name.chars().count() as f64;
+            if x + width > WIDTH {
+                (x, y) = (16.0, y + 14.0);
+            }
+            let _ = writeln!(
+                out,
+                "<rect x=\"{x:.0}\" y=\"{:.0}\" width=\"14\" height=\"8\" fill=\"{colour}\"/>",
+                y - 8.0
+            );
+            text(out, x + 18.0, y, "start", "", &series.name);
+            x += width;
         }
     }
 
@@ -162,7 +185,10 @@ impl Plot {
         for mark in x.marks() {
             text(out, x.at(mark), BOTTOM + 16.0, "middle", "", &short(mark));
         }
-        for (series, colour) in self.series.iter().zip(COLOURS.iter().cycle()) {
+        for (i, (series, colour)) in self.series.iter().zip(COLOURS.iter().cycle()).enumerate() {
+            // Lines that lie on one another: the lower ones are broader.
+            let above = if self.shape == Shape::Lines { self.series.len() - 1 - i } else { 0 };
+            let width = 1.6 + 1.6 * above.min(2) as f64;
             let mut path = String::new();
             let mut last = None;
             for &(px, py) in &series.points {
@@ -173,12 +199,13 @@ impl Plot {
                 let _ = write!(path, "{px:.1},{py:.1} ");
                 last = Some(py);
                 if self.shape == Shape::Lines {
-                    let _ = writeln!(out, "<circle cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"3\" fill=\"{colour}\"/>");
+                    let _ =
+                        writeln!(out, "<circle cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"3\" fill=\"{colour}\"/>");
                 }
             }
             let _ = writeln!(
                 out,
-                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.6\"/>",
+                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width:.1}\"/>",
                 path.trim_end()
             );
         }
@@ -200,7 +227,14 @@ impl Plot {
                     bar - 2.0,
                     BOTTOM - top
                 );
-                text(out, left + bar / 2.0 - 1.0, top - 3.0, "middle", "", &short((value * 100.0).round() / 100.0));
+                text(
+                    out,
+                    left + bar / 2.0 - 1.0,
+                    top - 3.0,
+                    "middle",
+                    "",
+                    &short((value * 100.0).round() / 100.0),
+                );
             }
         }
     }
@@ -216,7 +250,11 @@ fn line(out: &mut String, from: (f64, f64), to: (f64, f64), how: &str) {
 
 fn text(out: &mut String, x: f64, y: f64, anchor: &str, class: &str, text: &str) {
     let class = if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
-    let _ = writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{class}>{}</text>", escaped(text));
+    let _ = writeln!(
+        out,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{class}>{}</text>",
+        escaped(text)
+    );
 }
 
 fn escaped(text: &str) -> String {

@@ -14,7 +14,7 @@ use media::Op;
 
 /// What the commit task does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Commit {
+enum CommitTask {
     #[default]
     Idle,
     /// Runs, or will.
@@ -25,7 +25,7 @@ enum Commit {
 
 /// What the flush task does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Flush {
+enum FlushTask {
     #[default]
     Idle,
     /// Runs, or will.
@@ -41,8 +41,8 @@ enum Flush {
 /// The tasks.
 #[derive(Default)]
 pub(super) struct Tasks {
-    commit: Commit,
-    flush: Flush,
+    commit: CommitTask,
+    flush: FlushTask,
     /// When the flush was submitted that is on its way, and how long the one before took.
     flush_since: Ns,
     flush_ns: Ns,
@@ -53,26 +53,26 @@ pub(super) struct Tasks {
 impl World {
     /// Somebody waits for the running transaction, after `delay`.
     pub(super) fn dual_wanted(&mut self, delay: Ns) {
-        if self.dual.commit == Commit::Idle {
-            self.dual.commit = Commit::Busy;
+        if self.dual.commit == CommitTask::Idle {
+            self.dual.commit = CommitTask::Busy;
             self.stack.wake_after(delay, COMMIT);
         }
     }
 
     /// The commit task has the processor.
     pub(super) fn dual_commits(&mut self) {
-        self.dual.commit = Commit::Idle;
+        self.dual.commit = CommitTask::Idle;
         if !self.transactions.wanted() {
             return;
         }
         if !self.transactions.may_commit() {
-            self.dual.commit = Commit::Conflicts;
+            self.dual.commit = CommitTask::Conflicts;
             return;
         }
         let (number, pages) = self.transactions.commit();
         self.dual_write(1 + pages, Role::Descriptor(number), Owner::Descriptor);
         self.dual_write(1, Role::Commit(number), Owner::Commit(number));
-        self.dual.commit = Commit::Busy;
+        self.dual.commit = CommitTask::Busy;
         self.stack.timer(2 * self.stack.host().submit_ns, COMMIT);
     }
 
@@ -94,8 +94,8 @@ impl World {
         let (durable, order): (Vec<_>, Vec<_>) = waiters.into_iter().partition(|(_, durable)| *durable);
         transaction.waiters = durable;
         self.wake_waiters(order);
-        if self.dual.flush == Flush::Idle {
-            self.dual.flush = Flush::Busy;
+        if self.dual.flush == FlushTask::Idle {
+            self.dual.flush = FlushTask::Busy;
             self.stack.wake(FLUSHER);
         }
     }
@@ -105,16 +105,16 @@ impl World {
         if let Some(transaction) = self.transactions.find(number) {
             transaction.transferred = true;
         }
-        if self.dual.flush == Flush::Transfer(number) {
-            self.dual.flush = Flush::Busy;
+        if self.dual.flush == FlushTask::Transfer(number) {
+            self.dual.flush = FlushTask::Busy;
             self.stack.wake(FLUSHER);
         }
     }
 
     /// The flush task's flush is complete.
     pub(super) fn dual_flushed(&mut self) {
-        if let Flush::Flush(number) = self.dual.flush {
-            self.dual.flush = Flush::Flushed(number);
+        if let FlushTask::Flush(number) = self.dual.flush {
+            self.dual.flush = FlushTask::Flushed(number);
             self.dual.flush_ns = self.stack.now() - self.dual.flush_since;
             self.stack.wake(FLUSHER);
         }
@@ -122,7 +122,7 @@ impl World {
 
     /// The flush task has the processor.
     pub(super) fn dual_flushes(&mut self) {
-        if let Flush::Flushed(number) = self.dual.flush {
+        if let FlushTask::Flushed(number) = self.dual.flush {
             self.dual_finish(|t| t.number <= number, true);
         }
         // Transferred, in order, and nobody asked for more: done without a flush.
@@ -132,10 +132,14 @@ impl World {
         let transferred = committing.iter().take_while(|t| t.transferred).last().map(|t| t.number);
         let coming = committing.iter().rfind(|t| t.dispatched && !t.transferred).map(|t| t.number);
         self.dual.flush = match (transferred, coming) {
-            (None, None) => Flush::Idle,
-            (None, Some(_)) => committing.front().map_or(Flush::Idle, |oldest| Flush::Transfer(oldest.number)),
-            (Some(_), Some(number)) if now - *self.dual.ready.get_or_insert(now) < self.dual.flush_ns / 10 => {
-                Flush::Transfer(number)
+            (None, None) => FlushTask::Idle,
+            (None, Some(_)) => {
+                committing.front().map_or(FlushTask::Idle, |oldest| FlushTask::Transfer(oldest.number))
+            }
+            (Some(_), Some(number))
+                if now - *self.dual.ready.get_or_insert(now) < self.dual.flush_ns / 10 =>
+            {
+                FlushTask::Transfer(number)
             }
             (Some(number), _) => {
                 match self.stack.immediate(Op::Flush, 0) {
@@ -143,7 +147,7 @@ impl World {
                     None => unreachable!("threads leave room in the scheduler"),
                 }
                 (self.dual.flush_since, self.dual.ready) = (now, None);
-                Flush::Flush(number)
+                FlushTask::Flush(number)
             }
         };
     }
@@ -158,8 +162,8 @@ impl World {
             }
             self.wake_waiters(finished.waiters);
         }
-        if self.dual.commit == Commit::Conflicts && self.transactions.may_commit() {
-            self.dual.commit = Commit::Busy;
+        if self.dual.commit == CommitTask::Conflicts && self.transactions.may_commit() {
+            self.dual.commit = CommitTask::Busy;
             self.stack.wake(COMMIT);
         }
     }

@@ -155,7 +155,7 @@ impl World {
     /// ext4: metadata joins behind its data, which is what the ordered mode's waiting amounts to.
     fn join_and_commit(&mut self, thread: usize) {
         let pages = self.pages(thread);
-        if self.transactions.join(&pages).is_err() {
+        if self.transactions.join(&pages).is_none() {
             self.threads[thread].step = Step::Page;
             self.ext4.blocked.push(thread);
             return;
@@ -203,7 +203,8 @@ impl World {
         if self.stack.queued() > self.stack.host().queued_max / 2 {
             return;
         }
-        let sleeping: Vec<usize> = (0..self.threads.len()).filter(|&t| self.threads[t].step == Step::Room).collect();
+        let sleeping: Vec<usize> =
+            (0..self.threads.len()).filter(|&t| self.threads[t].step == Step::Room).collect();
         for &thread in &sleeping {
             self.threads[thread].step = Step::Write;
         }

@@ -52,7 +52,13 @@ impl Transactions {
     /// A first transaction.
     pub fn new(how: Conflict) -> Transactions {
         let running = Transaction { number: 1, ..Transaction::default() };
-        Transactions { how, running, committing: VecDeque::new(), conflicts: BTreeSet::new(), conflicts_seen: 0 }
+        Transactions {
+            how,
+            running,
+            committing: VecDeque::new(),
+            conflicts: BTreeSet::new(),
+            conflicts_seen: 0,
+        }
     }
 
     /// A committing transaction holds the page.
@@ -61,12 +67,12 @@ impl Transactions {
     }
 
     /// Lets pages join the running transaction. Returns how many of them a committing transaction holds, or, with
-    /// [`Conflict::Wait`], `Err` if there are any: then none has joined.
-    pub fn join(&mut self, pages: &[Page]) -> Result<u64, ()> {
+    /// [`Conflict::Wait`], `None` if there are any: then none has joined.
+    pub fn join(&mut self, pages: &[Page]) -> Option<u64> {
         let held: Vec<Page> = pages.iter().copied().filter(|page| self.held(*page)).collect();
         self.conflicts_seen += held.len() as u64;
         if self.how == Conflict::Wait && !held.is_empty() {
-            return Err(());
+            return None;
         }
         self.running.pages.extend(pages);
         if self.how == Conflict::List {
@@ -75,7 +81,7 @@ impl Transactions {
             }
             self.conflicts.extend(&held);
         }
-        Ok(held.len() as u64)
+        Some(held.len() as u64)
     }
 
     /// Whether somebody waits for the running transaction.
@@ -125,7 +131,7 @@ mod tests {
         let mut t = Transactions::new(Conflict::List);
         t.join(&[1, 2]).unwrap();
         t.commit();
-        assert_eq!(t.join(&[2, 3]), Ok(1));
+        assert_eq!(t.join(&[2, 3]), Some(1));
         assert!(!t.may_commit());
         t.finish_oldest();
         assert!(t.may_commit());
@@ -140,7 +146,7 @@ mod tests {
             t.commit();
         }
         t.how = Conflict::List;
-        assert_eq!(t.join(&[7]), Ok(1));
+        assert_eq!(t.join(&[7]), Some(1));
         t.finish_oldest();
         assert!(!t.may_commit(), "the second still holds it");
         t.finish_oldest();
@@ -152,10 +158,10 @@ mod tests {
         let mut t = Transactions::new(Conflict::Copy);
         t.join(&[1]).unwrap();
         t.commit();
-        assert_eq!(t.join(&[1]), Ok(1));
+        assert_eq!(t.join(&[1]), Some(1));
         assert!(t.may_commit() && t.running.pages.contains(&1));
         t.how = Conflict::Wait;
-        assert_eq!(t.join(&[1, 9]), Err(()));
+        assert_eq!(t.join(&[1, 9]), None);
         assert!(!t.running.pages.contains(&9));
     }
 }
