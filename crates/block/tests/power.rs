@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const SETTINGS: Settings =
-    Settings { seed: 0, moments: 60, exhaustive: 8, sampled: 2, go_on: 40, deeper: (8, 1) };
+    Settings { moments: 60, exhaustive: 8, sampled: 2, go_on: 40, deeper: (8, 1), ..Settings::SMALL };
 
 fn first_seed() -> u64 {
     std::env::var("FREEHOLD_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1)
@@ -301,7 +301,8 @@ fn soak() {
 fn catches_a_device_that_lies_about_flushes() {
     let honest = Setup { bytes: 32 << 20, ..Setup::new(true, 2) };
     let (media, start) = small(&honest);
-    let liar = Setup { lies: true, ..honest };
+    let lies = media::flash::Lies { flush: true, fua: true, barrier: false };
+    let liar = Setup { lies, ..honest };
     let mut bytes = vec![0; liar.bytes as usize];
     media.peek(0, &mut bytes);
     let lying = liar.make();

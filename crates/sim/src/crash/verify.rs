@@ -21,25 +21,30 @@ pub(super) struct Found {
 /// Differences that a failure tells.
 const TOLD: usize = 6;
 
-pub(super) fn verify<R: Rig>(
-    rig: &R,
-    media: Arc<SimFlash>,
+/// Mounts what a power failure left, and reads all of it.
+pub(super) fn look<R: Rig>(rig: &R, media: Arc<SimFlash>) -> Result<Picture, String> {
+    let (fs, driver) = rig.open(media).map_err(|e| format!("the volume does not mount: {e}"))?;
+    Picture::of(&driver, &*fs).map_err(|e| format!("the volume cannot be read: {e}"))
+}
+
+/// Which of the states that are possible at `moment` was found. `unit`: the device's atomic unit, bytes.
+pub(super) fn verify(
+    found: &Picture,
+    strict: bool,
+    unit: u64,
     recording: &Recording,
     moment: &Moment,
 ) -> Result<Found, String> {
-    let unit = media.config().atomic_unit as u64;
-    let (fs, driver) = rig.open(media).map_err(|e| format!("the volume does not mount: {e}"))?;
-    let found = Picture::of(&driver, &*fs).map_err(|e| format!("the volume cannot be read: {e}"))?;
     let mut differences = Vec::new();
     for state in (moment.floor..=moment.top).rev() {
         let expected = Picture::of_snapshot(&recording.states[state].snapshot);
         let mut early = false;
-        let last = if rig.strict() { state } else { last_early(recording, state, moment.top) };
+        let last = if strict { state } else { last_early(recording, state, moment.top) };
         let mut excuse = |ino: Ino, a: &Data, b: &Data| {
             early = true;
             last > state && seen_early(recording, state + 1..=last, ino, unit, a, b)
         };
-        match expected.compare_but(&found, Options::default(), &mut excuse) {
+        match expected.compare_but(found, Options::default(), &mut excuse) {
             Ok(()) => return Ok(Found { state, early }),
             Err(difference) => differences.push(format!("state {state}: {difference}")),
         }
