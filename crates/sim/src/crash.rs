@@ -269,7 +269,10 @@ impl<R: Rig> Run<'_, R> {
             let (floor, top) = (moment.floor, moment.top);
             let what = if outer { "power failure" } else { "second power failure" };
             let op = recording.states[top].op;
-            format!("{what} at event {index} of {of} (operation {op:?}, states {floor}..={top}): {e}")
+            let first = recording.states[floor].op.unwrap_or(0);
+            let last = (op.unwrap_or(0) + 4).min(recording.told.len());
+            let ops: String = recording.told[first.min(last)..last].concat();
+            format!("{what} at event {index} of {of} (operation {op:?}, states {floor}..={top}): {e}{ops}")
         };
         self.report.states += 1;
         let unit = image.config().atomic_unit as u64;

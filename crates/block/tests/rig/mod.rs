@@ -185,6 +185,11 @@ impl Setup {
     }
 
     pub fn start(&self, media: Arc<SimFlash>) -> fs::Result<(Arc<Volume>, ByHand)> {
+        self.start_on(media)
+    }
+
+    /// As [`Setup::start`], where something stands between engine and device.
+    pub fn start_on(&self, media: Arc<dyn media::Media>) -> fs::Result<(Arc<Volume>, ByHand)> {
         let clock = HandClock::default();
         clock.set(sim::driver::FIRST_TICK - 1);
         let (volume, worker) = Volume::open_manual(media, self.options(&clock))?;

@@ -102,8 +102,9 @@ struct Beside<'a, D> {
     waiting: RefCell<Vec<(usize, usize, Call<'a>)>>,
     /// The newest operation that has begun.
     newest: Cell<usize>,
-    /// Operations, and what they close: as in [`Recording`].
-    closing: RefCell<Vec<usize>>,
+    told: RefCell<Vec<String>>,
+    /// As in [`Recording`].
+    closing: RefCell<Vec<(usize, usize)>>,
     syncs: RefCell<Vec<usize>>,
     failed: RefCell<Option<String>>,
 }
@@ -122,7 +123,8 @@ impl<D: Driver> Beside<'_, D> {
                     if durable {
                         self.syncs.borrow_mut().push(*index);
                     }
-                    self.closing.borrow_mut().push(self.newest.get());
+                    self.closing.borrow_mut().push((*index, self.newest.get()));
+                    self.told.borrow_mut()[*index] += &format!(", which returns in {}", self.newest.get());
                     self.media.mark(END + *index as u64);
                 }
                 Err(e) => *self.failed.borrow_mut() = Some(format!("operation {index}: {e}")),
@@ -167,6 +169,7 @@ fn record<R: Rig>(
         media: &media,
         waiting: RefCell::default(),
         newest: Cell::new(0),
+        told: RefCell::default(),
         closing: RefCell::default(),
         syncs: RefCell::default(),
         failed: RefCell::default(),
@@ -178,6 +181,7 @@ fn record<R: Rig>(
         let (client, op) = todo.pop().unwrap_or_else(|| (rng.random_range(0..clients), some(&mut rng)));
         let index = ops.len();
         ops.push(op.clone());
+        beside.told.borrow_mut().push(format!("\n    operation {index}: client {client}, {op:?}"));
         beside.driver.before_op(index);
         clock.set(crate::driver::FIRST_TICK + index as i64);
         beside.newest.set(index);
@@ -198,6 +202,8 @@ fn record<R: Rig>(
         };
         if let Some(call) = call {
             beside.waiting.borrow_mut().push((client, index, call));
+            // Where everything before it is there, and nothing that came while it was under way.
+            states.push(State { snapshot: model.snapshot(), op: Some(index) });
         } else {
             let found = ops::execute(&with, &*fs, a, &op);
             media.mark(END + index as u64);
@@ -207,6 +213,7 @@ fn record<R: Rig>(
             let expected = part_of_write(rig.full(&fs), &model, b, &op, &found)
                 .unwrap_or_else(|| ops::execute(&Blocking, &model, b, &op));
             states.push(State { snapshot: model.snapshot(), op: Some(index) });
+            beside.told.borrow_mut()[index] += &format!(", to state {}", states.len() - 1);
             if !expected.same(&found, Tolerance::TIMES) {
                 return Err(format!("operation {index}, {op:?}: expected {expected:?}, found {found:?}"));
             }
@@ -225,7 +232,6 @@ fn record<R: Rig>(
     }
     rig.close(&fs, &beside.driver).map_err(|e| format!("close failed: {e}"))?;
     media.mark(CLOSED);
-    let (mut closing, syncs) = (beside.closing.into_inner(), beside.syncs.into_inner());
-    closing.sort_unstable();
-    Ok(Recording { states, closing, syncs, events: 0 })
+    let (closing, syncs) = (beside.closing.into_inner(), beside.syncs.into_inner());
+    Ok(Recording { states, closing, syncs, events: 0, told: beside.told.into_inner() })
 }

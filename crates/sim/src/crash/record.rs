@@ -22,12 +22,15 @@ pub(super) struct State {
 /// A run.
 pub(super) struct Recording {
     pub states: Vec<State>,
-    /// Operations that returned success and order or make durable what was before them.
-    pub closing: Vec<usize>,
+    /// Operations that returned success and order or make durable what was before them; and the newest operation that had
+    /// begun when they returned.
+    pub closing: Vec<(usize, usize)>,
     /// Those of them that make it durable.
     pub syncs: Vec<usize>,
     /// Events of the trace, for messages.
     pub events: usize,
+    /// Who did what, for messages, where it is not told otherwise.
+    pub told: Vec<String>,
 }
 
 /// Notes in the trace: an operation begins, or has ended.
@@ -51,6 +54,7 @@ pub(super) fn record<R: Rig>(
         closing: Vec::new(),
         syncs: Vec::new(),
         events: 0,
+        told: Vec::new(),
     };
     let (mut a, mut b) = (ops::State::default(), ops::State::default());
     let mut synced = [false; HANDLE_SLOTS as usize];
@@ -128,7 +132,7 @@ fn note_sync(recording: &mut Recording, synced: &mut [bool], index: usize, op: &
         recording.syncs.push(index);
     }
     if sync || matches!(op, Op::Barrier { .. }) {
-        recording.closing.push(index);
+        recording.closing.push((index, index));
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) struct Found {
     pub early: bool,
 }
 
-/// Differences that a failure tells.
+/// Differences that a failure tells, from either end of what may be found.
 const TOLD: usize = 6;
 
 /// Mounts what a power failure left, and reads all of it.
@@ -50,16 +50,20 @@ pub(super) fn verify(
         }
     }
     let of = differences.len();
-    differences.truncate(TOLD);
+    if of > 2 * TOLD {
+        // The newest states and the oldest ones tell most.
+        differences.drain(TOLD..of - TOLD);
+    }
     Err(format!("in none of the {of} states it may be in\n    {}", differences.join("\n    ")))
 }
 
-/// The newest state whose overwrites may be seen when `state` is found: nothing behind the next barrier.
+/// The newest state whose overwrites may be seen when `state` is found: nothing that began after a barrier had returned which
+/// orders something that `state` lacks.
 fn last_early(recording: &Recording, state: usize, top: usize) -> usize {
     let op = recording.states[state].op;
-    let barrier = recording.closing.iter().copied().find(|b| op.is_none_or(|op| *b > op));
-    match barrier {
-        Some(barrier) => recording.states.partition_point(|s| s.op.is_none_or(|o| o <= barrier)) - 1,
+    let behind = recording.closing.iter().filter(|(called, _)| op.is_none_or(|op| *called > op));
+    match behind.map(|(_, returned)| *returned).min() {
+        Some(returned) => recording.states.partition_point(|s| s.op.is_none_or(|o| o <= returned)) - 1,
         None => top,
     }
     .min(top)
