@@ -13,6 +13,7 @@ use crate::core::{Core, Logged, Res, Stop, Wait};
 use crate::covers::Covers;
 use crate::inode::Slot;
 use crate::io::{Io, IoKind};
+use crate::writeback::Purpose;
 use foldhash::fast::FixedState;
 use format::log::{RecordBuilder, RecordId, cover_crc};
 use format::{BlockNo, Epoch, Ino};
@@ -145,7 +146,12 @@ impl Core {
             self.running.gate = Some(reason);
             let ordered = self.strict || reason != Reason::Background;
             let logged = ordered && self.cache.dirty() <= LOGGED_PAGES_MAX;
-            match self.write_back_all(ordered, logged).and_then(|()| self.place_tails()) {
+            let purpose = match (ordered, logged) {
+                (false, _) => Purpose::Close,
+                (true, false) => Purpose::Order,
+                (true, true) => Purpose::Record,
+            };
+            match self.write_back_all(purpose).and_then(|()| self.place_tails()) {
                 Ok(()) => {}
                 Err(Stop::Error(e)) => {
                     // Not for ever closed to changes: deleting something may help.

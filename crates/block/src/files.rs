@@ -7,6 +7,7 @@ mod xattrs;
 use crate::core::{Core, Res, Stop, Wait};
 use crate::handles::{Open, ReadAhead};
 use crate::inode::Slot;
+use crate::writeback::Purpose;
 use format::Ino;
 use format::limits::{FILE_SIZE_MAX, SEGMENT_BLOCKS};
 use fs::cache::{PAGE, Pages};
@@ -259,7 +260,7 @@ impl Core {
         let until = if append { room } else { room.min(*done + chunk) };
         self.write_step(open.slot, base, &from[..until], done, ticket)?;
         if open.flags.contains(OpenFlags::DIRECT) {
-            self.write_back(open.slot, 0, u64::MAX, false, false)?;
+            self.write_back(open.slot, 0, u64::MAX, Purpose::Memory)?;
         }
         self.wrote_through(handle, open.slot);
         Ok(())

@@ -5,6 +5,7 @@ use crate::extents::{ExtentMap, Mapping};
 use crate::handles::ReadAhead;
 use crate::inode::{Data, Slot};
 use crate::io::{Frames, Io, IoKind};
+use crate::writeback::Purpose;
 use format::limits::INLINE_MAX;
 use fs::cache::{FrameNo, PAGE, PageKey, Pages};
 use media::{BufRef, Op, Request};
@@ -303,7 +304,7 @@ impl Core {
     /// All frames are dirty or in use: write some back, then try again.
     pub fn need_frames(&mut self) -> Stop {
         self.starving.store(true, std::sync::atomic::Ordering::Release);
-        match self.write_back_all(false, false) {
+        match self.write_back_all(Purpose::Memory) {
             Err(Stop::Error(e)) => Stop::Error(e),
             _ => Stop::Wait(Wait::Progress),
         }
@@ -400,7 +401,7 @@ impl Core {
         let max = (self.options.dirty_bytes_max / PAGE).min(self.cache.len() / 2).max(8);
         let dirty = self.cache.dirty();
         if dirty > max / 2 {
-            self.write_back_all(false, false)?;
+            self.write_back_all(Purpose::Memory)?;
         }
         if self.cache.dirty() + self.frames_in_flight > max {
             self.counters.throttled += 1;

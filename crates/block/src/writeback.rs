@@ -23,6 +23,20 @@ use smallvec::SmallVec;
 
 const WINDOW: u64 = SEGMENT_BLOCKS as u64;
 
+/// Why pages are written back; later ones ask for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Purpose {
+    /// Memory: plain overwrites go in place, and a page may stay dirty while an older content of it is on its way.
+    Memory,
+    /// The epoch is being closed: plain overwrites go in place, but no page may stay behind. What is done later belongs to
+    /// epochs that may be there without it.
+    Close,
+    /// Order: no overwrite in place.
+    Order,
+    /// Order, and all of it fits into the record.
+    Record,
+}
+
 /// Where a run of pages goes.
 enum Target {
     /// To these blocks; `new` unless it is a plain overwrite.
@@ -34,11 +48,11 @@ enum Target {
 }
 
 impl Core {
-    /// Dispatches all dirty pages. `ordered`: no overwrite in place. `logged`: into the record.
-    pub fn write_back_all(&mut self, ordered: bool, logged: bool) -> Res<()> {
+    /// Dispatches all dirty pages.
+    pub fn write_back_all(&mut self, purpose: Purpose) -> Res<()> {
         let files: Vec<Slot> = self.running.dirty_files.iter().copied().collect();
         for slot in files {
-            self.write_back(slot, 0, u64::MAX, ordered, logged)?;
+            self.write_back(slot, 0, u64::MAX, purpose)?;
         }
         Ok(())
     }
@@ -50,24 +64,24 @@ impl Core {
         for (start, end) in ranges {
             let (from, to) = (start, end / WINDOW * WINDOW);
             if from < to {
-                self.write_back(slot, from, to, false, false)?;
+                self.write_back(slot, from, to, Purpose::Memory)?;
             }
         }
         Ok(())
     }
 
     /// Dispatches the dirty pages of `start..end`.
-    pub fn write_back(&mut self, slot: Slot, start: u64, end: u64, ordered: bool, logged: bool) -> Res<()> {
+    pub fn write_back(&mut self, slot: Slot, start: u64, end: u64, purpose: Purpose) -> Res<()> {
         let Some(tail) = &self.slab.get(slot).tail else {
             self.running.dirty_files.remove(&slot);
             return Ok(());
         };
-        let ordered = ordered || self.strict;
+        let purpose = if self.strict { purpose.max(Purpose::Order) } else { purpose };
         let ranges = tail.dirty.within(start, end);
         for (start, end) in ranges {
             let mut page = start;
             while page < end {
-                let (target, count) = self.place(slot, page, end, ordered, logged)?;
+                let (target, count) = self.place(slot, page, end, purpose)?;
                 match target {
                     Target::Blocks { run, new } => self.dispatch(slot, page, run, new),
                     Target::Record { block } => self.put_in_record(slot, page, block),
@@ -83,7 +97,7 @@ impl Core {
     }
 
     /// Decides where the dirty pages from `page` go; returns how many of them (all are dirty up to `end`).
-    fn place(&mut self, slot: Slot, page: u64, end: u64, ordered: bool, logged: bool) -> Res<(Target, u64)> {
+    fn place(&mut self, slot: Slot, page: u64, end: u64, purpose: Purpose) -> Res<(Target, u64)> {
         match self.map(slot).lookup(page) {
             Mapping::Hole { until } => {
                 let want = until.min(end) - page;
@@ -101,7 +115,7 @@ impl Core {
                 });
                 self.space.unreserve(n);
                 self.running.bytes += 24;
-                Ok(self.new_blocks(run, logged))
+                Ok(self.new_blocks(run, purpose))
             }
             Mapping::Block { block, count, unwritten: true } => {
                 let n = (count as u64).min(end - page);
@@ -109,17 +123,17 @@ impl Core {
                 let map = self.tail_mut(slot).extents_mut().expect("as above");
                 map.set_written(page, page + n);
                 self.running.bytes += 48;
-                Ok(self.new_blocks(Run { block, count: n as u32 }, logged))
+                Ok(self.new_blocks(Run { block, count: n as u32 }, purpose))
             }
             Mapping::Block { block, count, unwritten: false } => {
                 let max = (count as u64).min(end - page);
-                self.place_overwrite(slot, page, block, max, ordered, logged)
+                self.place_overwrite(slot, page, block, max, purpose)
             }
         }
     }
 
-    fn new_blocks(&self, run: Run, logged: bool) -> (Target, u64) {
-        if logged {
+    fn new_blocks(&self, run: Run, purpose: Purpose) -> (Target, u64) {
+        if purpose == Purpose::Record {
             return (Target::Record { block: run.block }, 1);
         }
         (Target::Blocks { run, new: true }, run.count as u64)
@@ -131,10 +145,9 @@ impl Core {
         page: u64,
         block: BlockNo,
         max: u64,
-        ordered: bool,
-        logged: bool,
+        purpose: Purpose,
     ) -> Res<(Target, u64)> {
-        if logged {
+        if purpose == Purpose::Record {
             return Ok((Target::Record { block }, 1));
         }
         let idle = |may: fn(&Core, u64) -> bool| {
@@ -148,11 +161,16 @@ impl Core {
             return Ok((Target::Blocks { run: own, new: true }, own.count as u64));
         }
         let in_place = idle(Core::may_overwrite);
-        if !ordered {
+        let mut max = max;
+        if purpose < Purpose::Order {
             if self.writing(block.0) == Some(true) {
-                return Ok((Target::Later, 1));
-            }
-            if in_place.count > 0 {
+                if purpose == Purpose::Memory {
+                    return Ok((Target::Later, 1));
+                }
+                // Left dirty it would fall into the next epoch, behind what this one's record says to have been done after
+                // it. It goes elsewhere like an ordered one, alone.
+                max = 1;
+            } else if in_place.count > 0 {
                 return Ok((Target::Blocks { run: in_place, new: false }, in_place.count as u64));
             }
         }

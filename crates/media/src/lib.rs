@@ -14,6 +14,7 @@ pub mod counters;
 pub mod error;
 pub mod flash;
 mod front;
+pub mod logged;
 pub mod ram;
 pub mod uring;
 
@@ -22,6 +23,7 @@ pub use counters::Counters;
 pub use error::MediaError;
 pub use flash::SimFlash;
 pub use front::MAX_BUFS;
+pub use logged::Logged;
 pub use ram::RamMedia;
 use smallvec::SmallVec;
 use std::sync::Arc;

@@ -14,10 +14,15 @@
 //!    lacked comes back;
 //! 5. what [`Rig::audit`] checks, such as that free space is the same however it was found.
 //!
-//! Not verified: times, sizes of directories, allocated blocks, concurrent callers, real devices. Canary: a device whose
-//! flushes do nothing must be caught (crates/block/tests/crash.rs).
+//! [`ace`] and [`bounded`] make small workloads, [`clients`] long ones of several clients.
+//!
+//! Not verified: times, sizes of directories, allocated blocks, concurrent calls but syncs and barriers, real devices.
+//! Canaries: devices that lie and engines without order must be caught (crates/block/tests/canaries.rs).
 
 pub mod ace;
+pub mod bounded;
+pub mod clients;
+mod memo;
 pub mod moments;
 mod record;
 pub mod subsets;
@@ -54,6 +59,10 @@ pub trait Rig {
     fn full(&self, _fs: &Self::Fs) -> bool {
         false
     }
+    /// For canaries: the engine is not given this operation, as one would be that does nothing for it.
+    fn ignores(&self, _op: &Op) -> bool {
+        false
+    }
     /// Checks a device on which the volume is in a state that was found right. Called now and then.
     fn audit(&self, _media: &SimFlash) -> Result<(), String> {
         Ok(())
@@ -75,13 +84,33 @@ pub struct Settings {
     pub go_on: usize,
     /// Moments visited, and subsets of each kind, in such a further run.
     pub deeper: (usize, usize),
+    /// Power fails only after this operation has begun: what is before it was visited with another workload.
+    pub from: usize,
+    /// Stop the volume cleanly in the end, and let power fail during that as well.
+    pub stop: bool,
+}
+
+impl Settings {
+    /// Few moments and subsets of everything; nothing is used further.
+    pub const SMALL: Settings = Settings {
+        seed: 0,
+        moments: 12,
+        exhaustive: 4,
+        sampled: 1,
+        go_on: 0,
+        deeper: (8, 1),
+        from: 0,
+        stop: true,
+    };
 }
 
 /// What was enumerated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Images that were mounted and checked.
+    /// Crash states that were checked: an image at a moment.
     pub states: usize,
+    /// Images that were mounted for it: equal ones of one run once.
+    pub mounted: usize,
     /// Moments of traces that were visited.
     pub moments: usize,
     /// Images after which the volume was used further.
@@ -96,6 +125,7 @@ impl Report {
     /// Adds the numbers of another report.
     pub fn add(&mut self, other: &Report) {
         self.states += other.states;
+        self.mounted += other.mounted;
         self.moments += other.moments;
         self.went_on += other.went_on;
         self.older += other.older;
@@ -121,6 +151,21 @@ pub fn explore<R: Rig>(
     let told = |e| format!("crash seed {}: {e}\nworkload: {}", settings.seed, crate::ops::code(ops));
     run.explore(media, start, ops, settings.moments, settings.sampled, true).map_err(told)?;
     Ok(run.report)
+}
+
+/// As [`explore`], of a workload that was run by somebody else: `run` executes it on the device and keeps the states.
+fn explore_run<R: Rig>(
+    rig: &R,
+    media: Arc<SimFlash>,
+    settings: Settings,
+    run: impl FnOnce() -> Result<Recording, Failure>,
+) -> Result<Report, Failure> {
+    let rng = SmallRng::seed_from_u64(settings.seed);
+    let mut all = Run { rig, next: &[], settings: Settings { go_on: 0, ..settings }, rng, report: Report::default() };
+    media.set_trace(true);
+    let recording = run()?;
+    all.visit(&media, recording, settings.moments, settings.sampled, true)?;
+    Ok(all.report)
 }
 
 /// The tree of a volume that was just made.
@@ -160,12 +205,27 @@ impl<R: Rig> Run<'_, R> {
         outer: bool,
     ) -> Result<(), Failure> {
         media.set_trace(true);
-        let mut recording = record::record(self.rig, media.clone(), start, ops, true)?;
+        let stop = self.settings.stop || !outer;
+        let recording = record::record(self.rig, media.clone(), start, ops, stop)?;
+        self.visit(&media, recording, moments, sampled, outer)
+    }
+
+    /// Visits the moments of a run whose trace the device holds.
+    fn visit(
+        &mut self,
+        media: &SimFlash,
+        mut recording: Recording,
+        moments: usize,
+        sampled: usize,
+        outer: bool,
+    ) -> Result<(), Failure> {
         let trace = media.take_trace().ok_or("the trace is gone")?;
         recording.events = trace.events().len();
-        let all = moments::find(&trace, &recording);
+        let from = if outer { self.settings.from } else { 0 };
+        let all = moments::find(&trace, &recording, from);
         let chosen = moments::choose(all, moments, &mut self.rng);
         let mut seen = HashSet::new();
+        let mut memo = memo::Memo::new(&trace);
         let mut cursor = trace.cursor();
         for moment in chosen {
             while cursor.index() < moment.index {
@@ -189,7 +249,7 @@ impl<R: Rig> Run<'_, R> {
                 }
                 let mut kept = subset.iter();
                 let image = state.crash_image(|_, _| kept.next().copied().unwrap_or(false));
-                self.image(image, &recording, &moment, outer)
+                self.image(image, &recording, &moment, &mut memo, outer)
                     .map_err(|e| format!("{e}\n  {}", subsets::tell(state, &subset)))?;
             }
         }
@@ -201,6 +261,7 @@ impl<R: Rig> Run<'_, R> {
         image: SimFlash,
         recording: &Recording,
         moment: &Moment,
+        memo: &mut memo::Memo,
         outer: bool,
     ) -> Result<(), Failure> {
         let told = |e| {
@@ -208,11 +269,22 @@ impl<R: Rig> Run<'_, R> {
             let (floor, top) = (moment.floor, moment.top);
             let what = if outer { "power failure" } else { "second power failure" };
             let op = recording.states[top].op;
-            format!("{what} at event {index} of {of} (operation {op:?}, states {floor}..={top}): {e}")
+            let first = recording.states[floor].op.unwrap_or(0);
+            let last = (op.unwrap_or(0) + 4).min(recording.told.len());
+            let ops: String = recording.told[first.min(last)..last].concat();
+            format!("{what} at event {index} of {of} (operation {op:?}, states {floor}..={top}): {e}{ops}")
         };
         self.report.states += 1;
+        let unit = image.config().atomic_unit as u64;
         let again = image.crash_image(|_, _| true);
-        let found = verify::verify(self.rig, Arc::new(image), recording, moment).map_err(told)?;
+        let (rig, mounted) = (self.rig, &mut self.report.mounted);
+        let look = || {
+            *mounted += 1;
+            verify::look(rig, Arc::new(image))
+        };
+        let picture = memo.get(&again, look).map_err(told)?;
+        let strict = rig.strict();
+        let found = verify::verify(&picture, strict, unit, recording, moment).map_err(told)?;
         self.report.older += (found.state < moment.top) as usize;
         self.report.early += found.early as usize;
         let go_on = self.settings.go_on;

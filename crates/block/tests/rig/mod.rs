@@ -5,7 +5,7 @@
 use block::{Counters, MkfsOptions, OpenOptions, Volume, Worker};
 use fs::{Error, FileSystem, block_on};
 use media::SimFlash;
-use media::flash::{Config, Order};
+use media::flash::{Config, Lies, Order};
 use sim::crash::Rig;
 use sim::{Driver, HandClock};
 use std::cell::{Cell, RefCell};
@@ -114,7 +114,9 @@ pub struct Setup {
     pub cache_bytes: usize,
     pub dirty_bytes_max: usize,
     pub discard: bool,
-    pub lies: bool,
+    pub lies: Lies,
+    /// The device takes barriers.
+    pub barrier: bool,
     pub checkpoints: bool,
     /// Counters of all volumes that were opened and closed.
     pub seen: Rc<RefCell<Counters>>,
@@ -132,23 +134,35 @@ impl Setup {
             cache_bytes: 2 << 20,
             dirty_bytes_max: 1 << 20,
             discard: seed.is_multiple_of(3),
-            lies: false,
+            lies: Lies::default(),
+            barrier: false,
             checkpoints: true,
             seen: Rc::default(),
         }
     }
 
+    /// A small volume on one of the device models: with a volatile cache and pages or sectors as atomic units, with power
+    /// protection, with barriers.
+    pub fn on(model: u64, strict: bool) -> Setup {
+        let setup = Setup { bytes: 32 << 20, checkpoints: false, ..Setup::new(strict, model % 4) };
+        match model % 4 {
+            2 => Setup { volatile_cache: false, atomic_unit: 512, ..setup },
+            3 => Setup { barrier: true, atomic_unit: 4096, ..setup },
+            _ => setup,
+        }
+    }
+
     /// A device with a volume on it.
     pub fn make(&self) -> Arc<SimFlash> {
-        let mut config = Config {
+        let config = Config {
             atomic_unit: self.atomic_unit,
             volatile_cache: self.volatile_cache,
             order: self.order,
             seed: self.seed,
+            barrier: self.barrier,
+            lies: self.lies,
             ..Config::new(self.bytes)
         };
-        config.lies.flush = self.lies;
-        config.lies.fua = self.lies;
         let media = Arc::new(SimFlash::new(config).unwrap());
         let mkfs = MkfsOptions {
             strict: self.strict,
@@ -171,6 +185,11 @@ impl Setup {
     }
 
     pub fn start(&self, media: Arc<SimFlash>) -> fs::Result<(Arc<Volume>, ByHand)> {
+        self.start_on(media)
+    }
+
+    /// As [`Setup::start`], where something stands between engine and device.
+    pub fn start_on(&self, media: Arc<dyn media::Media>) -> fs::Result<(Arc<Volume>, ByHand)> {
         let clock = HandClock::default();
         clock.set(sim::driver::FIRST_TICK - 1);
         let (volume, worker) = Volume::open_manual(media, self.options(&clock))?;

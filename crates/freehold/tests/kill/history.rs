@@ -37,6 +37,8 @@ pub enum Op {
         version: u64,
     },
     Sync,
+    /// Order alone.
+    Barrier,
 }
 
 impl Op {
@@ -55,7 +57,7 @@ impl Op {
             Op::Unlink { name } => {
                 state.remove(name);
             }
-            Op::Overwrite { .. } | Op::Sync => {}
+            Op::Overwrite { .. } | Op::Sync | Op::Barrier => {}
         }
     }
 
@@ -67,6 +69,7 @@ impl Op {
             Op::Unlink { name } => format!("unlink {name} -"),
             Op::Overwrite { page, version } => format!("overwrite {page} {version}"),
             Op::Sync => "sync - -".into(),
+            Op::Barrier => "barrier - -".into(),
         }
     }
 
@@ -79,6 +82,7 @@ impl Op {
             "unlink" => Op::Unlink { name },
             "overwrite" => Op::Overwrite { page: first.parse().unwrap(), version: number() },
             "sync" => Op::Sync,
+            "barrier" => Op::Barrier,
             _ => panic!("journal: {kind} {first} {second}"),
         }
     }

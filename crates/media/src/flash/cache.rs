@@ -80,6 +80,16 @@ impl PendingWrite {
         }
     }
 
+    /// As `new`, with the number that stands in the request's token.
+    pub(crate) fn numbered(
+        config: &Config,
+        change: Change,
+        request: &crate::Request,
+        data: Arc<[u8]>,
+    ) -> Self {
+        PendingWrite { id: request.token, ..PendingWrite::new(config, change, request, data) }
+    }
+
     /// Bytes that are put; empty for zeroing and discards.
     pub fn data(&self) -> &[u8] {
         &self.data
@@ -205,7 +215,7 @@ pub struct CrashState {
 }
 
 impl CrashState {
-    pub(super) fn new(config: Arc<Config>, durable: Contents) -> CrashState {
+    pub(crate) fn new(config: Arc<Config>, durable: Contents) -> CrashState {
         CrashState {
             config,
             durable,

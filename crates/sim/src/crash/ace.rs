@@ -9,21 +9,21 @@ use fs::{OpenFlags, RenameFlags};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-const A: u8 = 0;
-const B: u8 = 1;
-const FOO: u8 = 2;
-const BAR: u8 = 3;
-const NEW: u8 = 4;
-const ROOT: u8 = 0;
+pub(super) const A: u8 = 0;
+pub(super) const B: u8 = 1;
+pub(super) const FOO: u8 = 2;
+pub(super) const BAR: u8 = 3;
+pub(super) const NEW: u8 = 4;
+pub(super) const ROOT: u8 = 0;
 /// Slots of A and B, and of files.
-const DIR_A: u8 = 1;
-const DIR_B: u8 = 2;
-const FILE: u8 = 8;
-const FILE_BAR: u8 = 9;
-const FILE_A: u8 = 10;
-const OTHER: u8 = 12;
-const RW: u32 = OpenFlags::READ.union(OpenFlags::WRITE).bits();
-const WHO: Who = Who::Root;
+pub(super) const DIR_A: u8 = 1;
+pub(super) const DIR_B: u8 = 2;
+pub(super) const FILE: u8 = 8;
+pub(super) const FILE_BAR: u8 = 9;
+pub(super) const FILE_A: u8 = 10;
+pub(super) const OTHER: u8 = 12;
+pub(super) const RW: u32 = OpenFlags::READ.union(OpenFlags::WRITE).bits();
+pub(super) const WHO: Who = Who::Root;
 
 fn create(dir: u8, name: u8, flags: u32) -> Op {
     Create { who: WHO, dir, name, perm: 0o644, flags, node_into: OTHER, into: 5 }

@@ -20,8 +20,9 @@ pub struct Moment {
     sharp: bool,
 }
 
-/// All moments at which the possible images differ from those of the moment before, or what may be found in them.
-pub(super) fn find(trace: &Trace, recording: &Recording) -> Vec<Moment> {
+/// All moments at which the possible images differ from those of the moment before, or what may be found in them, from the
+/// beginning of operation `from` on.
+pub(super) fn find(trace: &Trace, recording: &Recording, from: usize) -> Vec<Moment> {
     let last_of = |op: usize| recording.states.partition_point(|s| s.op.is_none_or(|o| o <= op)) - 1;
     let mut moment = Moment { index: 0, floor: 0, top: 0, durable: 0, sharp: false };
     let mut moments = vec![moment];
@@ -46,9 +47,14 @@ pub(super) fn find(trace: &Trace, recording: &Recording) -> Vec<Moment> {
                     if !recording.syncs.contains(&op) {
                         continue;
                     }
-                    moment.floor = last_of(op);
+                    // A sync that took longer than a later one promises less.
+                    moment.floor = moment.floor.max(last_of(op));
                 } else {
                     moment.top = last_of(*note as usize);
+                    if from > 0 && *note as usize == from {
+                        moments.clear();
+                        moments.push(moment);
+                    }
                     continue;
                 }
                 moment.sharp = true;

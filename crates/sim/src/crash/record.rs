@@ -22,12 +22,15 @@ pub(super) struct State {
 /// A run.
 pub(super) struct Recording {
     pub states: Vec<State>,
-    /// Operations that returned success and order or make durable what was before them.
-    pub closing: Vec<usize>,
+    /// Operations that returned success and order or make durable what was before them; and the newest operation that had
+    /// begun when they returned.
+    pub closing: Vec<(usize, usize)>,
     /// Those of them that make it durable.
     pub syncs: Vec<usize>,
     /// Events of the trace, for messages.
     pub events: usize,
+    /// Who did what, for messages, where it is not told otherwise.
+    pub told: Vec<String>,
 }
 
 /// Notes in the trace: an operation begins, or has ended.
@@ -51,6 +54,7 @@ pub(super) fn record<R: Rig>(
         closing: Vec::new(),
         syncs: Vec::new(),
         events: 0,
+        told: Vec::new(),
     };
     let (mut a, mut b) = (ops::State::default(), ops::State::default());
     let mut synced = [false; HANDLE_SLOTS as usize];
@@ -58,25 +62,20 @@ pub(super) fn record<R: Rig>(
         driver.before_op(index);
         clock.set(crate::driver::FIRST_TICK + index as i64);
         media.mark(BEGIN + index as u64);
-        let found = ops::execute(&driver, &*fs, &mut a, op);
+        let found = match rig.ignores(op) {
+            true => ops::execute(&crate::driver::Blocking, &model, &mut b, op),
+            false => ops::execute(&driver, &*fs, &mut a, op),
+        };
         media.mark(END + index as u64);
         if matches!(found, Outcome::Failed(libc::ENOSPC)) {
             // The model has no end; a call that failed changed nothing.
             continue;
         }
         let mut part = |snapshot| recording.states.push(State { snapshot, op: Some(index) });
-        let expected = match (&found, op) {
-            (&Outcome::Count(n), &Op::Write { handle, offset, len, pattern })
-                if n < len as u64 && rig.full(&fs) =>
-            {
-                let bytes = ops::pattern(pattern, len);
-                let part = model.write(b.handle(handle), offset, &bytes[..n as usize]);
-                crate::driver::Blocking
-                    .block_on(part)
-                    .map_or_else(|e| Outcome::Failed(e.errno()), |n| Outcome::Count(n as u64))
-            }
-            (Outcome::Count(_), _) => execute_in_chunks(&model, &mut b, op, &mut part),
-            _ => ops::execute(&crate::driver::Blocking, &model, &mut b, op),
+        let expected = match part_of_write(rig.full(&fs), &model, &b, op, &found) {
+            Some(expected) => expected,
+            None if matches!(found, Outcome::Count(_)) => execute_in_chunks(&model, &mut b, op, &mut part),
+            None => ops::execute(&crate::driver::Blocking, &model, &mut b, op),
         };
         part(model.snapshot());
         if !expected.same(&found, Tolerance::TIMES) {
@@ -90,6 +89,24 @@ pub(super) fn record<R: Rig>(
         media.mark(CLOSED);
     }
     Ok(recording)
+}
+
+/// A write that ended early because there was no space: the same part of it on the model.
+pub(super) fn part_of_write(
+    full: bool,
+    model: &Model,
+    state: &ops::State,
+    op: &Op,
+    found: &Outcome,
+) -> Option<Outcome> {
+    let (&Outcome::Count(n), &Op::Write { handle, offset, len, pattern }) = (found, op) else { return None };
+    if n >= len as u64 || !full {
+        return None;
+    }
+    let bytes = ops::pattern(pattern, len);
+    let part = model.write(state.handle(handle), offset, &bytes[..n as usize]);
+    let done = crate::driver::Blocking.block_on(part);
+    Some(done.map_or_else(|e| Outcome::Failed(e.errno()), |n| Outcome::Count(n as u64)))
 }
 
 fn note_sync(recording: &mut Recording, synced: &mut [bool], index: usize, op: &Op, found: &Outcome) {
@@ -115,7 +132,7 @@ fn note_sync(recording: &mut Recording, synced: &mut [bool], index: usize, op: &
         recording.syncs.push(index);
     }
     if sync || matches!(op, Op::Barrier { .. }) {
-        recording.closing.push(index);
+        recording.closing.push((index, index));
     }
 }
 

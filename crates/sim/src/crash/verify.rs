@@ -18,43 +18,52 @@ pub(super) struct Found {
     pub early: bool,
 }
 
-/// Differences that a failure tells.
+/// Differences that a failure tells, from either end of what may be found.
 const TOLD: usize = 6;
 
-pub(super) fn verify<R: Rig>(
-    rig: &R,
-    media: Arc<SimFlash>,
+/// Mounts what a power failure left, and reads all of it.
+pub(super) fn look<R: Rig>(rig: &R, media: Arc<SimFlash>) -> Result<Picture, String> {
+    let (fs, driver) = rig.open(media).map_err(|e| format!("the volume does not mount: {e}"))?;
+    Picture::of(&driver, &*fs).map_err(|e| format!("the volume cannot be read: {e}"))
+}
+
+/// Which of the states that are possible at `moment` was found. `unit`: the device's atomic unit, bytes.
+pub(super) fn verify(
+    found: &Picture,
+    strict: bool,
+    unit: u64,
     recording: &Recording,
     moment: &Moment,
 ) -> Result<Found, String> {
-    let unit = media.config().atomic_unit as u64;
-    let (fs, driver) = rig.open(media).map_err(|e| format!("the volume does not mount: {e}"))?;
-    let found = Picture::of(&driver, &*fs).map_err(|e| format!("the volume cannot be read: {e}"))?;
     let mut differences = Vec::new();
     for state in (moment.floor..=moment.top).rev() {
         let expected = Picture::of_snapshot(&recording.states[state].snapshot);
         let mut early = false;
-        let last = if rig.strict() { state } else { last_early(recording, state, moment.top) };
+        let last = if strict { state } else { last_early(recording, state, moment.top) };
         let mut excuse = |ino: Ino, a: &Data, b: &Data| {
             early = true;
             last > state && seen_early(recording, state + 1..=last, ino, unit, a, b)
         };
-        match expected.compare_but(&found, Options::default(), &mut excuse) {
+        match expected.compare_but(found, Options::default(), &mut excuse) {
             Ok(()) => return Ok(Found { state, early }),
             Err(difference) => differences.push(format!("state {state}: {difference}")),
         }
     }
     let of = differences.len();
-    differences.truncate(TOLD);
+    if of > 2 * TOLD {
+        // The newest states and the oldest ones tell most.
+        differences.drain(TOLD..of - TOLD);
+    }
     Err(format!("in none of the {of} states it may be in\n    {}", differences.join("\n    ")))
 }
 
-/// The newest state whose overwrites may be seen when `state` is found: nothing behind the next barrier.
+/// The newest state whose overwrites may be seen when `state` is found: nothing that began after a barrier had returned which
+/// orders something that `state` lacks.
 fn last_early(recording: &Recording, state: usize, top: usize) -> usize {
     let op = recording.states[state].op;
-    let barrier = recording.closing.iter().copied().find(|b| op.is_none_or(|op| *b > op));
-    match barrier {
-        Some(barrier) => recording.states.partition_point(|s| s.op.is_none_or(|o| o <= barrier)) - 1,
+    let behind = recording.closing.iter().filter(|(called, _)| op.is_none_or(|op| *called > op));
+    match behind.map(|(_, returned)| *returned).min() {
+        Some(returned) => recording.states.partition_point(|s| s.op.is_none_or(|o| o <= returned)) - 1,
         None => top,
     }
     .min(top)

@@ -49,7 +49,7 @@ impl State {
     }
 
     /// The handle in a slot, if it is open.
-    pub(super) fn open_handle(&self, slot: u8) -> Option<Handle> {
+    pub(crate) fn open_handle(&self, slot: u8) -> Option<Handle> {
         let slot = &self.handles[(slot % HANDLE_SLOTS) as usize];
         slot.open.then_some(slot.handle)
     }
