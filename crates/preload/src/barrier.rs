@@ -2,7 +2,7 @@
 //! `fs::descriptor`, `fh_barrier_fd` or the ioctl, which all lead here for descriptors of ours.
 //!
 //! On a file or directory of a volume the barrier is the session's. On other descriptors it is what `fs::descriptor::kernel_barrier` makes of it: the
-//! FUSE mount's ioctl, else fsync(2) or fdatasync(2). As for fsync(2), what stands in buffers of stdio is to be flushed before. Where tested: `tests/order.rs`.
+//! FUSE mount's ioctl, else fsync(2) or fdatasync(2). As for fsync(2), what stands in buffers of stdio is to be flushed before. Where tested: `freehold/tests/order.rs`.
 
 use crate::hook::{self, Out, Res, fail};
 use crate::mounts;

@@ -16,6 +16,7 @@ pub struct Rig {
     volume: Volume,
     mount: fuse::Mount,
     server: Server,
+    point: PathBuf,
     dir: tempfile::TempDir,
 }
 
@@ -46,16 +47,17 @@ impl Rig {
         let volume = Volume::open(flash.clone(), options()).unwrap();
         let doors = Watched::new(Arc::new(volume.clone()));
         let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("mnt")).unwrap();
+        let point = dir.path().join("mnt");
+        std::fs::create_dir(&point).unwrap();
         let mount = MountOptions { ordered: ordered.clone(), ..MountOptions::parse(mount).unwrap() };
-        let mount = fuse::mount(Arc::new(doors.clone()), &dir.path().join("mnt"), mount).unwrap();
+        let mount = fuse::mount(Arc::new(doors.clone()), &point, mount).unwrap();
         let options = share::server::Options { ordered, ..Default::default() };
         let server = Server::start_at_door(doors.door(), &dir.path().join("socket"), options).unwrap();
-        Rig { flash, volume, mount, server, dir }
+        Rig { flash, volume, mount, server, point, dir }
     }
 
     pub fn point(&self) -> &Path {
-        self.mount.mountpoint()
+        &self.point
     }
 
     /// A new session.

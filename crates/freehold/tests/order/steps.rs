@@ -5,7 +5,7 @@ use crate::rig;
 use block::Volume;
 use fs::client::{BlockingFile, OpenOptions as Open};
 use fs::descriptor::{fbarrier, fdatabarrier};
-use fs::{Blocking, Client, Cred, FileSystem};
+use fs::{Blocking, Client, Cred, FileSystem, RenameFlags};
 use media::flash::Trace;
 use share::Remote;
 use std::fs::File;
@@ -50,7 +50,8 @@ impl Hand for InSession {
     fn step(&mut self, i: u64) {
         self.new.write_all_at(&page(i), (i - 1) * PAGE as u64).unwrap();
         self.over.write_all_at(&page(i), 0).unwrap();
-        self.session.rename(name(self.side, 2, i - 1), name(self.side, 2, i)).unwrap();
+        let at = |i| name(self.side, 2, i);
+        self.session.rename(at(i - 1), at(i), RenameFlags::empty()).unwrap();
     }
     fn barrier(&self, datasync: bool) {
         if datasync { self.new.fdatabarrier().unwrap() } else { self.over.fbarrier().unwrap() }
@@ -114,9 +115,8 @@ fn side<F: FileSystem>(client: &Blocking<F>, side: char) -> [u64; 3] {
     let over = over.first_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word));
     let prefix = format!("{side}-at-");
     let entries = client.read_dir("/").unwrap();
-    let mut at = entries.iter().filter_map(|e| {
-        std::str::from_utf8(e.name()).ok()?.strip_prefix(&prefix)?.parse::<u64>().ok()
-    });
+    let mut at =
+        entries.filter_map(|e| e.unwrap().name.to_str()?.strip_prefix(&prefix)?.parse::<u64>().ok());
     let number = at.next().expect("it has a name");
     assert_eq!(at.next(), None, "it has one name");
     [added, over, number]
