@@ -56,7 +56,8 @@ fn paths_decide() {
     let (volume, client) = volume();
     client.create_dir_all("/a/b").unwrap();
     client.symlink("/a", "/link").unwrap();
-    let ordered = |paths: &[&str]| Ordered { paths: paths.iter().map(Into::into).collect(), ..Ordered::default() };
+    let ordered =
+        |paths: &[&str]| Ordered { paths: paths.iter().map(Into::into).collect(), ..Ordered::default() };
     let sync = |ordered: &Ordered, path: &str, program: bool| {
         let file = client.open(path, RW).unwrap();
         file.write_all_at(b"data", 0).unwrap();

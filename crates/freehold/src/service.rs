@@ -16,8 +16,8 @@ use crate::control::Control;
 use crate::observe::Observed;
 use crate::options::{ServeOptions, Share};
 use crate::{Error, Mount, Result, Volume, sessions};
-use fs::{Cred, FileSystem, Ino, Ordered, Watched};
 use fs::watched::{Change, Watcher};
+use fs::{Cred, FileSystem, Ino, Ordered, Watched};
 use share::server::place::{self, Place};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -142,7 +142,8 @@ impl Service {
             tracing::warn!("{}: nobody can be told when it is closed: {e}", image.display())
         });
         let observer = sessions.as_ref().map(|(server, _)| server.observer());
-        let observed = Arc::new(Observed::new((image, point), &volume, media, &mount, (observer, &options.ordered)));
+        let observed =
+            Arc::new(Observed::new((image, point), &volume, media, &mount, (observer, &options.ordered)));
         let control = Control::open(image, Arc::downgrade(&observed))
             .inspect_err(|e| tracing::warn!("{}: nobody can ask about it: {e}", image.display()));
         let control = Mutex::new(control.ok());

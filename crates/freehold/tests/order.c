@@ -96,14 +96,21 @@ static int opened(char who, const char *what)
     return fd;
 }
 
+/* As steps.rs has it. */
 static void step(char who, int new, int over, uint64_t i)
 {
-    uint64_t page[512];
+    enum { WORDS = 15 * 512 };
+    static uint64_t pages[WORDS];
+    const ssize_t page = 4096;
     char from[32], to[32];
-    for (int at = 0; at < 512; at++)
-        page[at] = i;
-    CHECK(pwrite(new, page, sizeof page, (i - 1) * sizeof page) == sizeof page);
-    CHECK(pwrite(over, page, sizeof page, 0) == sizeof page);
+    int large = i % 4 == 1 || i % 4 == 2;
+    uint64_t begin = 0;
+    for (uint64_t before = 1; before < i; before++)
+        begin += before % 4 == 1 || before % 4 == 2 ? 15 : 1;
+    for (int at = 0; at < WORDS; at++)
+        pages[at] = i;
+    CHECK(pwrite(new, pages, (large ? 15 : 1) * page, begin * page) == (large ? 15 : 1) * page);
+    CHECK(pwrite(over, pages, (large ? 8 : 1) * page, 0) == (large ? 8 : 1) * page);
     snprintf(from, sizeof from, "%c-at-%llu", who, (unsigned long long)i - 1);
     snprintf(to, sizeof to, "%c-at-%llu", who, (unsigned long long)i);
     CHECK(rename(from, to) == 0);

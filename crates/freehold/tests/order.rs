@@ -15,9 +15,9 @@ mod rig;
 mod steps;
 
 use common::{Place, can_mount, library};
-use fs::{Ordered, RenameFlags};
 use fs::client::OpenOptions as Open;
 use fs::descriptor::{fbarrier, fdatabarrier};
+use fs::{Ordered, RenameFlags};
 use rig::{Rig, compiled};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -227,7 +227,8 @@ fn what_stays_durable_where_everything_is_ordered() {
     rig.done();
     for options in ["", "writeback"] {
         let rig = Rig::new(Ordered { all: true, ..Ordered::default() }, options);
-        let seen = rig.counted(|| drop(rig.program(false, "order", &["fsync".as_ref(), &rig.point().join("f")])));
+        let seen =
+            rig.counted(|| drop(rig.program(false, "order", &["fsync".as_ref(), &rig.point().join("f")])));
         assert_eq!((seen.barriers, seen.durable), (2, 0), "{options} {seen:?}");
         for flag in [libc::O_SYNC, libc::O_DSYNC] {
             let mut open = File::options();
@@ -254,7 +255,9 @@ fn a_killed_server_keeps_the_order() {
         for name in std::fs::read_dir(&point).unwrap() {
             std::fs::remove_file(name.unwrap().path()).unwrap();
         }
-        let on = |side| (0..3).for_each(|what| drop(File::create(point.join(steps::name(side, what, 0))).unwrap()));
+        let on = |side| {
+            (0..3).for_each(|what| drop(File::create(point.join(steps::name(side, what, 0))).unwrap()))
+        };
         ['a', 'b'].into_iter().for_each(on);
         File::open(&point).unwrap().sync_all().unwrap();
         let mut command = match round % 2 {
@@ -279,8 +282,7 @@ fn a_killed_server_keeps_the_order() {
             freehold::mounts::lock_holder(&p.path("a.img")).is_none()
         });
         p.line("umount -f mnt");
-        let media = freehold::uring(&p.path("a.img"), false).unwrap();
-        let volume = freehold::Volume::open(media, Default::default()).unwrap();
+        let volume = freehold::open(p.path("a.img"), Default::default()).unwrap();
         let (a, b) = steps::sides(&volume);
         volume.close_blocking().unwrap();
         println!("round {round}: a {a:?}, b {b:?}");

@@ -92,7 +92,12 @@ pub fn kernel_barrier(fd: RawFd, datasync: bool) -> io::Result<()> {
     match asked.as_ref().err().and_then(io::Error::raw_os_error) {
         // What file systems, devices and FUSE servers say of an ioctl that they do not know or do not allow.
         Some(
-            libc::ENOTTY | libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM | libc::EACCES
+            libc::ENOTTY
+            | libc::EINVAL
+            | libc::EOPNOTSUPP
+            | libc::ENOSYS
+            | libc::EPERM
+            | libc::EACCES
             | libc::EFAULT,
         ) => {}
         _ => return asked,

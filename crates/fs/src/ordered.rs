@@ -60,7 +60,9 @@ impl Ordered {
         let is_name = |name: &OsString| !name.is_empty() && !name.as_bytes().contains(&b'/');
         match all.iter().all(is_name) {
             true => Ok(all),
-            false => Err("expected names of programs with colons between them, as in sqlite3:postgres".into()),
+            false => {
+                Err("expected names of programs with colons between them, as in sqlite3:postgres".into())
+            }
         }
     }
 

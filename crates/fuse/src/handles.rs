@@ -41,7 +41,9 @@ impl Handles {
         if flags.intersects(VARIABLE) {
             self.variable.fetch_add(1, Ordering::Relaxed);
         }
-        self.shard(handle.0).lock().insert(handle.0, Open { flags, synchronous, plain: None, owners: Vec::new() });
+        self.shard(handle.0)
+            .lock()
+            .insert(handle.0, Open { flags, synchronous, plain: None, owners: Vec::new() });
     }
 
     /// Whether a handle was opened with O_SYNC or O_DSYNC.

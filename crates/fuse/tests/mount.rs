@@ -1,15 +1,16 @@
 //! The door over the reference model, through real system calls on a real mount. Needs root and /dev/fuse; without them each
 //! test says so and passes. Every test here runs on the model itself (requests are ready at once) and on one that makes every
-//! request wait, with and without write-back cache. Mounts themselves, from beginning to end, are tested in `life`.
+//! request wait, with and without write-back cache. Mounts themselves, from beginning to end, are tested in `life`,
+//! requests for barriers in `barriers`.
 
+#[path = "mount/barriers.rs"]
+mod barriers;
 #[path = "mount/helpers.rs"]
 mod helpers;
 mod later;
 #[path = "mount/life.rs"]
 mod life;
 
-use ::fs::descriptor::{IOC_BARRIER, IOC_DATABARRIER, fbarrier, fdatabarrier};
-use fuse::MountOptions;
 use helpers::*;
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -18,7 +19,6 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -66,44 +66,6 @@ fn files_directories_and_names() {
         assert_eq!(fs::metadata(&sub).unwrap().mode() & 0o7777, 0o4751);
         assert!(fs::metadata(&sub).unwrap().created().is_ok(), "birth time comes by statx");
     });
-}
-
-/// That barriers are asked for by ioctl, and other requests refused. What they do is tested in freehold/tests/order.rs.
-#[test]
-fn barriers_by_ioctl() {
-    if !can_mount() {
-        return;
-    }
-    for options in ["", "writeback"] {
-        let dir = tempfile::tempdir().unwrap();
-        let mount = fuse::mount(Arc::new(model()), dir.path(), MountOptions::parse(options).unwrap()).unwrap();
-        let f = File::create(dir.path().join("f")).unwrap();
-        f.write_all_at(b"data", 0).unwrap();
-        let (read_only, directory) =
-            (File::open(dir.path().join("f")).unwrap(), File::open(dir.path()).unwrap());
-        let ask = |file: &File, request: u32| {
-            // SAFETY: an open descriptor; none of these requests gets as far as its argument.
-            check(unsafe { libc::ioctl(file.as_raw_fd(), request as libc::Ioctl, 0) })
-        };
-        for file in [&f, &read_only, &directory] {
-            for request in [IOC_BARRIER, IOC_DATABARRIER] {
-                let asked = ask(file, request);
-                match options {
-                    "" => assert_eq!(asked.unwrap(), 0),
-                    _ => assert_eq!(errno(asked), libc::ENOTTY, "the kernel keeps writes"),
-                }
-                // Others are refused one by one, and these go on being answered.
-                for other in [0x5401, IOC_DATABARRIER + 1, IOC_BARRIER - 1, request | 1 << 30] {
-                    assert_eq!(errno(ask(file, other)), libc::ENOTTY, "{other:x}");
-                }
-            }
-            // Both functions, whatever way they take.
-            fbarrier(file.as_raw_fd()).unwrap();
-            fdatabarrier(file.as_raw_fd()).unwrap();
-        }
-        drop((f, read_only, directory));
-        mount.unmount().unwrap();
-    }
 }
 
 #[test]

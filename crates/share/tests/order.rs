@@ -21,7 +21,8 @@ fn next_manager(rig: &mut Rig<block::Volume>, killed: bool, ordered: Ordered) {
     let number = if killed { 8 } else { 7 };
     let opening = Opening { volume: [1; 16], number, after: [0; 4] };
     let options = Options { opening, ordered, ..Options::default() };
-    rig.server = Some(Server::start_at_door(rig.doors.door(), &rig.dir.path().join("socket"), options).unwrap());
+    rig.server =
+        Some(Server::start_at_door(rig.doors.door(), &rig.dir.path().join("socket"), options).unwrap());
 }
 
 fn begin() -> (Rig<block::Volume>, Blocking<Remote>, [BlockingFile<Remote>; 2]) {

@@ -235,7 +235,10 @@ impl FileSystem for Volume {
 
     async fn barrier(&self, handle: Handle, _datasync: bool) -> Result<()> {
         self.handle(handle)?;
-        self.op(|core| core.close_epoch_for(crate::epoch::Reason::Barrier).map(|_| core.counters.barriers += 1)).await
+        self.op(|core| {
+            core.close_epoch_for(crate::epoch::Reason::Barrier).map(|_| core.counters.barriers += 1)
+        })
+        .await
     }
 
     async fn sync(&self) -> Result<()> {

@@ -71,7 +71,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         print!("{}", show::table(&lines, &[1, 2, 12, 13]));
         for s in &all {
             if let Some(ordered) = &s.volume.ordered {
-                println!("{}: fsync gives order, not durability, for {ordered}", show::name(s.volume.mountpoint.as_bytes()));
+                println!(
+                    "{}: fsync gives order, not durability, for {ordered}",
+                    show::name(s.volume.mountpoint.as_bytes())
+                );
             }
         }
     }

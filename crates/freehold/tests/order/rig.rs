@@ -104,7 +104,7 @@ impl Rig {
     }
 
     pub fn done(self) {
-        self.mount.unmount().unwrap();
+        self.mount.unmount_now().unwrap();
         self.mount.wait();
         self.server.stop();
         self.volume.close_blocking().unwrap();

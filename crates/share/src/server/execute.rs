@@ -4,8 +4,8 @@ use super::arena::Aligned;
 use super::session::Client;
 use crate::region::SlotNo;
 use crate::wire::{self, GARBLED, Op};
-use fs::ordered::Synced;
 use format::shared::{DATA_MAX, PAYLOAD_MAX, PagePlace, Reply, Request};
+use fs::ordered::Synced;
 use fs::{
     Access, Attr, Cred, DirEntry, Error, Fallocate, FileSystem, Handle, Ino, LockKind, OpenFlags, Pages,
     RecordLock, RenameFlags, Result, Seek, Time, XattrFlags,
