@@ -132,6 +132,8 @@ impl Default for OpenOptions {
 pub struct Counters {
     /// Epochs committed.
     pub epochs: u64,
+    /// Barriers that were asked for (fbarrier, fdatabarrier, and syncs answered with order).
+    pub barriers: u64,
     /// Flushes sent to the device.
     pub flushes: u64,
     /// Blocks of log records.

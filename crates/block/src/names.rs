@@ -46,6 +46,17 @@ impl Core {
     pub fn attr(&self, slot: Slot) -> Attr {
         self.slab.get(slot).attr(slot)
     }
+    /// See [`fs::FileSystem::is_within`].
+    pub fn is_within(&self, ino: Ino, top: Ino) -> bool {
+        let (Some((mut slot, _)), Some((top, _))) = (self.slab.find(ino), self.slab.find(top)) else {
+            return false;
+        };
+        // The root has no parent, nor has what has lost its last name.
+        while slot != 0 && slot != top && slot != ROOT {
+            slot = self.slab.get(slot).parent;
+        }
+        slot == top
+    }
     fn directory(&self, ino: Ino) -> Result<Slot, Error> {
         let (slot, inode) = self.inode(ino)?;
         if inode.is_dir() { Ok(slot) } else { Err(Error::NotDirectory) }

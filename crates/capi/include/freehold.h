@@ -139,10 +139,29 @@ int fh_ftruncate(fh_file *file, uint64_t size);
 int fh_fsync(fh_file *file);
 int fh_fdatasync(fh_file *file);
 
-/* The same with order instead of durability: these return at once, and what was written before them reaches the medium
- * before what is written afterwards. */
+/* The same with order instead of durability: of everything done on the volume, by anybody and on whichever file, what was done
+ * before the call persists before anything that is done after it returned. They wait for no device. fh_fdatabarrier may leave times of
+ * the file out. docs/SEMANTICS.md, "Order", says what each of the four promises. */
 int fh_fbarrier(fh_file *file);
 int fh_fdatabarrier(fh_file *file);
+
+/* ---- Barriers on file descriptors ---- */
+
+/* fh_fbarrier and fh_fdatabarrier for what open(2) gave, whatever it is: a program may always call them. They take the first of
+ * these that there is:
+ *   1. the functions fbarrier and fdatabarrier of this process: those of the library that `freehold run` preloads;
+ *   2. the ioctl below, which FUSE mounts of volumes answer;
+ *   3. fsync(2) or fdatasync(2): on other file systems, and on volumes mounted with the option `writeback`, where the kernel keeps
+ *      writes that have returned.
+ * Buffers of stdio are to be flushed first. Stores into shared mappings are covered only when msync(2) with MS_SYNC, or fsync(2), has
+ * written them. Errors are negative, as everywhere here: -EBADF, -EIO, and -EINVAL or -EROFS for what cannot be synced, a pipe for example. */
+int fh_barrier_fd(int fd);
+int fh_databarrier_fd(int fd);
+
+/* The ioctl itself, for programs that do without this library: _IO('F', 0xb0) and _IO('F', 0xb1), on a regular file or directory of a mounted volume,
+ * without an argument. -1 with ENOTTY: not here; use fsync(2). */
+#define FH_IOC_BARRIER 0x46b0u
+#define FH_IOC_DATABARRIER 0x46b1u
 
 /* ---- Names ---- */
 

@@ -26,6 +26,12 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<std::io::Error> for Failure {
+    fn from(e: std::io::Error) -> Failure {
+        Failure { errno: e.raw_os_error().unwrap_or(libc::EIO), message: e.to_string() }
+    }
+}
+
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 thread_local! {

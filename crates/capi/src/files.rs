@@ -171,3 +171,17 @@ of_file! {
     fh_fbarrier() => fbarrier;
     fh_fdatabarrier() => fdatabarrier;
 }
+
+/// # Safety
+/// The header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fh_barrier_fd(fd: c_int) -> c_int {
+    guard_int(|| Ok(fs::descriptor::fbarrier(fd)?))
+}
+
+/// # Safety
+/// The header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fh_databarrier_fd(fd: c_int) -> c_int {
+    guard_int(|| Ok(fs::descriptor::fdatabarrier(fd)?))
+}

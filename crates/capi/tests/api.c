@@ -8,7 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define CHECK(what)                                                                     \
     do {                                                                                \
@@ -27,6 +29,21 @@ static unsigned char *pattern(size_t len, unsigned seed) {
     for (i = 0; i < len; i++)
         bytes[i] = (unsigned char)((i * 2654435761u >> 13) + seed);
     return bytes;
+}
+
+/* On what is of no volume they are syncs. */
+static void descriptors(void) {
+    char name[] = "/tmp/freehold-capi-XXXXXX";
+    int fd = mkstemp(name), ends[2];
+    CHECK(fd >= 0 && unlink(name) == 0 && write(fd, "x", 1) == 1);
+    CHECK(fh_barrier_fd(fd) == 0 && fh_databarrier_fd(fd) == 0);
+    CHECK(close(fd) == 0 && fh_barrier_fd(fd) == -EBADF && fh_databarrier_fd(-1) == -EBADF);
+    CHECK(strlen(fh_last_message()) > 0);
+    CHECK(pipe(ends) == 0 && fh_barrier_fd(ends[0]) == -EINVAL && fh_databarrier_fd(ends[1]) == -EINVAL);
+    CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
+    CHECK(FH_IOC_BARRIER == _IO('F', 0xb0) && FH_IOC_DATABARRIER == _IO('F', 0xb1));
+    CHECK((fd = open("/tmp", O_RDONLY)) >= 0 && ioctl(fd, FH_IOC_BARRIER) == -1 && errno == ENOTTY);
+    CHECK(close(fd) == 0);
 }
 
 static void files(fh_session *s) {
@@ -256,6 +273,7 @@ int main(int argc, char **argv) {
     CHECK(argc == 2);
     CHECK(strcmp(fh_last_message(), "") == 0);
     CHECK(fh_connect(argv[1], &s) == 0);
+    descriptors();
     files(s);
     names(s);
     directories(s);

@@ -68,6 +68,19 @@ fn create(bencher: Bencher, files: u32) {
         });
 }
 
+/// A barrier behind so many overwritten pages, those not counted: closing the epoch and dispatching its record.
+#[divan::bench(args = [0, 1, 8], sample_count = 1000, sample_size = 1)]
+fn barrier(bencher: Bencher, pages: u64) {
+    let client = volume(256 << 20);
+    let file = client.create("f").expect("create");
+    file.write_all_at(&[1; 8 * 4096], 0).expect("write");
+    file.fsync().expect("fsync");
+    bencher
+        .counter(ItemsCount::new(1u32))
+        .with_inputs(|| (0..pages).for_each(|i| file.write_all_at(&[2; 4096], i * 4096).expect("write")))
+        .bench_local_values(|()| file.fdatabarrier().expect("fdatabarrier"));
+}
+
 /// Index lookup.
 #[divan::bench(args = files())]
 fn stat(bencher: Bencher, files: u32) {

@@ -8,7 +8,7 @@
 
 use crate::{Mount, Volume};
 use fs::meter::{self, DoorStats};
-use fs::{FileSystem, Meter};
+use fs::{FileSystem, Meter, Ordered};
 use media::UringMedia;
 use serde::{Deserialize, Serialize};
 use share::server::stats::Observer;
@@ -50,6 +50,9 @@ pub struct VolumeInfo {
     pub uptime_seconds: f64,
     /// Why nothing more is written, when an error has made it so.
     pub latched: Option<String>,
+    /// Whose fsync and fdatasync give order instead of durability, when there is anybody.
+    #[serde(default)]
+    pub ordered: Option<String>,
 }
 
 /// Space and inodes of a volume.
@@ -76,6 +79,8 @@ pub struct Engine {
     /// The newest durable epoch.
     pub epoch_durable: u64,
     pub epochs: u64,
+    #[serde(default)]
+    pub barriers: u64,
     pub flushes: u64,
     pub log_blocks: u64,
     pub data_blocks: u64,
@@ -185,6 +190,9 @@ pub struct Session {
     pub waiting: u64,
     /// How long the one that has waited longest does; 0 without any.
     pub waiting_seconds: f64,
+    /// All its syncs give order instead of durability.
+    #[serde(default)]
+    pub ordered: bool,
 }
 
 impl Calls {
@@ -241,6 +249,7 @@ pub struct Observed {
     media: Weak<UringMedia>,
     fuse: Arc<Meter>,
     share: Option<Observer>,
+    ordered: Option<String>,
 }
 
 impl Observed {
@@ -250,14 +259,15 @@ impl Observed {
         volume: &Volume,
         media: Weak<UringMedia>,
         mount: &Mount,
-        share: Option<Observer>,
+        (share, ordered): (Option<Observer>, &Ordered),
     ) -> Observed {
+        let ordered = (!ordered.is_off()).then(|| ordered.to_string());
         let text = |path: &Path| {
             let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
             path.to_string_lossy().into_owned()
         };
         let (image, point, fuse) = (text(image), text(point), mount.meter().clone());
-        Observed { image, point, begun: Instant::now(), volume: volume.clone(), media, fuse, share }
+        Observed { image, point, begun: Instant::now(), volume: volume.clone(), media, fuse, share, ordered }
     }
 
     /// Everything now.
@@ -269,6 +279,7 @@ impl Observed {
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_seconds: self.begun.elapsed().as_secs_f64(),
             latched: self.volume.latched(),
+            ordered: self.ordered.clone(),
         };
         let share = self.share.as_ref().map(Observer::stats);
         let mut doors = vec![Door::new("fuse", self.fuse.stats())];
@@ -290,6 +301,7 @@ impl Observed {
                 locks_seconds: s.locks_held.as_secs_f64(),
                 waiting: s.waiting,
                 waiting_seconds: s.waited.as_secs_f64(),
+                ordered: s.ordered,
             }));
         }
         let (engine, cache, space) = (self.engine(), self.cache(), self.space());
@@ -320,6 +332,7 @@ impl Observed {
             epoch,
             epoch_durable,
             epochs: c.epochs,
+            barriers: c.barriers,
             flushes: c.flushes,
             log_blocks: c.log_blocks,
             data_blocks: c.data_blocks,

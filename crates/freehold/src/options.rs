@@ -1,6 +1,7 @@
 //! What follows `-o`: the door's options ([`fuse::MountOptions`]) and those of the engine, in one list.
 
 use crate::VolumeOptions;
+use fs::Ordered;
 use fuse::MountOptions;
 use share::server::place::Numa;
 use std::net::SocketAddr;
@@ -25,6 +26,8 @@ pub struct ServeOptions {
     pub write_leases: bool,
     /// On which memory node it is served.
     pub numa: Numa,
+    /// Whose fsync and fdatasync are answered with order alone, through each door.
+    pub ordered: Ordered,
 }
 
 /// Where other processes begin sessions over shared memory.
@@ -46,7 +49,9 @@ impl ServeOptions {
     /// `share` (at the usual place, as without the word), `noshare`,
     /// `metrics=` (address and port), `lock_timeout=` (seconds, 0: none), `write_leases`, `nowrite_leases`,
     /// `resume=` (seconds that files without a name are kept for programs that had them open when a server ended),
-    /// `numa=` (`auto`, `off` or the number of a memory node). `ro` and `noatime` hold for volume and mount.
+    /// `numa=` (`auto`, `off` or the number of a memory node), `ordered` (fsync and fdatasync give order, not durability), `durable` (as
+    /// without the three words), `ordered_programs=` (those of these programs, with colons between them), `ordered_paths=` (those on files
+    /// below these paths of the volume). `ro` and `noatime` hold for volume and mount.
     /// Sizes take the suffixes k, m, g, t.
     ///
     /// With `sloppy` (mount -s) unknown words are left out.
@@ -65,6 +70,7 @@ impl ServeOptions {
             lock_timeout: None,
             write_leases: true,
             numa: Numa::default(),
+            ordered: Ordered::default(),
         };
         for word in texts.into_iter().flat_map(|t| t.split(',')).map(str::trim).filter(|w| !w.is_empty()) {
             match all.set(word) {
@@ -77,6 +83,9 @@ impl ServeOptions {
         v.noatime = all.mount.noatime;
         if all.share == Share::Off {
             v.orphans_kept = Duration::ZERO;
+        }
+        if all.mount.sync && !all.ordered.is_off() {
+            return Err("option 'sync' wants each write durable, which 'ordered' would undo".into());
         }
         // The engine wants at most half of the cache to be dirty.
         v.dirty_bytes_max = v.dirty_bytes_max.min(v.cache_bytes / 2);
@@ -138,6 +147,16 @@ impl ServeOptions {
             }
             "write_leases" if value.is_empty() => self.write_leases = true,
             "nowrite_leases" if value.is_empty() => self.write_leases = false,
+            "ordered" if value.is_empty() => self.ordered.all = true,
+            "durable" if value.is_empty() => self.ordered = Ordered::default(),
+            "ordered_programs" => {
+                let programs = Ordered::parse_programs(value).map_err(|e| format!("option '{word}': {e}"))?;
+                self.ordered.programs.extend(programs);
+            }
+            "ordered_paths" => {
+                let paths = Ordered::parse_paths(value).map_err(|e| format!("option '{word}': {e}"))?;
+                self.ordered.paths.extend(paths);
+            }
             "discard" if value.is_empty() => v.discard = true,
             "nodiscard" if value.is_empty() => v.discard = false,
             _ => return self.mount.set(word),
@@ -245,9 +264,21 @@ mod tests {
             (leases("rw"), leases("nowrite_leases"), leases("nowrite_leases,write_leases")),
             (true, false, true)
         );
+        let ordered = |text| ServeOptions::parse([text], false).unwrap().ordered;
+        assert!(ordered("rw").is_off() && ordered("ordered").all && ordered("ordered,durable").is_off());
+        let some = ordered("ordered_programs=sqlite3:postgres,ordered_paths=/a/b,ordered_paths=/c");
+        assert_eq!(some.to_string(), "sqlite3, postgres, files below /a/b, files below /c");
+        let both = ServeOptions::parse(["sync", "ordered_paths=/a"], false).err().unwrap();
+        assert!(both.contains("'sync'"), "{both}");
         for bad in [
             "wibble",
             "write_leases=1",
+            "ordered=1",
+            "ordered_paths",
+            "ordered_paths=a",
+            "ordered_programs=",
+            "ordered_programs=/bin/sh",
+            "durable=0",
             "numa",
             "numa=-1",
             "lock_timeout",

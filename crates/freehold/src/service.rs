@@ -16,12 +16,13 @@ use crate::control::Control;
 use crate::observe::Observed;
 use crate::options::{ServeOptions, Share};
 use crate::{Error, Mount, Result, Volume, sessions};
-use fs::Watched;
 use fs::watched::{Change, Watcher};
+use fs::{Cred, FileSystem, Ino, Ordered, Watched};
 use share::server::place::{self, Place};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -110,6 +111,8 @@ impl Service {
         };
         let (volume, media) = crate::patience::retry(image, open).map_err(StartError::Open)?;
         let mut mount_options = options.mount.clone();
+        mount_options.ordered = options.ordered.clone();
+        warn_of_order(&options.ordered, &volume, image);
         if mount_options.fsname.is_empty() {
             let path = std::fs::canonicalize(image).unwrap_or_else(|_| image.to_path_buf());
             mount_options.fsname = path.to_string_lossy().into_owned();
@@ -139,7 +142,8 @@ impl Service {
             tracing::warn!("{}: nobody can be told when it is closed: {e}", image.display())
         });
         let observer = sessions.as_ref().map(|(server, _)| server.observer());
-        let observed = Arc::new(Observed::new((image, point), &volume, media, &mount, observer));
+        let observed =
+            Arc::new(Observed::new((image, point), &volume, media, &mount, (observer, &options.ordered)));
         let control = Control::open(image, Arc::downgrade(&observed))
             .inspect_err(|e| tracing::warn!("{}: nobody can ask about it: {e}", image.display()));
         let control = Mutex::new(control.ok());
@@ -205,6 +209,21 @@ impl Service {
     }
 }
 
+/// Says in the log whose syncs are not durable, and which of the paths lead nowhere now.
+fn warn_of_order(ordered: &Ordered, volume: &Volume, image: &Path) {
+    if ordered.is_off() {
+        return;
+    }
+    let image = image.display();
+    tracing::warn!("{image}: fsync and fdatasync give order, not durability, for {ordered}");
+    let cred = Cred { checked: true, ..Cred::root() };
+    for path in &ordered.paths {
+        if let Err(e) = fs::block_on(volume.walk(&cred, Ino::ROOT, path.as_os_str().as_bytes())) {
+            tracing::warn!("{image}: {} of ordered_paths is not there now: {e}", path.display());
+        }
+    }
+}
+
 /// Begins to serve other processes beside the mount, when that is wanted and there is a place for it.
 fn open_sessions(
     (volume, doors): (&Volume, &Watched<Volume>),
@@ -230,6 +249,7 @@ fn open_sessions(
         lock_timeout,
         place: node,
         lease_windows_max: if options.write_leases { LEASE_WINDOWS } else { 0 },
+        ordered: options.ordered.clone(),
         ..Default::default()
     };
     let at = &place.socket;

@@ -63,6 +63,12 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Attributes of an inode. With a handle, inodes without a name are found too.
     fn getattr(&self, ino: Ino, handle: Option<Handle>) -> impl Future<Output = Result<Attr>> + Send;
 
+    /// Whether an inode is `top` or stands below it, by the name that the inode keeps itself; of a file with several names that is one of
+    /// them. False for inodes without a name, and from engines that cannot tell.
+    fn is_within(&self, _ino: Ino, _top: Ino) -> bool {
+        false
+    }
+
     /// Changes attributes and returns the new ones. A change of the owner or size clears set-id bits as POSIX says.
     /// `TooLarge`, `IsDirectory` (size of a directory), `Invalid` (size of what is not a regular file).
     fn setattr(&self, cred: &Cred, ino: Ino, set: SetAttr) -> impl Future<Output = Result<Attr>> + Send;
@@ -214,7 +220,9 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Returns when everything done to the volume before this call is durable. `datasync` may skip times of the inode.
     fn fsync(&self, handle: Handle, datasync: bool) -> impl Future<Output = Result<()>> + Send;
 
-    /// Returns at once; everything done before persists before anything done after (BarrierFS fbarrier, fdatabarrier).
+    /// Order without durability (BarrierFS fbarrier, fdatabarrier): of everything done on the volume, by anybody, what was done before this call
+    /// persists before anything done after it returned. Waits for no flush and no transfer; only, as any change does, for memory or log
+    /// space. `datasync` may skip times of the inode. `Latched` when what was done before can no longer become durable.
     fn barrier(&self, handle: Handle, datasync: bool) -> impl Future<Output = Result<()>> + Send;
 
     /// Makes the whole volume durable.

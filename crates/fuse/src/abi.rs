@@ -104,6 +104,10 @@ wire! {
         blocks: u64, bfree: u64, bavail: u64, files: u64, ffree: u64, bsize: u32, namelen: u32, frsize: u32,
         padding: u32, spare: [u32; 6],
     }
+    /// IOCTL.
+    IoctlIn: 32 { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32, }
+    /// Reply of IOCTL.
+    IoctlOut: 16 { result: i32, flags: u32, in_iovs: u32, out_iovs: u32, }
     /// FSYNC and FSYNCDIR.
     FsyncIn: 16 { fh: u64, fsync_flags: u32, padding: u32, }
     /// SETXATTR (short form); name and value follow.

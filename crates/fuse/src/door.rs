@@ -188,7 +188,7 @@ impl<F: FileSystem> Door<F> {
             op::READLINK => self.readlink(head).await,
             op::LINK => self.link(head, body).await,
             op::RENAME | op::RENAME2 => self.rename(head, body).await,
-            op::FSYNC | op::FSYNCDIR => self.fsync(body).await,
+            op::FSYNC | op::FSYNCDIR => self.fsync(head, body).await,
             op::STATFS => self.statfs().await,
             op::SYNCFS => Ok(self.fs.sync().await.map(|()| Answer::Empty)?),
             op::GETXATTR => self.getxattr(head, body).await,
@@ -207,8 +207,8 @@ impl<F: FileSystem> Door<F> {
                 Ok(Answer::Nothing)
             }
             op::DESTROY => Ok(Answer::Empty),
+            op::IOCTL => self.ioctl(body).await,
             // The kernel then says the same to all later callers without asking: poll, bmap, what is newer than this door.
-            op::IOCTL => Err(Errno(libc::ENOTTY)),
             _ => Err(Errno(libc::ENOSYS)),
         }
     }

@@ -3,6 +3,7 @@
 use crate::abi::{self, InHeader, op};
 use crate::device::take;
 use crate::door::{Answer, Door, Errno, MALFORMED, Outcome, Small, kernel_cred};
+use fs::descriptor::barrier_of;
 use fs::{Attr, Fallocate, FileSystem, Handle, Ino, LockKind, LockOwner, OpenFlags, RecordLock, Seek};
 
 impl<F: FileSystem> Door<F> {
@@ -32,15 +33,16 @@ impl<F: FileSystem> Door<F> {
         (open, tell)
     }
 
-    /// Remembers an open file and makes the reply of open, or with `attr` that of create.
+    /// Remembers an open file and makes the reply of open, or with `attr` that of create. `asked`: the flags of open(2).
     pub(crate) fn opened(
         &self,
         handle: Handle,
         flags: OpenFlags,
-        open_flags: u32,
+        (asked, open_flags): (u32, u32),
         attr: Option<&Attr>,
     ) -> Answer {
-        self.handles.add(handle, flags);
+        let asked = OpenFlags::from_posix(asked as i32);
+        self.handles.add(handle, flags, asked.intersects(OpenFlags::SYNC | OpenFlags::DSYNC));
         let small = match attr {
             Some(attr) => Small::new().with(&self.entry(attr)),
             None => Small::new(),
@@ -58,7 +60,7 @@ impl<F: FileSystem> Door<F> {
             Some(generation) => self.fs.open_exact(&cred, (ino, generation), flags).await?,
             None => self.fs.open(&cred, ino, flags).await?,
         };
-        let answer = self.opened(handle, flags, tell, None);
+        let answer = self.opened(handle, flags, (a.flags, tell), None);
         if flags.contains(OpenFlags::WRITE) {
             self.note_capability(ino).await;
         }
@@ -131,10 +133,31 @@ impl<F: FileSystem> Door<F> {
         Ok(Answer::of(&abi::WriteOut { size: n as u32, padding: 0 }))
     }
 
-    pub(crate) async fn fsync(&self, body: &[u8]) -> Outcome {
+    pub(crate) async fn fsync(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (a, _) = take::<abi::FsyncIn>(body).ok_or(MALFORMED)?;
-        self.fs.fsync(Handle(a.fh), a.fsync_flags & abi::FSYNC_DATASYNC != 0).await?;
+        let (handle, datasync) = (Handle(a.fh), a.fsync_flags & abi::FSYNC_DATASYNC != 0);
+        let ordered = &self.options.ordered;
+        // The kernel follows writes to files opened with O_SYNC or O_DSYNC by an fsync, which must be one.
+        if ordered.is_off() || self.handles.is_synchronous(a.fh) {
+            self.fs.fsync(handle, datasync).await?;
+        } else {
+            let program = ordered.has_program(head.pid as i32);
+            ordered.sync(&*self.fs, (handle, Ino(head.nodeid)), datasync, program).await?;
+        }
         Ok(Answer::Empty)
+    }
+
+    /// Barriers; other requests are `ENOTTY`, each for itself (after `ENOSYS` the kernel would ask no more).
+    pub(crate) async fn ioctl(&self, body: &[u8]) -> Outcome {
+        let (a, _) = take::<abi::IoctlIn>(body).ok_or(MALFORMED)?;
+        // With its write-back cache the kernel keeps writes that have returned, and sends them when it likes: nothing could be promised of
+        // them. Who then calls fsync has those of one file sent.
+        let keeps_writes = self.caps.contains(abi::Init::WRITEBACK_CACHE);
+        let Some(datasync) = barrier_of(a.cmd).filter(|_| !keeps_writes) else {
+            return Err(Errno(libc::ENOTTY));
+        };
+        self.fs.barrier(Handle(a.fh), datasync).await?;
+        Ok(Answer::of(&abi::IoctlOut { result: 0, flags: 0, in_iovs: 0, out_iovs: 0 }))
     }
 
     /// What an ordinary user's change of a file's data takes away, where the kernel has no flag to ask for it.

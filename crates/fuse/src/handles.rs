@@ -16,6 +16,8 @@ const VARIABLE: OpenFlags = OpenFlags::APPEND.union(OpenFlags::DIRECT);
 
 struct Open {
     flags: OpenFlags,
+    /// Opened with O_SYNC or O_DSYNC.
+    synchronous: bool,
     plain: Option<Handle>,
     /// Owners that took record locks through this handle and did not flush since.
     owners: Vec<u64>,
@@ -34,12 +36,19 @@ impl Handles {
         &self.shards[fh as usize % self.shards.len()]
     }
 
-    /// A handle was opened with `flags`.
-    pub fn add(&self, handle: Handle, flags: OpenFlags) {
+    /// A handle was opened with `flags`; by the kernel's caller perhaps such that each write is `synchronous`, which fcntl cannot change.
+    pub fn add(&self, handle: Handle, flags: OpenFlags, synchronous: bool) {
         if flags.intersects(VARIABLE) {
             self.variable.fetch_add(1, Ordering::Relaxed);
         }
-        self.shard(handle.0).lock().insert(handle.0, Open { flags, plain: None, owners: Vec::new() });
+        self.shard(handle.0)
+            .lock()
+            .insert(handle.0, Open { flags, synchronous, plain: None, owners: Vec::new() });
+    }
+
+    /// Whether a handle was opened with O_SYNC or O_DSYNC.
+    pub fn is_synchronous(&self, fh: u64) -> bool {
+        self.shard(fh).lock().get(&fh).is_some_and(|open| open.synchronous)
     }
 
     /// A handle is to be closed. Returns the plain handle that belongs to it, and the lock owners to be flushed.

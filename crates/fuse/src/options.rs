@@ -58,6 +58,8 @@ pub struct MountOptions {
     pub max_background: u16,
     /// Threads that receive requests; 0 chooses by the number of processors.
     pub threads: usize,
+    /// Whose fsync and fdatasync are answered with order alone; no words of the `-o` syntax here, as other doors need it too.
+    pub ordered: fs::Ordered,
 }
 
 impl Default for MountOptions {
@@ -84,6 +86,7 @@ impl Default for MountOptions {
             read_ahead: MAX_TRANSFER,
             max_background: 256,
             threads: 0,
+            ordered: fs::Ordered::default(),
         }
     }
 }

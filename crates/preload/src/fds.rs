@@ -262,6 +262,11 @@ hook! {
                 fail(libc::EOPNOTSUPP)
             }
             libc::FIOCLEX | libc::FIONCLEX => Err(Out::Libc),
+            _ if table::is_ours(fd)
+                && let Some(done) = crate::barrier::by_ioctl(fd, request) =>
+            {
+                done
+            }
             _ if table::is_ours(fd) => fail(libc::ENOTTY),
             _ => Err(Out::Libc),
         }

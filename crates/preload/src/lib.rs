@@ -9,6 +9,8 @@
 //! ([`share::Remote`]), begun at the first of them. All others go to libc: without the variable, in set-user-id programs, when the
 //! manager cannot be reached (then the FUSE mount below serves the path), and for calls that our own code makes.
 //!
+//! It also has what libc has not: `fbarrier` and `fdatabarrier` (`barrier`).
+//!
 //! When the manager ends, calls wait for another one that serves the volume at the same place (`share::Connect`; `FREEHOLD_RESUME`: for how many seconds).
 //!
 //! How it is made: [`hook`](self) replaces functions; `mounts` has the sessions; `path` decides where a path leads; `arena` and `table`
@@ -37,6 +39,7 @@
 
 mod arena;
 mod attrs;
+mod barrier;
 mod cwd;
 mod dirs;
 mod fds;

@@ -2,7 +2,7 @@
 //! boundary: everything is checked.
 
 use format::shared::{AttrImage, EntryHeader, Reply, Request};
-use fs::{Attr, DirEntry, Error, FileType, Ino, Result, SetAttr, SetTime, StatFs, Time};
+use fs::{Attr, DirEntry, Error, FileType, Ino, OpenFlags, Result, SetAttr, SetTime, StatFs, Time};
 use std::mem::offset_of;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -10,6 +10,8 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 pub const THROUGH_ARENA: u32 = 1;
 /// Flag of a read: of a file that the client has open, and the manager not.
 pub const OF_INODE: u32 = 2;
+/// Value of a sync that was answered with order alone.
+pub const ORDERED: u64 = 1;
 
 macro_rules! ops {
     ($( $(#[doc = $doc:literal])* $name:ident = $value:literal, )*) => {
@@ -74,7 +76,7 @@ ops! {
     Flush = 20,
     /// object: handle.
     Release = 21,
-    /// object: handle; flags 1: data only.
+    /// object: handle; flags 1: data only. Value: [`ORDERED`], or 0.
     Fsync = 22,
     /// object: handle; flags 1: data only.
     Barrier = 23,
@@ -149,6 +151,15 @@ impl Op {
                 | Setxattr
                 | Removexattr
         )
+    }
+
+    /// Whether a request with these flags changes something that lasts, or says what is durable or in order.
+    pub fn is_in_order(self, flags: u32) -> bool {
+        use Op::*;
+        let truncates = self == Open && OpenFlags::from_bits_retain(flags).contains(OpenFlags::TRUNCATE);
+        self.is_ordered()
+            || truncates
+            || matches!(self, Write | Fallocate | CopyRange | Tmpfile | Fsync | Barrier | Sync)
     }
 
     /// Whether doing it once more, when it may have been done already, does no harm and has the same answer. What writes through a handle that appends

@@ -41,6 +41,10 @@ impl FileSystem for Volume {
         Some(self.inner.shared.lock().walk(cred, base, path))
     }
 
+    fn is_within(&self, ino: Ino, top: Ino) -> bool {
+        self.inner.shared.lock().is_within(ino, top)
+    }
+
     async fn getattr(&self, ino: Ino, handle: Option<Handle>) -> Result<Attr> {
         let core = self.inner.shared.lock();
         match handle {
@@ -231,7 +235,10 @@ impl FileSystem for Volume {
 
     async fn barrier(&self, handle: Handle, _datasync: bool) -> Result<()> {
         self.handle(handle)?;
-        self.op(|core| core.close_epoch_for(crate::epoch::Reason::Barrier).map(drop)).await
+        self.op(|core| {
+            core.close_epoch_for(crate::epoch::Reason::Barrier).map(|_| core.counters.barriers += 1)
+        })
+        .await
     }
 
     async fn sync(&self) -> Result<()> {

@@ -19,6 +19,9 @@ many calls wait for them and for how long. State is that of its process as ps(1)
 A client that is stopped holds nobody up but by its locks; it keeps them until it gives them up, ends, or is \
 evicted (see lock_timeout in mount --help).
 
+Fsync is what the client's fsync gives: durability, or on a volume mounted with -o ordered or ordered_programs= order alone. \
+durable* is said where others, or some files, have order alone; a line below the table says which.
+
 Programs that come through the kernel are not clients: see who uses a mount with fuser -vm DIR. \
 Only the user who serves a volume, and root, may ask.")]
 pub struct Args {
@@ -60,12 +63,20 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     } else {
         let head = [
             "Pid", "Program", "State", "User", "Session", "Handles", "Calls", "Age", "Idle", "Locks", "Held",
-            "Waiting", "Volume",
+            "Waiting", "Fsync", "Volume",
         ]
         .map(String::from);
         let lines: Vec<Vec<String>> =
             std::iter::once(head.to_vec()).chain(rows().map(|(s, c)| row(s, c))).collect();
-        print!("{}", show::table(&lines, &[1, 2, 12]));
+        print!("{}", show::table(&lines, &[1, 2, 12, 13]));
+        for s in &all {
+            if let Some(ordered) = &s.volume.ordered {
+                println!(
+                    "{}: fsync gives order, not durability, for {ordered}",
+                    show::name(s.volume.mountpoint.as_bytes())
+                );
+            }
+        }
     }
     if failed { Err(Exit { code: 1, message: String::new() }.into()) } else { Ok(()) }
 }
@@ -87,6 +98,12 @@ fn row(s: &Snapshot, c: &Session) -> Vec<String> {
             0 => "-".into(),
             n => format!("{n} ({})", ask::short_time(c.waiting_seconds)),
         },
+        match (&s.volume.ordered, c.ordered) {
+            (_, true) => "order",
+            (Some(_), false) => "durable*",
+            (None, false) => "durable",
+        }
+        .into(),
         show::name(s.volume.mountpoint.as_bytes()),
     ]
 }
@@ -98,6 +115,7 @@ fn client(s: &Snapshot, c: &Session) -> serde_json::Value {
         "calls": c.calls, "bytes_read": c.bytes_read, "bytes_written": c.bytes_written,
         "age_seconds": c.age_seconds, "idle_seconds": c.idle_seconds,
         "state": ask::state(c.pid), "calls_now": c.calls_now, "locks": c.locks, "locks_seconds": c.locks_seconds,
-        "waiting": c.waiting, "waiting_seconds": c.waiting_seconds,
+        "waiting": c.waiting, "waiting_seconds": c.waiting_seconds, "ordered": c.ordered,
+        "volume_ordered": s.volume.ordered,
     })
 }

@@ -44,6 +44,10 @@ Options (-o), separated by commas:
                                                         stopped or make no calls [0: none]
   nowrite_leases                                        programs may not overwrite pages of files without a message; after a
                                                         crash without a sync less of that is missing (docs/SEMANTICS.md)
+  ordered, ordered_programs=NAME:NAME,                  fsync and fdatasync give order instead of durability: after a power failure
+  ordered_paths=/DIR:/DIR, durable                      the last of what was synced may be missing, but nothing in the middle;
+                                                        for everybody, for programs of these names, for files below these
+                                                        directories of the volume [durable for all] (docs/SEMANTICS.md)
   numa=auto, numa=off, numa=NODE                        serve it where its device is, anywhere, or on this memory node
   metrics=ADDRESS:PORT                                  metrics for Prometheus, at http://ADDRESS:PORT/metrics
   writeback, timeout=SECONDS, max_read=, max_write=,

@@ -56,6 +56,9 @@ const NUMBERS: &[(&str, &str, &str, Value)] = &[
     ("inode_blocks_total", "counter", "Inode blocks written by checkpoints", |s| {
         Some(s.engine.inode_blocks as f64)
     }),
+    ("barriers_total", "counter", "Barriers, syncs answered with order included", |s| {
+        Some(s.engine.barriers as f64)
+    }),
     ("throttled_writes_total", "counter", "Times a writer waited for dirty pages to be written", |s| {
         Some(s.engine.throttled as f64)
     }),

@@ -259,7 +259,13 @@ impl<F: FileSystem> File<F> {
         self.fs().fsync(self.handle, true).await
     }
 
-    /// Returns at once; everything done before persists before anything done after.
+    /// Order without durability: everything done before on the volume, by anybody and on whichever file, persists before anything done
+    /// after this returned. It waits for no device. What is durable, and when, it does not say: for that there is [`File::fsync`].
+    ///
+    /// Fails with `Latched` when what was done before cannot become durable any more. Through a session also with `EIO`, once, when a
+    /// manager was killed that had taken writes to this file (docs/SEMANTICS.md, "Order").
+    ///
+    /// For descriptors of the kernel there is [`crate::descriptor::fbarrier`].
     pub async fn fbarrier(&self) -> Result<()> {
         self.fs().barrier(self.handle, false).await
     }

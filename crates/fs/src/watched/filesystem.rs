@@ -36,6 +36,10 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         self.fs.getattr(ino, handle).await
     }
 
+    fn is_within(&self, ino: Ino, top: Ino) -> bool {
+        self.fs.is_within(ino, top)
+    }
+
     async fn setattr(&self, cred: &Cred, ino: Ino, set: SetAttr) -> Result<Attr> {
         let ino = set.handle.and_then(|h| self.file(h)).map_or(ino, |file| file.ino);
         let access = set.perm.is_some() || set.uid.is_some() || set.gid.is_some();

@@ -247,8 +247,12 @@ impl Remote {
         }
         let op = Op::from_u16(request.op.get());
         let handles = op.map_or((false, false), |op| op.handles(request.flags.get()));
+        let orders = op.is_some_and(|op| op.is_in_order(request.flags.get()));
         loop {
             let session = self.now();
+            if orders {
+                self.link.keeps_order()?;
+            }
             let mut there = request;
             if handles.0 {
                 there.object = self.there(session, Handle(request.object.get())).await?.into();

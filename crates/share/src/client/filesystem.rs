@@ -282,18 +282,25 @@ impl FileSystem for Remote {
 
     async fn fsync(&self, handle: Handle, datasync: bool) -> Result<()> {
         self.link.may_sync(Some(handle))?;
-        let syncing = self.link.begin_sync(handle);
+        let (syncing, barriers) = (self.link.begin_sync(handle), self.link.barriers());
         let mut r = request(Op::Fsync, handle.0);
         r.flags = (datasync as u32).into();
-        self.call(r).await?;
+        let ordered = self.call(r).await?.value == wire::ORDERED;
         // The manager may have been another one in the end.
         self.link.may_sync(Some(handle))?;
-        syncing.succeeded();
+        if ordered {
+            self.link.ordered();
+        } else {
+            syncing.succeeded();
+            self.link.made_durable(barriers);
+        }
         Ok(())
     }
 
     async fn barrier(&self, handle: Handle, datasync: bool) -> Result<()> {
         self.link.may_sync(Some(handle))?;
+        // Before the manager has it: what it promises must not be forgotten with the answer.
+        self.link.ordered();
         let mut r = request(Op::Barrier, handle.0);
         r.flags = (datasync as u32).into();
         self.call(r).await?;
@@ -302,8 +309,11 @@ impl FileSystem for Remote {
 
     async fn sync(&self) -> Result<()> {
         self.link.may_sync(None)?;
+        let barriers = self.link.barriers();
         self.call(request(Op::Sync, 0)).await?;
-        self.link.may_sync(None)
+        self.link.may_sync(None)?;
+        self.link.made_durable(barriers);
+        Ok(())
     }
 
     async fn opendir(&self, _cred: &Cred, ino: Ino) -> Result<Handle> {

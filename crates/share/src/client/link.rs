@@ -4,7 +4,8 @@
 //!
 //! What was acknowledged and not synced may be gone with a manager that was killed. The openings of the volume tell
 //! ([`fs::Opening::keeps`]), and then each file that was written and not synced since fails its next fsync, once, with `EIO`. A file that is
-//! not there any more, may no longer be opened, or was locked, fails every call with `EIO`. Calls that were under way are made again if
+//! not there any more, may no longer be opened, or was locked, fails every call with `EIO`. What came before a barrier and is gone would break the order that was promised
+//! as soon as something later is there: the next call that changes or orders something fails with `EIO`, once. Calls that were under way are made again if
 //! the manager had not taken them, or if that does no harm (`wire::Op::is_repeatable`); others fail with `EIO`, because they may have been done.
 
 use super::asking::open_request;
@@ -116,6 +117,11 @@ pub(super) struct Link {
     lost_many: AtomicBool,
     /// What was written in sessions before this one, and noted only now, is lost.
     lost_before: AtomicU64,
+    /// Barriers that were asked for, and how many of them a sync has made durable since.
+    barriers: AtomicU64,
+    barriers_durable: AtomicU64,
+    /// What a barrier had closed was lost with a manager, and no call has said so yet.
+    order_broken: AtomicBool,
     /// Held while a session is resumed. Says that no manager came the last time.
     resuming: Mutex<bool>,
 }
@@ -136,6 +142,9 @@ impl Link {
             has_lost: AtomicBool::new(false),
             lost_many: AtomicBool::new(false),
             lost_before: AtomicU64::new(0),
+            barriers: AtomicU64::new(0),
+            barriers_durable: AtomicU64::new(0),
+            order_broken: AtomicBool::new(false),
             resuming: Mutex::new(false),
         }
     }
@@ -227,6 +236,30 @@ impl Link {
             self.change(handle, |file| file.lost = false);
         }
         Err(lost_writes())
+    }
+
+    /// A barrier begins, or was made where a sync was asked for.
+    pub fn ordered(&self) {
+        self.barriers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many barriers there were; after a sync that began then, [`Link::made_durable`] takes it.
+    pub fn barriers(&self) -> u64 {
+        self.barriers.load(Ordering::Relaxed)
+    }
+
+    /// What those barriers had closed is durable.
+    pub fn made_durable(&self, barriers: u64) {
+        self.barriers_durable.fetch_max(barriers, Ordering::Relaxed);
+    }
+
+    /// Whether something may be changed or ordered: not when it would be there without what a barrier put before it. That is said once.
+    #[inline]
+    pub fn keeps_order(&self) -> Result<()> {
+        if self.order_broken.load(Ordering::Relaxed) && self.order_broken.swap(false, Ordering::Relaxed) {
+            return Err(lost_writes());
+        }
+        Ok(())
     }
 
     /// A record lock was granted, or released with `Err`.
@@ -340,6 +373,10 @@ impl Remote {
             link.lost_many.fetch_or(closed.many, Ordering::Relaxed);
             link.lost.store(true, Ordering::Relaxed);
             link.has_lost.store(true, Ordering::Relaxed);
+            let barriers = link.barriers();
+            if link.barriers_durable.swap(barriers, Ordering::Relaxed) < barriers {
+                link.order_broken.store(true, Ordering::Relaxed);
+            }
             for file in link.files.write().values_mut() {
                 // What was made in a directory is not noted one by one.
                 file.lost |= file.unsynced || file.kind == FileType::Directory;

@@ -5,6 +5,7 @@ use super::session::Client;
 use crate::region::SlotNo;
 use crate::wire::{self, GARBLED, Op};
 use format::shared::{DATA_MAX, PAYLOAD_MAX, PagePlace, Reply, Request};
+use fs::ordered::Synced;
 use fs::{
     Access, Attr, Cred, DirEntry, Error, Fallocate, FileSystem, Handle, Ino, LockKind, OpenFlags, Pages,
     RecordLock, RenameFlags, Result, Seek, Time, XattrFlags,
@@ -378,7 +379,18 @@ async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u6
                 client.close(fs, handle).await?;
             }
         }
-        Op::Fsync => fs.fsync(client.handle(object)?, r.flags.get() & 1 != 0).await?,
+        Op::Fsync => {
+            let (handle, datasync) = (client.handle(object)?, r.flags.get() & 1 != 0);
+            let order = &client.order;
+            if order.of.is_off() {
+                fs.fsync(handle, datasync).await?;
+            } else {
+                let file = (handle, client.inode(handle)?);
+                if order.of.sync(fs, file, datasync, order.program).await? == Synced::Ordered {
+                    return Ok(wire::ORDERED);
+                }
+            }
+        }
         Op::Barrier => fs.barrier(client.handle(object)?, r.flags.get() & 1 != 0).await?,
         Op::Sync => fs.sync().await?,
         Op::Opendir => {

@@ -61,6 +61,8 @@ pub struct Options {
     pub lock_timeout: Option<Duration>,
     /// Where the thread runs, and the memory of sessions is; `None`: anywhere.
     pub place: Option<Place>,
+    /// Whose fsync and fdatasync are answered with order alone.
+    pub ordered: fs::Ordered,
 }
 
 impl Default for Options {
@@ -75,6 +77,7 @@ impl Default for Options {
             opening: fs::Opening::default(),
             lock_timeout: None,
             place: None,
+            ordered: fs::Ordered::default(),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::tasks::Runs;
 use crate::region::{Region, SlotNo};
 use foldhash::fast::FixedState;
 use format::shared::{HOLD_LINES, HOLDS_IN_LINE, Reply, SLOTS};
-use fs::{Cred, Error, FileSystem, Handle, Ino, LockHolder, LockOwner, OpenFlags, Result};
+use fs::{Cred, Error, FileSystem, Handle, Ino, LockHolder, LockOwner, OpenFlags, Ordered, Result};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
@@ -32,7 +32,15 @@ pub(crate) struct Client {
     pub leases: Arc<dyn Lending>,
     /// Of those with its credentials.
     pub arena: Arc<Arena>,
+    pub order: Order,
     held: Mutex<Held>,
+}
+
+/// Which of its syncs are answered with order.
+pub(crate) struct Order {
+    pub of: Ordered,
+    /// All of them: its process had one of the programs' names when the session began.
+    pub program: bool,
 }
 
 /// What is given back when the client is gone.
@@ -103,9 +111,10 @@ impl Client {
         (arenas, holders, leases): (Arc<Arenas>, Arc<Holders>, Arc<dyn Lending>),
         arena: Arc<Arena>,
         tally: Tally,
+        order: Order,
     ) -> Client {
         let held = Mutex::default();
-        Client { session, region, cred, handles_max, arenas, holders, leases, arena, tally, held }
+        Client { session, region, cred, handles_max, arenas, holders, leases, arena, tally, order, held }
     }
 
     /// A file that it holds was opened for it. False when it holds it no longer, or has too many.

@@ -105,6 +105,8 @@ pub struct SessionStats {
     pub waiting: u64,
     /// How long the one that has waited longest does; zero without any.
     pub waited: Duration,
+    /// Its syncs are answered with order, whatever file they are for ([`fs::Ordered`]).
+    pub ordered: bool,
 }
 
 /// The running numbers of a server.
@@ -183,6 +185,7 @@ impl Board {
                 locks_held: own.iter().map(|l| l.held).max().unwrap_or_default(),
                 waiting: own.iter().map(|l| l.waiting as u64).sum(),
                 waited: own.iter().map(|l| l.waited).max().unwrap_or_default(),
+                ordered: client.order.program,
             }
         };
         Stats { door: self.meter.stats(), sessions: clients.iter().map(look).collect(), sleeps: 0 }

@@ -2,6 +2,7 @@ use super::*;
 use crate::region::Region;
 use crate::server::ear::Ear;
 use crate::server::leases::Leases;
+use crate::server::session::Order;
 use crate::server::stats::Board;
 use format::shared::SESSION_BYTES;
 use sim::{HandClock, Model};
@@ -28,7 +29,8 @@ impl Rig {
         let (arenas, changes, holders) = (self.arenas.clone(), self.changes.clone(), Arc::default());
         let leases = Arc::new(Leases::new(doors, Arc::new(Ear { arenas, changes, holders }), 0));
         let both = (self.arenas.clone(), Arc::default(), leases as _);
-        let client = Arc::new(Client::new(uid as u64, region, cred, 100, both, arena, tally));
+        let order = Order { of: fs::Ordered::default(), program: false };
+        let client = Arc::new(Client::new(uid as u64, region, cred, 100, both, arena, tally, order));
         self.arenas.enter(&client);
         client
     }

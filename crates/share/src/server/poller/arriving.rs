@@ -2,7 +2,7 @@
 
 use super::{DOORBELL, KINDS, PROCESS, Poller, SOCKET};
 use crate::region::Region;
-use crate::server::session::{Client, Connection, Session};
+use crate::server::session::{Client, Connection, Order, Session};
 use crate::{memory, socket};
 use format::shared::{Hello, MAGIC, SESSION_BYTES, SLOTS, VERSION, Welcome};
 use fs::FileSystem;
@@ -119,6 +119,8 @@ impl<F: FileSystem> Poller<F> {
             ..welcome(id)
         };
         socket::send(&connection.socket, welcome.as_bytes(), &fds)?;
+        let ordered = &self.options.ordered;
+        let order = Order { of: ordered.clone(), program: ordered.has_program(connection.pid) };
         let client = Client::new(
             id,
             Arc::new(region),
@@ -127,6 +129,7 @@ impl<F: FileSystem> Poller<F> {
             (self.arenas.clone(), self.holders.clone(), self.leases.clone()),
             arena,
             tally,
+            order,
         );
         let client = Arc::new(client);
         self.arenas.enter(&client);
