@@ -140,6 +140,8 @@ pub struct Counters {
     pub data_blocks: u64,
     /// Data blocks overwritten in place.
     pub overwritten_blocks: u64,
+    /// Atomic writes.
+    pub atomic_writes: u64,
     /// Data blocks whose content went into log records.
     pub logged_pages: u64,
     /// Blocks read for file data, read-ahead included.

@@ -45,6 +45,8 @@ pub(crate) struct Running {
     pub bytes: usize,
     /// When the first change came.
     pub since: Option<Duration>,
+    /// It holds an atomic write: nothing of it overwrites in place.
+    pub atomic: bool,
     /// No more changes: the epoch is being closed and waits for memory.
     pub gate: Option<Reason>,
     /// Checksums of the blocks written for this epoch.
@@ -69,6 +71,7 @@ impl Running {
             slots: Vec::new(),
             bytes: 0,
             since: None,
+            atomic: false,
             gate: None,
             covers: Covers::default(),
             in_place: HashSet::default(),
@@ -143,7 +146,7 @@ impl Core {
                 return Err(Stop::Wait(Wait::Progress));
             }
             self.running.gate = Some(reason);
-            let ordered = self.strict || reason != Reason::Background;
+            let ordered = self.strict || self.running.atomic || reason != Reason::Background;
             let logged = ordered && self.cache.dirty() <= LOGGED_PAGES_MAX;
             match self.write_back_all(ordered, logged).and_then(|()| self.place_tails()) {
                 Ok(()) => {}

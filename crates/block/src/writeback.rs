@@ -62,7 +62,7 @@ impl Core {
             self.running.dirty_files.remove(&slot);
             return Ok(());
         };
-        let ordered = ordered || self.strict;
+        let ordered = ordered || self.strict || self.running.atomic;
         let ranges = tail.dirty.within(start, end);
         for (start, end) in ranges {
             let mut page = start;
@@ -178,7 +178,7 @@ impl Core {
         if self.running.bytes + self.running.pages.len() * PAGE < self.log.record_max() / 2 {
             return Ok((Target::Record { block }, 1));
         }
-        if in_place.count > 0 {
+        if in_place.count > 0 && !self.running.atomic {
             return Ok((Target::Blocks { run: Run { block, count: 1 }, new: false }, 1));
         }
         self.hurry_checkpoint();
