@@ -134,6 +134,8 @@ pub struct Counters {
     pub epochs: u64,
     /// Flushes sent to the device.
     pub flushes: u64,
+    /// Log records that were made durable by themselves (FUA), without a flush.
+    pub fua_records: u64,
     /// Blocks of log records.
     pub log_blocks: u64,
     /// Data blocks written to new places or into unwritten extents.

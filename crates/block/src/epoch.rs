@@ -294,6 +294,7 @@ impl Core {
             let state = &mut self.epochs[i];
             state.recorded = self.durable;
             state.fua = fua;
+            self.counters.fua_records += fua as u64;
             state.in_flight += parts.len() as u32;
             let bufs: Vec<_> = parts
                 .iter()

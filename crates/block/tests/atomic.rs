@@ -57,8 +57,9 @@ fn read(driver: &ByHand, volume: &Volume) -> Result<State, String> {
 /// Cuts power all along a workload. Returns how many states were checked, or what was wrong.
 fn workload(seed: u64, atomic: bool, unit: u32) -> Result<usize, String> {
     let mut rng = SmallRng::seed_from_u64(seed);
-    let order = if seed.is_multiple_of(2) { Order::Shuffled { batch: 3 } } else { Order::default() };
-    let config = Config { seed, atomic_unit: unit, order, ..Config::new(128 << 20) };
+    let order = Order::Shuffled { batch: 3 };
+    let plain = Config { seed, atomic_unit: unit, ..Config::new(128 << 20) };
+    let config = if seed.is_multiple_of(2) { Config { order, ..plain } } else { plain };
     let flash = Arc::new(SimFlash::new(config).unwrap());
     let mkfs = MkfsOptions { log_bytes: Some(8 << 20), ..MkfsOptions::default() };
     block::mkfs(flash.clone(), &mkfs).unwrap();
@@ -89,8 +90,10 @@ fn workload(seed: u64, atomic: bool, unit: u32) -> Result<usize, String> {
                 let count = rng.random_range(1..=ATOMIC_WRITE_MAX / PAGE);
                 let data = number.to_le_bytes().repeat(PAGE / 8);
                 // Nothing but the end of the file grows, so that there are no holes.
-                let pages: Vec<usize> = (0..count).map(|_| rng.random_range(0..=now.len().min(PAGES - 1))).collect();
-                let pieces: Vec<(u64, &[u8])> = pages.iter().map(|p| ((p * PAGE) as u64, &data[..])).collect();
+                let pages: Vec<usize> =
+                    (0..count).map(|_| rng.random_range(0..=now.len().min(PAGES - 1))).collect();
+                let pieces: Vec<(u64, &[u8])> =
+                    pages.iter().map(|p| ((p * PAGE) as u64, &data[..])).collect();
                 pages.iter().for_each(|&p| {
                     now.resize(now.len().max(p + 1), 0);
                     now[p] = number;

@@ -127,8 +127,8 @@ impl Op {
         match self {
             Getattr | Setattr => (false, flags & 1 != 0),
             Read => (flags & OF_INODE == 0, false),
-            Lease | Write | WriteAtomic | Flush | Release | Fsync | Barrier | Readdir | Fallocate | Seek | Getlk
-            | Setlk | Flock => (true, false),
+            Lease | Write | WriteAtomic | Flush | Release | Fsync | Barrier | Readdir | Fallocate | Seek
+            | Getlk | Setlk | Flock => (true, false),
             CopyRange => (true, true),
             _ => (false, false),
         }

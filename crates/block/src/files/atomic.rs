@@ -29,11 +29,14 @@ impl Core {
     ) -> Res<()> {
         let open = *self.handles.file(handle, OpenFlags::WRITE)?;
         if open.flags.intersects(OpenFlags::APPEND | OpenFlags::DIRECT) {
-            return Err(Error::Invalid("atomic write through a handle that appends or bypasses the cache").into());
+            return Err(
+                Error::Invalid("atomic write through a handle that appends or bypasses the cache").into()
+            );
         }
         let bytes: usize = pieces.iter().map(|(_, data)| data.len()).sum();
         let ends = pieces.iter().map(|(at, data)| at.checked_add(data.len() as u64));
-        let end = ends.into_iter().try_fold(0, |end, e| Some(end.max(e?))).filter(|end| *end <= FILE_SIZE_MAX);
+        let end =
+            ends.into_iter().try_fold(0, |end, e| Some(end.max(e?))).filter(|end| *end <= FILE_SIZE_MAX);
         let Some(end) = end.filter(|_| bytes <= ATOMIC_WRITE_MAX) else {
             return Err(Error::TooLarge.into());
         };
