@@ -26,7 +26,7 @@ use format::checkpoint::Checkpoint;
 use fs::cache::{FrameNo, PageCache, PageKey};
 use fs::{Error, Time};
 use media::{ArenaId, Geometry, Media};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::task::Waker;
@@ -221,6 +221,8 @@ pub(crate) struct Core {
     pub recorded: u64,
     pub flush_in_flight: bool,
     pub flush_wanted: u64,
+    /// The epochs that are wanted, and not durable yet.
+    pub flushes_due: BTreeSet<u64>,
     /// A caller of fsync waits for the running epoch, which will be closed when the flush in flight is done.
     pub close_wanted: bool,
     /// Blocks written by epochs that are not recorded as durable: (count, epoch) by first block.

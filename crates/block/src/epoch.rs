@@ -173,7 +173,7 @@ impl Core {
         }
         let last = self.last_closed();
         if reason == Reason::Sync {
-            self.flush_wanted = self.flush_wanted.max(last);
+            self.want_flush(last);
         }
         self.advance();
         Ok(last)
@@ -362,11 +362,20 @@ impl Core {
                 self.became_durable(written);
             } else if by_itself {
                 self.became_durable(self.durable + 1);
-            } else if self.flush_wanted > self.durable && !self.flush_in_flight {
+            } else if self.flushes_due.first().is_some_and(|due| *due <= written) && !self.flush_in_flight {
                 self.flush_in_flight = true;
                 self.counters.flushes += 1;
                 self.submit(Request::flush(0), Io { kind: IoKind::Flush { written }, epoch: None });
             }
+        }
+    }
+
+    /// Somebody wants `epoch` to be durable. The flush for that is sent when it is written, not when an earlier one is: that would be
+    /// a flush more.
+    pub fn want_flush(&mut self, epoch: u64) {
+        self.flush_wanted = self.flush_wanted.max(epoch);
+        if epoch > self.durable {
+            self.flushes_due.insert(epoch);
         }
     }
 
@@ -378,6 +387,7 @@ impl Core {
             self.guard_epochs.push_back((state.epoch, state.guarded));
             self.recorded_until(state.recorded);
         }
+        self.flushes_due = self.flushes_due.split_off(&(self.durable + 1));
         self.wake_durable(self.durable);
         if self.close_wanted {
             self.close_wanted = false;

@@ -184,7 +184,7 @@ unsafe fn open_here(
     let mut writes = want(OPEN_READWRITE);
     let mut options = OpenOptions::new().read(true).write(writes).nofollow(want(OPEN_NOFOLLOW));
     if want(OPEN_CREATE) {
-        options = options.create(true).create_new(want(OPEN_EXCLUSIVE));
+        options = if want(OPEN_EXCLUSIVE) { options.create_new(true) } else { options.create(true) };
         options = options.mode(0o644 & !umask());
         if kind != OPEN_MAIN_DB
             && let Some(attr) = database_of(&in_volume).and_then(|db| client.stat(db).ok())

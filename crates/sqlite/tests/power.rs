@@ -6,6 +6,7 @@
 
 mod rig;
 
+use fs::FileSystem;
 use rig::{Rig, check, journal, number};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -34,7 +35,7 @@ fn cut(mode: &str, parameters: &str, seed: u64) -> i64 {
                 create table t(id integer primary key, v blob, w integer); create index i on t(w);
                 create table sum(n integer, w integer); insert into sum values(0, 0); commit";
             connection.execute_batch(tables).unwrap();
-            rig.volume.block(|v| v.sync());
+            rig.volume.block_on(rig.volume.sync()).unwrap();
             let mut dice = seed;
             for id in 1.. {
                 if over.load(Ordering::Relaxed) {
@@ -60,7 +61,12 @@ fn cut(mode: &str, parameters: &str, seed: u64) -> i64 {
         let mut dice = !seed;
         let mut images = Vec::new();
         while images.len() < IMAGES && !writer.is_finished() {
-            std::thread::sleep(Duration::from_micros(roll(&mut dice) % 20_000));
+            // A few transactions on, at any moment of the next one.
+            let on = acknowledged.load(Ordering::SeqCst) + (roll(&mut dice) % 6) as i64;
+            while acknowledged.load(Ordering::SeqCst) < on && !writer.is_finished() {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            std::thread::sleep(Duration::from_micros(roll(&mut dice) % 10_000));
             let before = acknowledged.load(Ordering::SeqCst);
             let character = images.len() % 4;
             let keep = || match character {
@@ -81,6 +87,9 @@ fn cut(mode: &str, parameters: &str, seed: u64) -> i64 {
     for (before, image) in images {
         let rig = Rig::open(image);
         let connection = rig.connect("cut.db", parameters);
+        if mode == "wal" {
+            connection.execute_batch("pragma locking_mode = exclusive").unwrap();
+        }
         check(&connection);
         let rows = number(&connection, "select count(*) from t");
         assert_eq!(
@@ -102,17 +111,6 @@ fn cut(mode: &str, parameters: &str, seed: u64) -> i64 {
 
 fn crash(rig: &Rig, mut keep: impl FnMut() -> bool) -> Arc<media::SimFlash> {
     Arc::new(rig.flash.crash_image(|_, _| keep()))
-}
-
-/// Runs a call of the engine to its end.
-trait Block {
-    fn block<T, U: Future<Output = fs::Result<T>>>(&self, call: impl FnOnce(&block::Volume) -> U) -> T;
-}
-
-impl Block for block::Volume {
-    fn block<T, U: Future<Output = fs::Result<T>>>(&self, call: impl FnOnce(&block::Volume) -> U) -> T {
-        fs::FileSystem::block_on(self, call(self)).unwrap()
-    }
 }
 
 const MODES: [&str; 4] = ["delete", "truncate", "persist", "wal"];
