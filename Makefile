@@ -19,7 +19,7 @@ HELPERS := mount.freehold mount.fuse.freehold umount.freehold umount.fuse.freeho
 all: build
 
 build:
-	$(CARGO) build --profile $(PROFILE) --locked -p freehold -p freehold-preload -p freehold-capi
+	$(CARGO) build --profile $(PROFILE) --locked -p freehold -p freehold-preload -p freehold-capi -p freehold-sqlite
 
 demo:
 	./scripts/demo.sh
@@ -34,6 +34,7 @@ bench: build
 install: build
 	install -D -m 755 $(BUILT)/freehold $(DESTDIR)$(PREFIX)/bin/freehold
 	install -D -m 755 $(BUILT)/libfreehold_preload.so $(DESTDIR)$(PREFIX)/lib/freehold/libfreehold_preload.so
+	install -D -m 755 $(BUILT)/libfreehold_sqlite.so $(DESTDIR)$(PREFIX)/lib/freehold/libfreehold_sqlite.so
 	install -D -m 755 $(BUILT)/libfreehold.so $(DESTDIR)$(PREFIX)/lib/libfreehold.so
 	install -D -m 644 $(BUILT)/libfreehold.a $(DESTDIR)$(PREFIX)/lib/libfreehold.a
 	install -D -m 644 crates/capi/include/freehold.h $(DESTDIR)$(PREFIX)/include/freehold.h
@@ -47,7 +48,7 @@ install: build
 		echo "unit installed: $(DESTDIR)$(UNITDIR)/freehold.service"; fi
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/freehold $(DESTDIR)$(PREFIX)/lib/freehold/libfreehold_preload.so $(DESTDIR)$(UNITDIR)/freehold.service
+	rm -f $(DESTDIR)$(PREFIX)/bin/freehold $(DESTDIR)$(PREFIX)/lib/freehold/libfreehold_preload.so $(DESTDIR)$(PREFIX)/lib/freehold/libfreehold_sqlite.so $(DESTDIR)$(UNITDIR)/freehold.service
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,lib/libfreehold.so lib/libfreehold.a lib/pkgconfig/freehold.pc include/freehold.h)
 	-rmdir $(DESTDIR)$(PREFIX)/lib/freehold 2>/dev/null
 	for h in $(HELPERS); do rm -f $(DESTDIR)$(SBINDIR)/$$h; done

@@ -90,7 +90,7 @@ impl Core {
             self.release_empty_chunks();
         }
         let epoch = self.close_epoch_for(Reason::Background)?;
-        self.flush_wanted = self.flush_wanted.max(epoch);
+        self.want_flush(epoch);
         let mut slots = std::mem::take(&mut self.since_checkpoint);
         slots.retain(|&s| {
             let known = self.slab.chunk(s / PER_CHUNK).is_some();
@@ -147,7 +147,7 @@ impl Core {
         if self.checkpointing.is_some() || self.recorded >= epoch {
             return;
         }
-        self.flush_wanted = self.flush_wanted.max(epoch);
+        self.want_flush(epoch);
         self.checkpointing = Some(Box::new(Checkpointing {
             epoch,
             step: Step::AwaitDurable,

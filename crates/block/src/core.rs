@@ -26,7 +26,7 @@ use format::checkpoint::Checkpoint;
 use fs::cache::{FrameNo, PageCache, PageKey};
 use fs::{Error, Time};
 use media::{ArenaId, Geometry, Media};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::task::Waker;
@@ -136,12 +136,16 @@ pub struct Counters {
     pub barriers: u64,
     /// Flushes sent to the device.
     pub flushes: u64,
+    /// Log records that were made durable by themselves (FUA), without a flush.
+    pub fua_records: u64,
     /// Blocks of log records.
     pub log_blocks: u64,
     /// Data blocks written to new places or into unwritten extents.
     pub data_blocks: u64,
     /// Data blocks overwritten in place.
     pub overwritten_blocks: u64,
+    /// Atomic writes.
+    pub atomic_writes: u64,
     /// Data blocks whose content went into log records.
     pub logged_pages: u64,
     /// Blocks read for file data, read-ahead included.
@@ -219,6 +223,8 @@ pub(crate) struct Core {
     pub recorded: u64,
     pub flush_in_flight: bool,
     pub flush_wanted: u64,
+    /// The epochs that are wanted, and not durable yet.
+    pub flushes_due: BTreeSet<u64>,
     /// A caller of fsync waits for the running epoch, which will be closed when the flush in flight is done.
     pub close_wanted: bool,
     /// Blocks written by epochs that are not recorded as durable: (count, epoch) by first block.

@@ -46,6 +46,8 @@ pub(crate) struct Running {
     pub bytes: usize,
     /// When the first change came.
     pub since: Option<Duration>,
+    /// It holds an atomic write: nothing of it overwrites in place.
+    pub atomic: bool,
     /// No more changes: the epoch is being closed and waits for memory.
     pub gate: Option<Reason>,
     /// Checksums of the blocks written for this epoch.
@@ -70,6 +72,7 @@ impl Running {
             slots: Vec::new(),
             bytes: 0,
             since: None,
+            atomic: false,
             gate: None,
             covers: Covers::default(),
             in_place: HashSet::default(),
@@ -144,7 +147,7 @@ impl Core {
                 return Err(Stop::Wait(Wait::Progress));
             }
             self.running.gate = Some(reason);
-            let ordered = self.strict || reason != Reason::Background;
+            let ordered = self.strict || self.running.atomic || reason != Reason::Background;
             let logged = ordered && self.cache.dirty() <= LOGGED_PAGES_MAX;
             let purpose = match (ordered, logged) {
                 (false, _) => Purpose::Close,
@@ -176,7 +179,7 @@ impl Core {
         }
         let last = self.last_closed();
         if reason == Reason::Sync {
-            self.flush_wanted = self.flush_wanted.max(last);
+            self.want_flush(last);
         }
         self.advance();
         Ok(last)
@@ -297,6 +300,7 @@ impl Core {
             let state = &mut self.epochs[i];
             state.recorded = self.durable;
             state.fua = fua;
+            self.counters.fua_records += fua as u64;
             state.in_flight += parts.len() as u32;
             let bufs: Vec<_> = parts
                 .iter()
@@ -364,11 +368,20 @@ impl Core {
                 self.became_durable(written);
             } else if by_itself {
                 self.became_durable(self.durable + 1);
-            } else if self.flush_wanted > self.durable && !self.flush_in_flight {
+            } else if self.flushes_due.first().is_some_and(|due| *due <= written) && !self.flush_in_flight {
                 self.flush_in_flight = true;
                 self.counters.flushes += 1;
                 self.submit(Request::flush(0), Io { kind: IoKind::Flush { written }, epoch: None });
             }
+        }
+    }
+
+    /// Somebody wants `epoch` to be durable. The flush for that is sent when it is written, not when an earlier one is: that would be
+    /// a flush more.
+    pub fn want_flush(&mut self, epoch: u64) {
+        self.flush_wanted = self.flush_wanted.max(epoch);
+        if epoch > self.durable {
+            self.flushes_due.insert(epoch);
         }
     }
 
@@ -380,6 +393,7 @@ impl Core {
             self.guard_epochs.push_back((state.epoch, state.guarded));
             self.recorded_until(state.recorded);
         }
+        self.flushes_due = self.flushes_due.split_off(&(self.durable + 1));
         self.wake_durable(self.durable);
         if self.close_wanted {
             self.close_wanted = false;

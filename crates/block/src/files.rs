@@ -1,6 +1,7 @@
 //! Open files: open, close, setattr, reading and writing through handles, and what that does to times and set-id bits.
-//! `ranges` holds what changes or asks for the space of a file, `xattrs` its extended attributes.
+//! `ranges` holds what changes or asks for the space of a file, `atomic` writes that are one change, `xattrs` extended attributes.
 
+mod atomic;
 mod ranges;
 mod xattrs;
 

@@ -397,7 +397,7 @@ impl Core {
     }
 
     /// Waits while too much is dirty or on its way to the device.
-    fn throttle(&mut self) -> Res<()> {
+    pub fn throttle(&mut self) -> Res<()> {
         let max = (self.options.dirty_bytes_max / PAGE).min(self.cache.len() / 2).max(8);
         let dirty = self.cache.dirty();
         if dirty > max / 2 {

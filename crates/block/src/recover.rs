@@ -24,7 +24,7 @@ use fs::cache::PageCache;
 use fs::{Error, Result};
 use media::blocking::Blocking;
 use media::{Arena, Media};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Memory for records, inode blocks and extent nodes on their way.
@@ -145,6 +145,7 @@ fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &Lo
         recorded: fixed.checkpoint.durable_epoch.0.max(log.recorded),
         flush_in_flight: false,
         flush_wanted: 0,
+        flushes_due: BTreeSet::new(),
         close_wanted: false,
         guards: BTreeMap::new(),
         guard_epochs: VecDeque::new(),

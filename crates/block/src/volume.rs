@@ -240,6 +240,15 @@ impl Volume {
         })
     }
 
+    fn write_atomic_now<'a>(
+        &'a self,
+        handle: Handle,
+        pieces: &'a [(u64, &'a [u8])],
+    ) -> impl Future<Output = Result<()>> + Send + 'a {
+        let mut ticket = None;
+        self.op(move |core| core.write_atomic(handle, pieces, &mut ticket))
+    }
+
     fn handle(&self, handle: Handle) -> Result<Open> {
         self.inner.shared.lock().handles.get(handle).copied()
     }

@@ -119,7 +119,7 @@ impl Core {
             match self.close_epoch_for(reason) {
                 Ok(epoch) => {
                     self.close_wanted &= reason != Reason::Sync;
-                    self.flush_wanted = self.flush_wanted.max(epoch);
+                    self.want_flush(epoch);
                 }
                 Err(Stop::Error(e)) => tracing::error!("{}: commit failed: {e}", self.geometry.name),
                 Err(Stop::Wait(_)) => {}

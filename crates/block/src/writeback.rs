@@ -76,7 +76,8 @@ impl Core {
             self.running.dirty_files.remove(&slot);
             return Ok(());
         };
-        let purpose = if self.strict { purpose.max(Purpose::Order) } else { purpose };
+        let bound = self.strict || self.running.atomic;
+        let purpose = if bound { purpose.max(Purpose::Order) } else { purpose };
         let ranges = tail.dirty.within(start, end);
         for (start, end) in ranges {
             let mut page = start;
@@ -196,7 +197,7 @@ impl Core {
         if self.running.bytes + self.running.pages.len() * PAGE < self.log.record_max() / 2 {
             return Ok((Target::Record { block }, 1));
         }
-        if in_place.count > 0 {
+        if in_place.count > 0 && !self.running.atomic {
             return Ok((Target::Blocks { run: Run { block, count: 1 }, new: false }, 1));
         }
         self.hurry_checkpoint();

@@ -15,51 +15,13 @@
 
 use crate::mounts::{self, MountInfo};
 use crate::options::Share;
-use std::ffi::OsString;
+pub use share::offers::{Offer, Reach, directories};
+use share::offers::{is_trusted, own_directory, socket_name};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-const OF_ROOT: &str = "/run/freehold";
-
-/// The directories in which sockets are looked for: the own one first.
-pub fn directories() -> Vec<PathBuf> {
-    let own = own_directory();
-    let is_named = std::env::var_os("FREEHOLD_RUN_DIR").is_some_and(|d| !d.is_empty());
-    let of_root = (!is_named).then(|| PathBuf::from(OF_ROOT)).filter(|d| own.as_ref() != Some(d));
-    own.into_iter().chain(of_root).collect()
-}
-
-fn euid() -> u32 {
-    // SAFETY: geteuid has no preconditions.
-    unsafe { libc::geteuid() }
-}
-
-/// Where this user's sockets are made. `None`: there is no directory for that.
-fn own_directory() -> Option<PathBuf> {
-    let named = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|d| d.is_absolute());
-    if let Some(dir) = named("FREEHOLD_RUN_DIR") {
-        return Some(dir);
-    }
-    if euid() == 0 {
-        return Some(OF_ROOT.into());
-    }
-    let dir = named("XDG_RUNTIME_DIR").or_else(|| Some(format!("/run/user/{}", euid()).into()));
-    dir.filter(|d| d.is_dir()).map(|d| d.join("freehold"))
-}
-
-/// Whether root or this user, and nobody else, decides what is in a directory.
-fn is_trusted(dir: &Path) -> bool {
-    let ok =
-        |m: std::fs::Metadata| m.is_dir() && (m.uid() == 0 || m.uid() == euid()) && m.mode() & 0o022 == 0;
-    std::fs::symlink_metadata(dir).is_ok_and(ok)
-}
-
-fn name(device: &str) -> String {
-    format!("{}.sock", device.replace(':', "-"))
-}
 
 /// The place where a server offers sessions. What it put there goes when this is dropped.
 #[derive(Debug)]
@@ -127,7 +89,7 @@ fn usual(point: &Path) -> io::Result<Option<PathBuf>> {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     let mount = mounts::at(point)?.filter(MountInfo::is_freehold).ok_or(io::ErrorKind::NotFound)?;
-    let at = dir.join(name(&mount.device));
+    let at = dir.join(socket_name(&mount.device));
     // The number was another mount's before: its server may be about to end.
     let until = Instant::now() + Duration::from_secs(1);
     while is_served(&at) {
@@ -150,28 +112,6 @@ fn is_served(socket: &Path) -> bool {
     }
 }
 
-/// How programs of this user reach a mounted volume.
-#[derive(Debug)]
-pub enum Reach {
-    /// Through sessions at this socket, where somebody has just answered.
-    Session(PathBuf),
-    /// Only through the kernel. Why, for people.
-    Kernel(String),
-}
-
-/// A mounted volume.
-#[derive(Debug)]
-pub struct Offer {
-    /// Where it is mounted.
-    pub point: PathBuf,
-    /// Its image or device.
-    pub image: OsString,
-    /// How it is reached.
-    pub reach: Reach,
-    /// Mount points below it, where its paths end.
-    pub inner: Vec<PathBuf>,
-}
-
 /// All volumes of Freehold that this process sees mounted, in the order of their mount points. Sockets that servers left behind in directories of this user are
 /// removed.
 ///
@@ -179,62 +119,13 @@ pub struct Offer {
 /// The table of mounts cannot be read.
 pub fn list() -> io::Result<Vec<Offer>> {
     let all = mounts::list()?;
-    let directories: Vec<PathBuf> = directories().into_iter().filter(|d| is_trusted(d)).collect();
-    directories.iter().for_each(|dir| sweep(dir, &all));
-    // Of mounts at one point the last one counts.
-    let is_hidden =
-        |i: usize, m: &MountInfo| all[i + 1..].iter().any(|later| m.point.starts_with(&later.point));
-    let shown = all.iter().enumerate().filter(|(i, m)| m.is_freehold() && !is_hidden(*i, m)).map(|(_, m)| m);
-    let mut offers: Vec<Offer> = shown
-        .map(|m| Offer {
-            point: m.point.clone(),
-            image: m.source.clone(),
-            reach: reach(m, &directories),
-            inner: inner(&all, &m.point),
-        })
-        .collect();
-    offers.sort_by(|a, b| a.point.cmp(&b.point));
-    Ok(offers)
-}
-
-/// The mount points below `point`.
-fn inner(all: &[MountInfo], point: &Path) -> Vec<PathBuf> {
-    let below = |m: &&MountInfo| m.point != point && m.point.starts_with(point);
-    all.iter().filter(below).map(|m| m.point.clone()).collect()
-}
-
-fn reach(m: &MountInfo, directories: &[PathBuf]) -> Reach {
-    if m.root != "/" {
-        return Reach::Kernel("only a part of a volume is mounted there".into());
-    }
-    if m.read_only {
-        // A session would know nothing of a mount that was made read-only later.
-        return Reach::Kernel("it is mounted read-only".into());
-    }
-    if m.point == Path::new("/") {
-        return Reach::Kernel("it is the root directory".into());
-    }
-    let mut why =
-        "its server offers no sessions (it was mounted with -o noshare, or by another user)".to_string();
-    for socket in directories.iter().map(|d| d.join(name(&m.device))) {
-        match share::Remote::connect(&socket) {
-            Ok(_) => return Reach::Session(socket),
-            Err(e) => match e.kind() {
-                io::ErrorKind::NotFound => {}
-                io::ErrorKind::ConnectionRefused => why = "its server does not answer".into(),
-                io::ErrorKind::PermissionDenied => {
-                    why = "it is for another user alone (mounted without allow_other)".into();
-                }
-                _ => why = format!("no session can be begun: {e}"),
-            },
-        }
-    }
-    Reach::Kernel(why)
+    directories().iter().filter(|dir| is_trusted(dir)).for_each(|dir| sweep(dir, &all));
+    share::offers::list()
 }
 
 /// Removes sockets of mounts that are gone. What belongs to a mount stays: its server may be about to listen.
 fn sweep(dir: &Path, all: &[MountInfo]) {
-    if std::fs::metadata(dir).is_ok_and(|m| m.uid() != euid()) {
+    if std::fs::metadata(dir).is_ok_and(|m| m.uid() != rustix::process::geteuid().as_raw()) {
         return;
     }
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -269,7 +160,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (gone, other) = (dir.path().join("4000000000-1.sock"), dir.path().join("notes.sock"));
         let all = mounts::list().unwrap();
-        let kept = dir.path().join(name(&all[0].device));
+        let kept = dir.path().join(socket_name(&all[0].device));
         for path in [&gone, &other, &kept] {
             drop(std::os::unix::net::UnixListener::bind(path).unwrap());
         }
@@ -278,12 +169,5 @@ mod tests {
         assert!(!gone.exists() && other.exists() && kept.exists());
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
         assert!(!is_trusted(dir.path()));
-    }
-
-    #[test]
-    fn mounts_that_are_covered() {
-        let all = mounts::list().unwrap();
-        assert!(inner(&all, Path::new("/")).len() + 1 >= all.len().min(2));
-        assert!(inner(&all, Path::new("/nowhere")).is_empty());
     }
 }

@@ -20,6 +20,9 @@ use format::Ino;
 use std::future::Future;
 use std::ops::Range;
 
+/// Bytes of one atomic write.
+pub const ATOMIC_WRITE_MAX: usize = 64 << 10;
+
 /// A file system. See the module documentation for what holds for all methods.
 #[allow(clippy::too_many_arguments, reason = "the argument lists are those of the system calls")]
 pub trait FileSystem: Send + Sync + 'static {
@@ -202,6 +205,17 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Writes at `offset` (at the end, with APPEND) and returns the number of bytes: all, unless an error came after a part
     /// was written (then the part). `TooLarge`.
     fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> impl Future<Output = Result<usize>> + Send;
+
+    /// Writes several pieces of a file, [`ATOMIC_WRITE_MAX`] bytes at most, as one change: after a crash all of them are there or none, and no
+    /// call sees a part. It is durable, and ordered, when another write would be. Where two pieces overlap the later one counts.
+    /// `TooLarge`; `Invalid` (with APPEND or DIRECT); `NotSupported` by engines that cannot promise it.
+    fn write_atomic(
+        &self,
+        _handle: Handle,
+        _pieces: &[(u64, &[u8])],
+    ) -> impl Future<Output = Result<()>> + Send {
+        async { Err(Error::NotSupported("atomic writes")) }
+    }
 
     /// Those whole pages of a range of an open file, as ranges of bytes in order, of which overwrites through this handle never fail with `NoSpace`, until
     /// a call takes space away from the file (truncating it, punching holes). For those who acknowledge writes before they make

@@ -21,7 +21,7 @@ pub mod watched;
 pub use block_on::{Idle, Interrupt, block_on, block_on_lending, lent_to};
 pub use cache::Pages;
 pub use client::{Blocking, Client, File, OpenOptions};
-pub use contract::FileSystem;
+pub use contract::{ATOMIC_WRITE_MAX, FileSystem};
 pub use cred::Cred;
 pub use error::{Error, Result};
 pub use format::Ino;

@@ -98,7 +98,7 @@ fn read_mounts() -> Vec<Mount> {
         }
         std::ffi::CStr::from_ptr(value).to_bytes()
     };
-    let mut mounts: Vec<Mount> = parse(value)
+    let mut mounts: Vec<Mount> = share::offers::parse(value)
         .into_iter()
         .enumerate()
         .map(|(i, (prefix, socket))| Mount {
@@ -121,24 +121,6 @@ fn read_mounts() -> Vec<Mount> {
         mounts[i].has_inner = mounts.iter().any(|m| m.prefix.starts_with(&below));
     }
     mounts
-}
-
-/// Mount paths and sockets. Parts that make no sense are left out: their paths go to the kernel.
-fn parse(value: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
-    value
-        .split(|&b| b == b';')
-        .filter_map(|part| {
-            let at = part.iter().position(|&b| b == b'=')?;
-            let (path, socket) = (&part[..at], &part[at + 1..]);
-            let plain =
-                path.first() == Some(&b'/') && !path.split(|&b| b == b'/').any(|n| n == b"." || n == b"..");
-            let names: Vec<&[u8]> = path.split(|&b| b == b'/').filter(|n| !n.is_empty()).collect();
-            if !plain || names.is_empty() || socket.is_empty() {
-                return None;
-            }
-            Some((names.iter().flat_map(|n| [b"/", *n].concat()).collect(), socket.to_vec()))
-        })
-        .collect()
 }
 
 /// The device number of a kernel mount at `path`, if there is one.
@@ -315,17 +297,4 @@ pub(crate) fn is_own(fd: c_int) -> bool {
             || crate::arena::is_own(fd)
             || pool::is_own(fd)
             || crate::cwd::is_own(fd))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn variable() {
-        let got = parse(b"/mnt/a=/run/a.sock;//mnt//b/=/run/b;/=x;rel=y;/a/../b=z;/c=;nonsense");
-        let want: Vec<(Vec<u8>, Vec<u8>)> =
-            vec![(b"/mnt/a".to_vec(), b"/run/a.sock".to_vec()), (b"/mnt/b".to_vec(), b"/run/b".to_vec())];
-        assert_eq!(got, want);
-    }
 }

@@ -11,6 +11,8 @@ mod changes;
 pub mod client;
 mod leased;
 mod memory;
+pub mod mounts;
+pub mod offers;
 mod region;
 pub mod server;
 mod socket;

@@ -110,6 +110,8 @@ ops! {
     Unhold = 38,
     /// object: handle; offset; mode: place in the memory of the session. Value: number of the grant of a window under a write lease, or 0.
     Lease = 39,
+    /// object: handle; first: offset and length of each piece; second: their bytes, one behind the other.
+    WriteAtomic = 40,
 }
 
 /// Whether a read is answered with the data: the cost of a long one is in the copy, and such reads of large files would drive out of the arena
@@ -127,8 +129,8 @@ impl Op {
         match self {
             Getattr | Setattr => (false, flags & 1 != 0),
             Read => (flags & OF_INODE == 0, false),
-            Lease | Write | Flush | Release | Fsync | Barrier | Readdir | Fallocate | Seek | Getlk
-            | Setlk | Flock => (true, false),
+            Lease | Write | WriteAtomic | Flush | Release | Fsync | Barrier | Readdir | Fallocate | Seek
+            | Getlk | Setlk | Flock => (true, false),
             CopyRange => (true, true),
             _ => (false, false),
         }
@@ -293,6 +295,27 @@ pub fn read_set_attr(bytes: &[u8]) -> Result<SetAttr> {
         mtime: time(5)?,
         handle: None,
     })
+}
+
+/// Writes where the pieces of an atomic write go, and their bytes.
+pub fn pieces(pieces: &[(u64, &[u8])]) -> (Vec<u8>, Vec<u8>) {
+    let place = |(at, data): &(u64, &[u8])| [at.to_le_bytes(), (data.len() as u64).to_le_bytes()];
+    let places = pieces.iter().flat_map(place).collect::<Vec<_>>();
+    (places.as_flattened().to_vec(), pieces.iter().flat_map(|(_, data)| data.iter().copied()).collect())
+}
+
+/// Reads what [`pieces`] wrote.
+pub fn read_pieces<'a>(places: &[u8], mut bytes: &'a [u8]) -> Result<Vec<(u64, &'a [u8])>> {
+    let (places, rest) = places.as_chunks::<16>();
+    let mut all = Vec::with_capacity(places.len());
+    for place in places {
+        let number = |i: usize| u64::from_le_bytes(std::array::from_fn(|b| place[8 * i + b]));
+        let len = usize::try_from(number(1)).map_err(|_| GARBLED)?;
+        let (data, rest) = bytes.split_at_checked(len).ok_or(GARBLED)?;
+        all.push((number(0), data));
+        bytes = rest;
+    }
+    if rest.is_empty() && bytes.is_empty() { Ok(all) } else { Err(GARBLED) }
 }
 
 /// Appends a directory entry, unless it does not fit.

@@ -210,6 +210,14 @@ impl FileSystem for Volume {
         Ok(n)
     }
 
+    async fn write_atomic(&self, handle: Handle, pieces: &[(u64, &[u8])]) -> Result<()> {
+        self.write_atomic_now(handle, pieces).await?;
+        if self.handle(handle)?.flags.intersects(OpenFlags::SYNC | OpenFlags::DSYNC) {
+            self.sync_all().await?;
+        }
+        Ok(())
+    }
+
     fn overwritable(&self, handle: Handle, offset: u64, len: u64) -> Result<Vec<Range<u64>>> {
         self.inner.shared.lock().overwritable(handle, offset, len)
     }

@@ -181,6 +181,7 @@ impl<F: FileSystem> BlockingFile<F> {
     twins! { file of "File":
         fn write_at(from: &[u8], offset: u64) -> usize;
         fn write_all_at(from: &[u8], offset: u64) -> ();
+        fn write_atomic_at(pieces: &[(u64, &[u8])]) -> ();
         fn append(from: &[u8]) -> usize;
         fn metadata() -> Attr;
         fn set_len(size: u64) -> ();

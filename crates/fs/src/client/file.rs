@@ -135,6 +135,11 @@ impl<F: FileSystem> File<F> {
         Ok(())
     }
 
+    /// Writes pieces at offsets as one change: see [`FileSystem::write_atomic`].
+    pub async fn write_atomic_at(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
+        self.fs().write_atomic(self.handle, pieces).await
+    }
+
     /// Writes at the end of the file, atomically with other appending writers. The cursor stays.
     /// `BadHandle` (not opened with APPEND), `TooLarge`.
     pub async fn append(&self, from: &[u8]) -> Result<usize> {

@@ -208,6 +208,15 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         Ok(n)
     }
 
+    async fn write_atomic(&self, handle: Handle, pieces: &[(u64, &[u8])]) -> Result<()> {
+        let _changing = self.changing_behind(handle);
+        self.settle_handle(handle, Call::Other).await?;
+        let start = pieces.iter().map(|(at, _)| *at).min().unwrap_or(0);
+        let end = pieces.iter().map(|(at, data)| at.saturating_add(data.len() as u64)).max().unwrap_or(0);
+        let _telling = self.telling_data(handle, start, end - start);
+        self.fs.write_atomic(handle, pieces).await
+    }
+
     async fn flush(&self, handle: Handle, owner: LockOwner) -> Result<()> {
         self.fs.flush(handle, owner).await
     }

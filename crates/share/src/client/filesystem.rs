@@ -6,6 +6,10 @@ use crate::wire::{self, GARBLED, Op, request};
 use format::shared::{DATA_MAX, PIECE_PAGES, Request};
 use fs::*;
 
+const _: () = assert!(fs::ATOMIC_WRITE_MAX <= DATA_MAX, "an atomic write is one message");
+/// Bytes of the places of an atomic write's pieces, in a message with the longest data.
+const PIECES_MAX: usize = format::shared::PAYLOAD_MAX - DATA_MAX;
+
 /// Bytes of a file that are asked for together, through the arena.
 const PIECE: usize = PIECE_PAGES * 4096;
 
@@ -245,6 +249,17 @@ impl FileSystem for Remote {
                 }
             }
         }
+    }
+
+    async fn write_atomic(&self, handle: Handle, pieces: &[(u64, &[u8])]) -> Result<()> {
+        let (places, bytes) = wire::pieces(pieces);
+        if bytes.len() > fs::ATOMIC_WRITE_MAX || places.len() > PIECES_MAX {
+            return Err(Error::TooLarge);
+        }
+        self.writes(handle);
+        let answer = self.call_with(request(Op::WriteAtomic, handle.0), &places, &bytes).await?;
+        self.link.written(handle, answer.session());
+        Ok(())
     }
 
     async fn flush(&self, handle: Handle, owner: LockOwner) -> Result<()> {

@@ -369,6 +369,10 @@ async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u6
             return client.leases.grant(client, handle, offset, slot).await;
         }
         Op::Write => return Ok(fs.write(client.handle(object)?, offset, p.second()).await? as u64),
+        Op::WriteAtomic => {
+            let pieces = wire::read_pieces(p.first(), p.second())?;
+            fs.write_atomic(client.handle(object)?, &pieces).await?;
+        }
         Op::Flush => {
             let (handle, owner) = (client.handle(object)?, client.owner(r.extra.get()));
             fs.flush(handle, owner).await?;

@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// The classes, by the numbers of [`crate::wire::Op`]; 0 is what is no operation.
-const CLASSES: [&str; 40] = [
+const CLASSES: [&str; 41] = [
     "unknown",
     "ping",
     "lookup",
@@ -59,6 +59,7 @@ const CLASSES: [&str; 40] = [
     "flock",
     "unhold",
     "lease",
+    "write_atomic",
 ];
 const READ: usize = crate::wire::Op::Read as usize;
 const WRITE: usize = crate::wire::Op::Write as usize;
