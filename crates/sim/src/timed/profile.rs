@@ -2,8 +2,8 @@
 //!
 //! Sources: *\[paper\]* the text of BarrierFS (FAST'18), sections 1, 3 and 6, and its Table 1; *\[sheet\]* what the makers published
 //! about the model or its interface; *\[chosen\]* a typical value for flash of that time, or fitted so that one measured
-//! figure of the paper, named beside it, comes out. Fitted are rates and single latencies only: no ratio of modes is put in, but for the 5 % that the paper
-//! assumes for a barrier write on the desktop device.
+//! figure of the paper, named beside it, comes out. Fitted are rates and single latencies only: no ratio of modes is put in, but
+//! for the 5 % that the paper assumes for a barrier write on the desktop device.
 
 use super::clock::{MS, Ns, US};
 
