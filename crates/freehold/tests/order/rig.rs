@@ -51,7 +51,7 @@ impl Rig {
         std::fs::create_dir(&point).unwrap();
         let mount = MountOptions { ordered: ordered.clone(), ..MountOptions::parse(mount).unwrap() };
         let mount = fuse::mount(Arc::new(doors.clone()), &point, mount).unwrap();
-        let options = share::server::Options { ordered, ..Default::default() };
+        let options = share::server::Options { ordered, lease_windows_max: 64, ..Default::default() };
         let server = Server::start_at_door(doors.door(), &dir.path().join("socket"), options).unwrap();
         Rig { flash, volume, mount, server, point, dir }
     }

@@ -162,7 +162,7 @@ pub fn violations(trace: Trace, points: usize) -> usize {
     let (mut cursor, mut found, mut furthest) = (trace.cursor(), 0, 0);
     loop {
         if cursor.index() % every == every - 1 || cursor.index() == events {
-            for kept in [50, 90, 99] {
+            for kept in [50, 95, 100] {
                 let image = cursor.state().crash_image(|_, _| next(100) < kept);
                 let volume = Volume::open(Arc::new(image), rig::options()).unwrap();
                 let (a, b) = sides(&volume);

@@ -106,12 +106,11 @@ impl Client {
     pub fn new(
         session: u64,
         region: Arc<Region>,
-        cred: Cred,
+        (cred, order): (Cred, Order),
         handles_max: usize,
         (arenas, holders, leases): (Arc<Arenas>, Arc<Holders>, Arc<dyn Lending>),
         arena: Arc<Arena>,
         tally: Tally,
-        order: Order,
     ) -> Client {
         let held = Mutex::default();
         Client { session, region, cred, handles_max, arenas, holders, leases, arena, tally, order, held }

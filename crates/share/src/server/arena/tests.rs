@@ -30,7 +30,7 @@ impl Rig {
         let leases = Arc::new(Leases::new(doors, Arc::new(Ear { arenas, changes, holders }), 0));
         let both = (self.arenas.clone(), Arc::default(), leases as _);
         let order = Order { of: fs::Ordered::default(), program: false };
-        let client = Arc::new(Client::new(uid as u64, region, cred, 100, both, arena, tally, order));
+        let client = Arc::new(Client::new(uid as u64, region, (cred, order), 100, both, arena, tally));
         self.arenas.enter(&client);
         client
     }

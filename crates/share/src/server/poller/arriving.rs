@@ -124,12 +124,11 @@ impl<F: FileSystem> Poller<F> {
         let client = Client::new(
             id,
             Arc::new(region),
-            connection.cred.clone(),
+            (connection.cred.clone(), order),
             self.options.handles_max,
             (self.arenas.clone(), self.holders.clone(), self.leases.clone()),
             arena,
             tally,
-            order,
         );
         let client = Arc::new(client);
         self.arenas.enter(&client);
