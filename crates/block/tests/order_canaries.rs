@@ -134,7 +134,8 @@ fn an_engine_whose_barrier_does_nothing() {
     let workload = |first: u8, second: u8| {
         let ops = bounded::opening();
         let from = ops.len();
-        let body = vec![overwrite(first, 1), Barrier { handle: first, datasync: false }, overwrite(second, 2)];
+        let body =
+            vec![overwrite(first, 1), Barrier { handle: first, datasync: false }, overwrite(second, 2)];
         Workload { ops: [ops, body, vec![StatFs; 9]].concat(), from }
     };
     let all = || [workload(0, 2), workload(2, 0)].into_iter();
@@ -152,7 +153,8 @@ fn an_engine_without_order_between_data_and_record() {
 
 #[test]
 fn a_device_that_lies_about_barriers() {
-    let ordered = Weak { untied: true, barriers: true, ..Weak::new(Setup { discard: false, ..Setup::on(3, true) }) };
+    let ordered =
+        Weak { untied: true, barriers: true, ..Weak::new(Setup { discard: false, ..Setup::on(3, true) }) };
     let (report, why) = run(&ordered, writes(3));
     assert_eq!(why, None, "with barriers that hold there is order");
     println!("barriers that hold: {report:?}");

@@ -109,7 +109,8 @@ fn thorough(strict: bool, body: Vec<Op>) {
     for seed in [2, 3] {
         let setup = Setup { bytes: 32 << 20, checkpoints: false, ..Setup::new(strict, seed) };
         let ops = [ace::opening(), body.clone()].concat();
-        let settings = Settings { seed, moments: 25, exhaustive: 4, sampled: 1, go_on: 8, deeper: (16, 2), ..SETTINGS };
+        let settings =
+            Settings { seed, moments: 25, exhaustive: 4, sampled: 1, go_on: 8, deeper: (16, 2), ..SETTINGS };
         println!("seed {seed}: {:?}", run_small(&setup, &[ops], settings));
     }
 }
@@ -156,38 +157,6 @@ fn overwrites_wait_for_the_barrier_before_them() {
     println!("{:?}", run_small(&setup, &[[ace::opening(), body].concat()], settings));
 }
 
-/// A page that was on its way to its place when it was overwritten again was left for the next epoch when this one was closed
-/// because of its age: what was done later was there after a power failure, and the overwrite was not.
-#[test]
-fn no_overwrite_is_left_for_a_later_epoch() {
-    let who = Who::Root;
-    for seed in 0..6 {
-        let setup = Setup {
-            bytes: 32 << 20,
-            dirty_bytes_max: 64 << 10,
-            checkpoints: false,
-            order: media::flash::Order::Shuffled { batch: 1 },
-            ..Setup::new(false, seed)
-        };
-        // A file whose pages stand apart, so that writing it takes many requests.
-        let mut ops = ace::opening();
-        for i in (0..20).chain(20..40) {
-            let page = if i < 20 { 2 * i } else { 2 * (i - 20) + 1 };
-            ops.extend([write(2, page * 4096, 4096, i as u32), Op::Fsync { handle: 2, datasync: true }]);
-        }
-        let from = ops.len();
-        for i in 0..4 {
-            // Old, then on its way, then overwritten again; and something later, just before the epoch is closed.
-            ops.extend([write(2, 0, 8192, 50 + i), Op::StatFs, Op::StatFs, write(2, 8192, 150_000, 60 + i)]);
-            ops.push(write(2, 0, 100, 70 + i));
-            ops.push(Op::MkDir { who, dir: 0, name: 5 + i as u8, perm: 0o755, into: 3 });
-            ops.extend(vec![Op::StatFs; 7]);
-        }
-        let settings = Settings { seed, moments: 80, exhaustive: 3, sampled: 1, from, stop: false, ..Settings::SMALL };
-        println!("{:?}", run_small(&setup, &[ops], settings));
-    }
-}
-
 /// Hundreds of files in their own directories, and later all of them gone and others made: inode segments come and go.
 fn many_files() -> Vec<Op> {
     let who = Who::Root;
@@ -229,7 +198,8 @@ fn many_files() -> Vec<Op> {
 fn inode_segments_come_and_go() {
     for seed in first_seed()..first_seed() + 2 {
         let setup = Setup::new(seed.is_multiple_of(2), seed);
-        let settings = Settings { seed, moments: 40, exhaustive: 3, sampled: 1, go_on: 20, deeper: (6, 1), ..SETTINGS };
+        let settings =
+            Settings { seed, moments: 40, exhaustive: 3, sampled: 1, go_on: 20, deeper: (6, 1), ..SETTINGS };
         let report = explore(&setup, &many_files(), &many_files()[..40], settings);
         println!("seed {seed}: {report:?}, {:?}", setup.seen.borrow());
     }
@@ -300,7 +270,8 @@ fn extent_trees_and_a_log_that_wraps() {
             checkpoints: seed.is_multiple_of(2),
             ..Setup::new(seed.is_multiple_of(2), seed + 1)
         };
-        let settings = Settings { seed, moments: 40, exhaustive: 3, sampled: 1, go_on: 30, deeper: (6, 1), ..SETTINGS };
+        let settings =
+            Settings { seed, moments: 40, exhaustive: 3, sampled: 1, go_on: 30, deeper: (6, 1), ..SETTINGS };
         let report = explore(&setup, &heavy(), &heavy()[..30], settings);
         let seen = *setup.seen.borrow();
         println!("seed {seed}: {report:?}, {seen:?}");
@@ -319,7 +290,8 @@ fn soak() {
     while Instant::now() < end {
         seed += 1;
         let setup = Setup::new(seed.is_multiple_of(2), seed / 2);
-        let settings = Settings { seed, moments: 60, exhaustive: 5, sampled: 2, go_on: 30, deeper: (10, 1), ..SETTINGS };
+        let settings =
+            Settings { seed, moments: 60, exhaustive: 5, sampled: 2, go_on: 30, deeper: (10, 1), ..SETTINGS };
         total.add(&long(&setup, seed, 600, settings));
         let mut rng = SmallRng::seed_from_u64(seed);
         let workloads: Vec<Vec<Op>> = (0..5).map(|_| ace::some(rng.random_range(2..6), &mut rng)).collect();

@@ -14,9 +14,9 @@
 //! For 4 seconds, or `FREEHOLD_POWER_SECONDS`, from the seed `FREEHOLD_POWER_SEED` (scripts/crash-explore.sh). The seed decides what is
 //! done, not when. Canary: a log without its flushes, which must be noticed (`lost_flushes_are_noticed`).
 
-mod common;
 #[path = "power/check.rs"]
 mod check;
+mod common;
 #[path = "kill/history.rs"]
 mod history;
 #[path = "power/worker.rs"]
@@ -53,9 +53,11 @@ struct Loop {
 
 /// What is there, by whoever opens the volume.
 fn look(flash: Arc<SimFlash>) -> Result<Seen, String> {
-    let options = VolumeOptions { cache_bytes: 8 << 20, dirty_bytes_max: 4 << 20, ..VolumeOptions::default() };
+    let options =
+        VolumeOptions { cache_bytes: 8 << 20, dirty_bytes_max: 4 << 20, ..VolumeOptions::default() };
     let volume = freehold::Volume::open(flash, options).map_err(|e| format!("does not open: {e}"))?;
-    check::look(&freehold::client(&volume, Cred::root()).blocking()).map_err(|e| format!("cannot be read: {e}"))
+    check::look(&freehold::client(&volume, Cred::root()).blocking())
+        .map_err(|e| format!("cannot be read: {e}"))
 }
 
 fn fsck(flash: &SimFlash) -> Result<(), String> {
@@ -84,7 +86,10 @@ impl Loop {
     fn role(&mut self, role: &str, number: usize) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["other_process", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
-        command.env("POWER_ROLE", role).env("POWER_AT", self.p.path("")).env("POWER_NUMBER", number.to_string());
+        command
+            .env("POWER_ROLE", role)
+            .env("POWER_AT", self.p.path(""))
+            .env("POWER_NUMBER", number.to_string());
         command.env("POWER_SEED", self.random.next().to_string());
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command
@@ -159,7 +164,8 @@ impl Loop {
         log.at(&moments, |moment, state| -> Result<(), String> {
             let time = moment.checked_sub(1).map_or(0, |i| log.events[i].0);
             let image = self.cut(state);
-            let told = |e: String| format!("power failure at event {moment} of {}, {time}: {e}", log.events.len());
+            let told =
+                |e: String| format!("power failure at event {moment} of {}, {time}: {e}", log.events.len());
             let raw = image.crash_image(|_, _| true);
             fsck(&image).map_err(told)?;
             let image = Arc::new(image);
@@ -236,7 +242,9 @@ fn power_fails_under_a_real_server() {
         l.crashes(&log, 24).unwrap_or_else(|e| panic!("{e}"));
     }
     let [servers, states, lost, calls] = l.counts;
-    println!("{servers} servers killed, {calls} calls noted; {states} crash states, {lost} of them without the newest calls: 0 violations");
+    println!(
+        "{servers} servers killed, {calls} calls noted; {states} crash states, {lost} of them without the newest calls: 0 violations"
+    );
     assert!(calls > 100 && lost > 5, "nothing was at stake: {:?}", l.counts);
 }
 

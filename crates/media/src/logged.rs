@@ -217,7 +217,13 @@ mod tests {
         let all = log.at(&moments, |_, state| {
             let (least, most) = (state.crash_image(|_, _| false), state.crash_image(|_, _| true));
             let third = state.crash_image(|write, _| write.offset == 8192);
-            seen.push([block(&least, 0), block(&most, 0), block(&most, 1), block(&third, 1), block(&third, 2)]);
+            seen.push([
+                block(&least, 0),
+                block(&most, 0),
+                block(&most, 1),
+                block(&third, 1),
+                block(&third, 2),
+            ]);
             Ok::<_, ()>(())
         });
         all.unwrap();

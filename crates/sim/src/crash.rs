@@ -161,7 +161,8 @@ fn explore_run<R: Rig>(
     run: impl FnOnce() -> Result<Recording, Failure>,
 ) -> Result<Report, Failure> {
     let rng = SmallRng::seed_from_u64(settings.seed);
-    let mut all = Run { rig, next: &[], settings: Settings { go_on: 0, ..settings }, rng, report: Report::default() };
+    let mut all =
+        Run { rig, next: &[], settings: Settings { go_on: 0, ..settings }, rng, report: Report::default() };
     media.set_trace(true);
     let recording = run()?;
     all.visit(&media, recording, settings.moments, settings.sampled, true)?;

@@ -8,7 +8,9 @@ use format::limits::BLOCK_SIZE;
 use format::log::{Cover, Record, SegmentAssignment, cover_crc};
 use format::superblock::SUPERBLOCKS;
 use format::{BlockNo, crc32c};
-use media::{Arena, ArenaId, BufRef, Completion, Flags, Geometry, Media, MediaError, Op, Request, SimFlash, Wait};
+use media::{
+    Arena, ArenaId, BufRef, Completion, Flags, Geometry, Media, MediaError, Op, Request, SimFlash, Wait,
+};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use zerocopy::IntoBytes;
@@ -43,7 +45,8 @@ impl Untied {
         let mut block = [0; BLOCK_SIZE];
         let BlockNo(at) = SUPERBLOCKS[0];
         flash.peek(at * BLOCK_SIZE as u64, &mut block);
-        let cover = Cover { block: at.into(), count: 1.into(), data_crc: cover_crc(&[crc32c(&block)]).into() };
+        let cover =
+            Cover { block: at.into(), count: 1.into(), data_crc: cover_crc(&[crc32c(&block)]).into() };
         let arenas = vec![arena.clone()];
         let state = Mutex::new(State { arenas, ..State::default() });
         Untied { flash, barriers, memory: (arena, id), cover, state }

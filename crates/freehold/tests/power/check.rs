@@ -1,8 +1,8 @@
 //! What may be there after a power failure, by what the programs noted.
 
 use super::history::{File, Op, State, Step, content, moment};
-use fs::FileSystem;
 use fs::Blocking;
+use fs::FileSystem;
 use std::collections::BTreeMap;
 
 /// Pages of each program's file of pages, and bytes of one.
@@ -61,7 +61,8 @@ fn sectors(name: &str, bytes: &[u8]) -> Result<Vec<u64>, String> {
         return Err(format!("/{name} has {} bytes", bytes.len()));
     }
     let one = |(i, sector): (usize, &[u8])| {
-        let mut words = sector.chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().expect("eight bytes")));
+        let mut words =
+            sector.chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().expect("eight bytes")));
         let first = words.next().expect("a sector has words");
         match words.all(|w| w == first) {
             true => Ok(first),
@@ -153,8 +154,12 @@ pub fn check(members: &[Member], seen: &Seen, time: u64) -> Result<Found, String
         let mut found = Vec::new();
         let mut newest = 0;
         for (n, m) in members.iter().enumerate() {
-            let got: State =
-                seen.files.iter().filter(|(name, _)| is_mine(name, n)).map(|(n, f)| (n.clone(), *f)).collect();
+            let got: State = seen
+                .files
+                .iter()
+                .filter(|(name, _)| is_mine(name, n))
+                .map(|(n, f)| (n.clone(), *f))
+                .collect();
             let least = steps[n].iter().take_while(|s| s.ended.is_some_and(|t| t < least_files)).count();
             let (done, state) = moment(&m.base, &steps[n], least, &got).map_err(|e| {
                 format!("program {n}, synced {synced}, what returned before {least_files} must be there: {e}")
@@ -228,7 +233,11 @@ fn what_is_missing_is_found() {
     let step = |op, began, ended| Step { op, began, ended: Some(ended) };
     let create = |name: &str, id| Op::Create { name: name.into(), id };
     let mut members = vec![Member::default(), Member::default()];
-    members[0].steps = vec![step(create("w0/a", 1), 10, 20), step(Op::Overwrite { page: 0, version: 5 }, 21, 22), step(Op::Barrier, 25, 30)];
+    members[0].steps = vec![
+        step(create("w0/a", 1), 10, 20),
+        step(Op::Overwrite { page: 0, version: 5 }, 21, 22),
+        step(Op::Barrier, 25, 30),
+    ];
     members[1].steps = vec![step(create("w1/b", 2), 40, 50), step(Op::Sync, 60, 70)];
     let seen = |names: &[&str], first: u64| {
         let files = names.iter().map(|n| (n.to_string(), File { id: 0, len: 0 })).collect();
@@ -237,7 +246,10 @@ fn what_is_missing_is_found() {
         Seen { files, sectors: [(0, sectors), (1, vec![0; PAGES * SECTORS])].into() }
     };
     let may = |names: &[&str], first, time| check(&members, &seen(names, first), time).map(|f| f.lost);
-    assert_eq!((may(&["w0/a", "w1/b"], 5, 80), may(&[], 0, 55), may(&["w0/a"], 0, 55)), (Ok(false), Ok(true), Ok(true)));
+    assert_eq!(
+        (may(&["w0/a", "w1/b"], 5, 80), may(&[], 0, 55), may(&["w0/a"], 0, 55)),
+        (Ok(false), Ok(true), Ok(true))
+    );
     assert_eq!(may(&[], 5, 55), Ok(true));
     // A later file without an earlier one; without the page that a barrier has ordered; a sync; before it was made.
     assert!(may(&["w1/b"], 5, 55).is_err() && may(&["w0/a", "w1/b"], 0, 55).is_err());

@@ -168,7 +168,8 @@ impl Worker {
             }
             (58..84, Some(name)) => {
                 let was = self.state[&name];
-                let grow = 8 + self.random.below(if self.random.below(3) == 0 { 40 << 10 } else { 900 });
+                let most = if self.random.below(3) == 0 { 40 << 10 } else { 900 };
+                let grow = 8 + self.random.below(most);
                 if was.len + grow > LEN_MAX {
                     return Ok(());
                 }

@@ -90,7 +90,8 @@ fn data() -> Vec<Step> {
         ops: vec![Truncate { who: WHO, node, size, handle: None }],
         handle,
     }));
-    let attrs = [(FILE, H_FOO, 0, 100), (FILE, H_FOO, 1, 9000), (FILE_BAR, H_BAR, 0, 40), (DIR_A, H_A, 0, 50)];
+    let attrs =
+        [(FILE, H_FOO, 0, 100), (FILE, H_FOO, 1, 9000), (FILE_BAR, H_BAR, 0, 40), (DIR_A, H_A, 0, 50)];
     steps.extend(attrs.map(|(node, handle, attr, len)| Step {
         ops: vec![SetXattr { who: WHO, node, attr, len, pattern: len, flags: 0 }],
         handle,

@@ -5,8 +5,8 @@
 //! on. A sync promises what was done before it was called, from the moment at which it returns; a barrier orders what is
 //! called after it has returned.
 
-use super::record::{BEGIN, CLOSED, END, Recording, State, part_of_write};
 use super::ace::{ROOT, RW, WHO};
+use super::record::{BEGIN, CLOSED, END, Recording, State, part_of_write};
 use super::{Failure, Report, Rig, Settings};
 use crate::driver::{Blocking, Driver};
 use crate::model::{HandClock, Model};
@@ -27,7 +27,15 @@ const FILES: u8 = 4;
 pub fn tree() -> Vec<Op> {
     let mut ops = Vec::new();
     for name in 0..FILES {
-        ops.push(Create { who: WHO, dir: ROOT, name, perm: 0o644, flags: RW, node_into: 8 + name, into: name });
+        ops.push(Create {
+            who: WHO,
+            dir: ROOT,
+            name,
+            perm: 0o644,
+            flags: RW,
+            node_into: 8 + name,
+            into: name,
+        });
         ops.push(Write { handle: name, offset: 0, len: 9000 * (1 + name as u32), pattern: name as u32 });
     }
     ops.push(MkDir { who: WHO, dir: ROOT, name: 6, perm: 0o755, into: 1 });
@@ -62,9 +70,7 @@ fn some(rng: &mut SmallRng) -> Op {
             Fallocate { handle, what: all[rng.random_range(0..5)], offset, len: len as u64 }
         }
         54..57 => SetXattr { who: WHO, node: 8 + handle, attr: 0, len, pattern: rng.random(), flags: 0 },
-        57..62 => {
-            Create { who: WHO, dir, name, perm: 0o644, flags: RW, node_into: 8 + FILES, into: FILES }
-        }
+        57..62 => Create { who: WHO, dir, name, perm: 0o644, flags: RW, node_into: 8 + FILES, into: FILES },
         62..66 => Rename { who: WHO, dir, name, new_dir: 1 - dir, new_name: other, flags: 0 },
         66..69 => Unlink { who: WHO, dir, name },
         69..71 => Link { who: WHO, node: 8 + handle, dir, name },
@@ -196,7 +202,9 @@ fn record<R: Rig>(
         }
         let call: Option<Call<'_>> = match op {
             Fsync { handle, datasync } => a.open_handle(handle).map(|h| Box::pin(fs.fsync(h, datasync)) as _),
-            Barrier { handle, datasync } => a.open_handle(handle).map(|h| Box::pin(fs.barrier(h, datasync)) as _),
+            Barrier { handle, datasync } => {
+                a.open_handle(handle).map(|h| Box::pin(fs.barrier(h, datasync)) as _)
+            }
             Sync => Some(Box::pin(fs.sync())),
             _ => None,
         };
