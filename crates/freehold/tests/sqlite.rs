@@ -24,7 +24,7 @@ enum Way {
 
 /// The extension, built together with this test.
 fn extension() -> PathBuf {
-    library().with_file_name("libfreehold_sqlite.so")
+    common::built("libfreehold_sqlite.so")
 }
 
 fn has_shell() -> bool {

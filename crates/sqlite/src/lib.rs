@@ -35,7 +35,7 @@ pub fn register(host: &abi::Host, default: bool) -> Result<(), c_int> {
     vfs::register(host, default)
 }
 
-/// [`register`] with the functions of an ffi module (`rusqlite::ffi`, `libsqlite3_sys`).
+/// [`register()`] with the functions of an ffi module (`rusqlite::ffi`, `libsqlite3_sys`).
 ///
 /// # Safety
 /// It expands to `unsafe` transmutations of SQLite's functions to the types of [`abi`], which are the same in C.

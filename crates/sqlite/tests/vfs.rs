@@ -49,6 +49,7 @@ fn layouts_are_those_of_sqlite() {
 }
 
 #[test]
+#[allow(clippy::missing_transmute_annotations, reason = "the type is the parameter's")]
 fn the_table_of_extensions_is_read_rightly() {
     static SEEN: Mutex<Option<[usize; 6]>> = Mutex::new(None);
     unsafe extern "C" fn look(_: *mut c_void, _: *mut *mut c_char, table: *const *const c_void) -> c_int {

@@ -182,9 +182,13 @@ pub fn can_mount() -> bool {
 
 /// The library for `freehold run`, built together with this test.
 pub fn library() -> PathBuf {
+    built("libfreehold_preload.so")
+}
+
+/// A library that was built together with this test.
+pub fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let deps = test.parent().unwrap();
-    let name = "libfreehold_preload.so";
     let found = [deps.join(name), deps.parent().unwrap().join(name)];
     let newest = found.into_iter().filter_map(|p| Some((p.metadata().ok()?.modified().ok()?, p))).max();
     newest.expect("the library is built together with its tests").1
