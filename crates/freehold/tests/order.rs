@@ -28,7 +28,7 @@ use steps::{Hand, InSession, OnMount, both_sides, violations};
 
 const NEW: Open = Open::new().read(true).write(true).create(true);
 /// More than goes into a log record: making it durable takes a flush.
-const LONG: [u8; 256 << 10] = [1; 256 << 10];
+static LONG: [u8; 256 << 10] = [1; 256 << 10];
 
 fn rig(ordered: Ordered) -> Option<Rig> {
     (can_mount() && common::is_root() && compiled().is_some()).then(|| Rig::new(ordered, ""))
