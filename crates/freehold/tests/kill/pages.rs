@@ -106,6 +106,6 @@ fn pages_have_histories() {
     assert_eq!(shown(&content(7)), Ok((7, 7)));
     assert!(
         shown(&[content(7), vec![0]].concat()).is_err()
-            && shown(&[1, 0, 0, 0, 0, 0, 0, 0, 2].repeat(1)).is_err()
+            && shown(&[1, 0, 0, 0, 0, 0, 0, 0, 2].to_vec()).is_err()
     );
 }
