@@ -27,7 +27,7 @@ use common::{Place, eventually};
 use freehold::{Cred, VolumeOptions};
 use media::flash::{Config, Contents, CrashState, Event, Order};
 use media::logged::{self, Log};
-use media::{Media, SimFlash, UringMedia};
+use media::{Media, SimFlash};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
@@ -117,7 +117,7 @@ impl Loop {
 
     /// The device as crash states of this image have it.
     fn config(&mut self) -> Config {
-        let media = UringMedia::open(&self.p.path("a.img"), Default::default()).unwrap();
+        let media = worker::medium(&self.p.path("a.img"));
         let g = media.geometry();
         assert!(g.volatile_cache && !g.barrier, "an image file has a cache below it");
         Config {
@@ -144,6 +144,8 @@ impl Loop {
         std::thread::sleep(Duration::from_millis(300 + self.random.below(700)));
         end(&mut server);
         workers.iter_mut().for_each(end);
+        // What the killed server had on its way may reach the file until the kernel has given up its lock.
+        drop(worker::medium(&self.p.path("a.img")));
         self.counts[0] += 1;
         for (n, member) in self.members.iter_mut().enumerate() {
             let text = std::fs::read_to_string(self.p.path(&format!("journal{n}"))).unwrap_or_default();

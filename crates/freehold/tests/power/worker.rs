@@ -53,9 +53,14 @@ pub fn main() {
     }
 }
 
+/// Opens an image, when the last server of it is really gone.
+pub fn medium(image: &Path) -> UringMedia {
+    freehold::patience::retry(image, || Ok(UringMedia::open(image, Default::default())?)).unwrap()
+}
+
 /// Serves until it is killed.
 fn serve(at: &Path) {
-    let media = UringMedia::open(&at.join("a.img"), Default::default()).unwrap();
+    let media = medium(&at.join("a.img"));
     let media = Arc::new(Logged::new(media, &at.join("log")).unwrap());
     let options = VolumeOptions {
         cache_bytes: 8 << 20,
