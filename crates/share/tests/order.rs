@@ -6,7 +6,7 @@
 
 mod rig;
 
-use fs::client::{BlockingFile, OpenOptions as Open};
+use fs::client::BlockingFile;
 use fs::{Blocking, Error, Opening, Ordered, RenameFlags};
 use rig::{NEW, PAGE, RW, Rig, leased, page, volume};
 use share::{Remote, Server, server::Options};
