@@ -262,7 +262,15 @@ fn power_cuts_of_mixed_work() {
     for (strict, seed) in [(true, 2), (false, 3)] {
         let setup = Setup { checkpoints: true, ..setup(strict, seed) };
         let media = setup.make();
-        let settings = Settings { seed, moments: 14, exhaustive: 3, sampled: 1, go_on: 30, deeper: (3, 1) };
+        let settings = Settings {
+            seed,
+            moments: 14,
+            exhaustive: 3,
+            sampled: 1,
+            go_on: 30,
+            deeper: (3, 1),
+            ..Settings::SMALL
+        };
         let report = crash::explore(&setup, media.clone(), &crash::empty(), &ops, &next, settings)
             .unwrap_or_else(|e| panic!("{}", e.chars().take(6000).collect::<String>()));
         println!("strict {strict}: {report:?}, {} discards", media.counters().discards);
