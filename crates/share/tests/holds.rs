@@ -205,7 +205,7 @@ fn opening_beside_replacing() {
         let (rig, over, opened, versions) = (&rig, &over, &opened, &versions);
         for writer in 0..2u64 {
             s.spawn(move || {
-                let client = client(&rig);
+                let client = client(rig);
                 let name = format!("new{writer}");
                 let mut n = 1;
                 while !over.load(Ordering::Relaxed) {
@@ -228,7 +228,7 @@ fn opening_beside_replacing() {
         let readers: Vec<_> = (0..2)
             .map(|_| {
                 s.spawn(move || {
-                    let client = client(&rig);
+                    let client = client(rig);
                     let mut bytes = vec![0; PAGE];
                     let begun = Instant::now();
                     while begun.elapsed() < Duration::from_secs(3) {

@@ -209,20 +209,20 @@ fn pages(m: &Member, steps: &[Step], got: &[u64], least: u64) -> Result<bool, St
             })
             .collect();
         let must = writes.iter().rposition(|w| w.1.is_some_and(|t| t < least));
-        for sector in page * SECTORS..(page + 1) * SECTORS {
-            let at = writes.iter().position(|w| w.0 == got[sector]);
+        let sectors = got.iter().zip(&m.sectors).enumerate();
+        for (sector, (&shows, &base)) in sectors.skip(page * SECTORS).take(SECTORS) {
+            let at = writes.iter().position(|w| w.0 == shows);
             let fine = match (at, must) {
                 (Some(at), Some(must)) => at >= must,
                 (Some(_), None) => true,
-                (None, must) => must.is_none() && got[sector] == m.sectors[sector],
+                (None, must) => must.is_none() && shows == base,
             };
             if !fine {
-                let (base, shows) = (m.sectors[sector], got[sector]);
                 return Err(format!(
                     "page {page}, sector {sector} shows {shows}; before {base}, then {writes:?}, what returned before {least} must be there"
                 ));
             }
-            lost |= writes.last().is_some_and(|w| w.1.is_some() && w.0 != got[sector]);
+            lost |= writes.last().is_some_and(|w| w.1.is_some() && w.0 != shows);
         }
     }
     Ok(lost)
