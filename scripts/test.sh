@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 steps=("$@")
 [ ${#steps[@]} -gt 0 ] || steps=(format clippy test doctest docs install conformance)
 
-./scripts/setup.sh cc:gcc git fusermount3:fuse3 mke2fs:e2fsprogs
+./scripts/setup.sh cc:gcc git fusermount3:fuse3 mke2fs:e2fsprogs sqlite3
 if ! command -v cargo >/dev/null 2>&1; then
     echo "Rust is missing: see https://rustup.rs (1.88 or later)" >&2
     exit 1
