@@ -413,3 +413,57 @@ fn sessions_beside_the_mount() {
     assert!(!socket.exists());
     assert!(p.line("fsck a.img").ok().contains("clean"));
 }
+
+/// The kernel and a session make, replace and remove the same names at the same time. Whoever is told of a change must not be waited for by it.
+#[test]
+fn two_doors_fight_for_a_name() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    let image = p.volume("a.img");
+    let mnt = p.mkdir("mnt");
+    let socket = p.path("socket");
+    p.line(&format!("mount a.img mnt -o share={}", socket.display())).ok();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let going = || !over.load(std::sync::atomic::Ordering::Relaxed);
+    let calls = [0, 1].map(|_| std::sync::atomic::AtomicU64::new(0));
+    let count = |n: usize| calls[n].fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    std::thread::scope(|s| {
+        let kernel = s.spawn(|| {
+            while going() {
+                let _ = std::fs::write(mnt.join("a"), b"kernel");
+                let _ = std::fs::rename(mnt.join("a"), mnt.join("b"));
+                let _ = std::fs::read(mnt.join("b"));
+                let _ = std::fs::remove_file(mnt.join("b"));
+                count(0);
+            }
+        });
+        let session = s.spawn(|| {
+            let fs = freehold::connect(&socket).unwrap().blocking();
+            while going() {
+                let _ = fs.write("/a", b"session");
+                let _ = fs.rename("/a", "/b", Default::default());
+                let _ = fs.unlink("/b");
+                let _ = fs.mkdir("/a", 0o755);
+                let _ = fs.rmdir("/a");
+                count(1);
+            }
+        });
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        let begun = std::time::Instant::now();
+        while !(kernel.is_finished() && session.is_finished()) {
+            if begun.elapsed().as_secs() > 20 {
+                // Frees whoever hangs in the mount.
+                signal(server(&image), libc::SIGKILL);
+                panic!("the doors wait for each other");
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    });
+    let [kernel, session] = calls.map(|n| n.into_inner());
+    assert!(kernel > 50 && session > 50, "{kernel} {session}");
+    p.line("umount mnt").ok();
+    assert!(p.line("fsck a.img").ok().contains("clean"));
+}

@@ -17,7 +17,7 @@ mod filesystem;
 use crate::contract::FileSystem;
 use crate::cred::Cred;
 use crate::leases::Lent;
-use crate::turns::Turns;
+use crate::turns::{Turn, Turns};
 use crate::types::*;
 use foldhash::fast::FixedState;
 use format::Ino;
@@ -119,10 +119,23 @@ impl<F> Clone for Watched<F> {
 struct Telling<'a, F> {
     watched: &'a Watched<F>,
     changes: SmallVec<[Change<'a>; 4]>,
+    /// What the call did under this turn is done. A kernel that is told may first have to end a call of its own on that name, which waits for the
+    /// turn in another door.
+    turn: Option<Turn<'a>>,
+}
+
+impl<'a, F> Telling<'a, F> {
+    /// Gives a turn back before anybody is told.
+    fn after(self, turn: Turn<'a>) -> Telling<'a, F> {
+        let mut telling = self;
+        telling.turn = Some(turn);
+        telling
+    }
 }
 
 impl<F> Drop for Telling<'_, F> {
     fn drop(&mut self) {
+        self.turn = None;
         self.watched.tell(&self.changes);
     }
 }
@@ -143,7 +156,7 @@ impl<F> Watched<F> {
     }
 
     fn telling<'a>(&'a self, changes: SmallVec<[Change<'a>; 4]>) -> Telling<'a, F> {
-        Telling { watched: self, changes }
+        Telling { watched: self, changes, turn: None }
     }
 }
 

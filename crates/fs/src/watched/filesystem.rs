@@ -63,41 +63,41 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     }
 
     async fn mknod(&self, cred: &Cred, parent: Ino, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
-        let _turn = self.hub.names.take(&[(parent, name)]).await;
-        let _telling = self.telling_name(parent, name, None);
+        let turn = self.hub.names.take(&[(parent, name)]).await;
+        let _telling = self.telling_name(parent, name, None).after(turn);
         self.fs.mknod(cred, parent, name, mode, rdev).await
     }
 
     async fn mkdir(&self, cred: &Cred, parent: Ino, name: &[u8], perm: u16) -> Result<Attr> {
-        let _turn = self.hub.names.take(&[(parent, name)]).await;
-        let _telling = self.telling_name(parent, name, None);
+        let turn = self.hub.names.take(&[(parent, name)]).await;
+        let _telling = self.telling_name(parent, name, None).after(turn);
         self.fs.mkdir(cred, parent, name, perm).await
     }
 
     async fn symlink(&self, cred: &Cred, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
-        let _turn = self.hub.names.take(&[(parent, name)]).await;
-        let _telling = self.telling_name(parent, name, None);
+        let turn = self.hub.names.take(&[(parent, name)]).await;
+        let _telling = self.telling_name(parent, name, None).after(turn);
         self.fs.symlink(cred, parent, name, target).await
     }
 
     async fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
-        let _turn = self.hub.names.take(&[(parent, name)]).await;
+        let turn = self.hub.names.take(&[(parent, name)]).await;
         self.settle(ino, Call::Other).await?;
-        let _telling = self.telling_name(parent, name, Some(ino));
+        let _telling = self.telling_name(parent, name, Some(ino)).after(turn);
         self.fs.link(cred, ino, parent, name).await
     }
 
     async fn unlink(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
-        let _turn = self.hub.names.take(&[(parent, name)]).await;
+        let turn = self.hub.names.take(&[(parent, name)]).await;
         let victim = self.victim(parent, name).await;
         let _declared = self.declared(victim).await;
-        let _telling = self.telling_name(parent, name, victim);
+        let _telling = self.telling_name(parent, name, victim).after(turn);
         self.fs.unlink(cred, parent, name).await
     }
 
     async fn rmdir(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
-        let _turn = self.hub.names.take(&[(parent, name)]).await;
-        let _telling = self.telling_name(parent, name, self.victim(parent, name).await);
+        let turn = self.hub.names.take(&[(parent, name)]).await;
+        let _telling = self.telling_name(parent, name, self.victim(parent, name).await).after(turn);
         self.fs.rmdir(cred, parent, name).await
     }
 
@@ -110,11 +110,12 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        let _turn = self.hub.names.take(&[(parent, name), (new_parent, new_name)]).await;
+        let turn = self.hub.names.take(&[(parent, name), (new_parent, new_name)]).await;
         let (moved, replaced) = (self.victim(parent, name).await, self.victim(new_parent, new_name).await);
         let _declared = self.declared(replaced).await;
         let _old = self.telling_name(parent, name, moved);
-        let _new = self.telling_name(new_parent, new_name, replaced);
+        // Dropped first.
+        let _new = self.telling_name(new_parent, new_name, replaced).after(turn);
         self.fs.rename(cred, parent, name, new_parent, new_name, flags).await
     }
 
@@ -148,8 +149,8 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         perm: u16,
         flags: OpenFlags,
     ) -> Result<(Attr, Handle)> {
-        let _turn = self.hub.names.take(&[(parent, name)]).await;
-        let mut telling = self.telling_name(parent, name, None);
+        let turn = self.hub.names.take(&[(parent, name)]).await;
+        let mut telling = self.telling_name(parent, name, None).after(turn);
         let mut _changing = None;
         if flags.contains(OpenFlags::TRUNCATE)
             && let Some(ino) = self.victim(parent, name).await
