@@ -33,6 +33,7 @@
 pub mod bench;
 pub mod control;
 mod image;
+mod kernel;
 pub mod metrics;
 pub mod mounts;
 pub mod observe;

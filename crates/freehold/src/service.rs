@@ -13,10 +13,10 @@
 //! Tested in `tests/mount.rs`.
 
 use crate::control::Control;
+use crate::kernel::Kernel;
 use crate::observe::Observed;
 use crate::options::{ServeOptions, Share};
 use crate::{Error, Mount, Result, Volume, sessions};
-use fs::watched::{Change, Watcher};
 use fs::{Cred, FileSystem, Ino, Ordered, Watched};
 use share::server::place::{self, Place};
 use std::io::{self, Read, Write};
@@ -53,25 +53,6 @@ pub struct Service {
     news: Option<News>,
     observed: Arc<Observed>,
     control: Mutex<Option<Control>>,
-}
-
-/// Tells the kernel what changes in sessions.
-struct Kernel(fuse::Notifier);
-
-impl Watcher for Kernel {
-    fn changed(&self, change: &Change<'_>) {
-        let told = match *change {
-            Change::Data { ino, start, end } => self.0.data(ino, start, end),
-            Change::Attr { ino } => self.0.attr(ino),
-            Change::Name { parent, name } => self.0.name(parent, name),
-        };
-        // Without a mount nobody keeps anything.
-        if let Err(e) = told
-            && !matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENOTCONN | libc::ENOTDIR))
-        {
-            tracing::warn!("the kernel did not take in {change:?}: {e}");
-        }
-    }
 }
 
 impl Service {
@@ -239,7 +220,7 @@ fn open_sessions(
         tracing::warn!("the number of clients is limited by that of descriptors: {e}");
     }
     let Some(place) = sessions::Place::make(point, &options.share)? else { return Ok(None) };
-    doors.watch(Arc::new(Kernel(mount.notifier())));
+    doors.watch(Arc::new(Kernel::start(mount.notifier())?));
     // SAFETY: geteuid has no preconditions.
     let only_user = (!options.mount.allow_other).then(|| unsafe { libc::geteuid() });
     let (opening, lock_timeout) = (volume.opening(), options.lock_timeout);

@@ -128,9 +128,14 @@ impl<F> Watched<F> {
         self.hub.files.read().values().filter(|file| file.ino == ino).count()
     }
 
-    /// Tells all doors but this one of a change that comes through no call.
-    pub fn changed(&self, change: &Change<'_>) {
-        self.tell(std::slice::from_ref(change));
+    /// Tells all doors but this one of a change that comes through no call, and waits until they have taken it in.
+    pub fn changed(&self, change: &Change<'_>) -> impl Future<Output = ()> + Send + use<F> {
+        let told = self.tell(std::slice::from_ref(change));
+        async move {
+            for told in told {
+                told.await;
+            }
+        }
     }
 }
 

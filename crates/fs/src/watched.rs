@@ -5,7 +5,8 @@
 //! ([`Watched::door`]) and tells through it what it wants to hear ([`Watched::watch`]). A call that changes something returns only when
 //! the watchers of the other doors have been told, so that whoever sees the call return sees the change everywhere.
 //!
-//! They are told too when the call failed or was given up half-way, as nobody knows then what it changed.
+//! They are told too when the call failed or was given up half-way, as nobody knows then what it changed. A watcher that cannot take a
+//! change in at once says so, and the call waits as a future ([`Told`]); it has given back the turns that others could wait for.
 //!
 //! A door that fills its cache while another one changes the same thing must look again after it has filled it: what it was told before
 //! it had anything to drop does not come twice. Times of access are not told.
@@ -21,9 +22,11 @@ use crate::turns::{Turn, Turns};
 use crate::types::*;
 use foldhash::fast::FixedState;
 use format::Ino;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use smallvec::{SmallVec, smallvec};
 use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -53,11 +56,14 @@ pub enum Change<'a> {
     },
 }
 
+/// Ready when a watcher has taken a change in.
+pub type Told = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Hears of changes.
 pub trait Watcher: Send + Sync {
-    /// Something changed through another door. Called on the thread of the call that changed it, which waits: what takes long keeps
-    /// others waiting, and what waits for that door never ends.
-    fn changed(&self, change: &Change<'_>);
+    /// Something changed through another door. Called on the thread of the call that changed it, which may be the only one that gets others on: what
+    /// takes long, or waits for anybody, is to go on elsewhere. The call returns when what is returned here is ready.
+    fn changed(&self, change: &Change<'_>) -> Option<Told>;
 
     /// A file may be about to lose its last name, or to be opened by fewer than before. A door that opens files without asking the engine
     /// says who has this one open so; each is opened by the engine, as its owner may open it now, before the change is made.
@@ -91,8 +97,29 @@ pub(crate) struct Hub {
     watchers: RwLock<Vec<(u64, Arc<dyn Watcher>)>>,
     pub(crate) files: RwLock<HashMap<Handle, OpenFile, FixedState>>,
     pub(crate) lent: Lent,
+    /// Files that calls have opened that were given up.
+    strays: Mutex<Vec<Handle>>,
     /// Whoever changes what a name leads to must know what it led to before, whichever door another one comes through.
     names: Turns,
+}
+
+/// A file that a call has opened, until the caller has its handle. A call that is given up before leaves it to the next that closes one.
+struct Opened<'a> {
+    hub: &'a Hub,
+    handle: Handle,
+}
+
+impl Opened<'_> {
+    /// The caller has it.
+    fn taken(self) -> Handle {
+        std::mem::ManuallyDrop::new(self).handle
+    }
+}
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        self.hub.strays.lock().push(self.handle);
+    }
 }
 
 /// What must be known of an open file to say what a call on it changes.
@@ -126,15 +153,30 @@ struct Telling<'a, F> {
 
 impl<'a, F> Telling<'a, F> {
     /// Gives a turn back before anybody is told.
-    fn after(self, turn: Turn<'a>) -> Telling<'a, F> {
-        let mut telling = self;
-        telling.turn = Some(turn);
-        telling
+    fn after(mut self, turn: Turn<'a>) -> Telling<'a, F> {
+        self.turn = Some(turn);
+        self
+    }
+
+    /// Makes the call, tells of it, and waits until that was taken in.
+    async fn over<T>(self, call: impl Future<Output = T>) -> T {
+        let result = call.await;
+        self.end().await;
+        result
+    }
+
+    /// The call is over.
+    async fn end(mut self) {
+        self.turn = None;
+        for told in self.watched.tell(&std::mem::take(&mut self.changes)) {
+            told.await;
+        }
     }
 }
 
 impl<F> Drop for Telling<'_, F> {
     fn drop(&mut self) {
+        // Of a call that was given up, nobody waits for the end.
         self.turn = None;
         self.watched.tell(&self.changes);
     }
@@ -145,14 +187,20 @@ impl<F> Watched<F> {
         self.hub.files.read().get(&handle).copied()
     }
 
-    pub(crate) fn tell(&self, changes: &[Change<'_>]) {
+    /// Tells the other doors; what is returned is still to be waited for.
+    pub(crate) fn tell(&self, changes: &[Change<'_>]) -> SmallVec<[Told; 1]> {
+        let mut later = SmallVec::new();
+        if changes.is_empty() {
+            return later;
+        }
         let others: SmallVec<[Arc<dyn Watcher>; 2]> = {
             let watchers = self.hub.watchers.read();
             watchers.iter().filter(|(door, _)| *door != self.door).map(|(_, w)| w.clone()).collect()
         };
         for watcher in others {
-            changes.iter().for_each(|change| watcher.changed(change));
+            later.extend(changes.iter().filter_map(|change| watcher.changed(change)));
         }
+        later
     }
 
     fn telling<'a>(&'a self, changes: SmallVec<[Change<'a>; 4]>) -> Telling<'a, F> {
@@ -193,8 +241,18 @@ impl<F: FileSystem> Watched<F> {
     }
 
     /// A file was opened.
-    fn opened(&self, handle: Handle, ino: Ino, flags: OpenFlags) {
+    fn opened(&self, handle: Handle, ino: Ino, flags: OpenFlags) -> Opened<'_> {
         self.hub.files.write().insert(handle, OpenFile { ino, flags });
+        Opened { hub: &self.hub, handle }
+    }
+
+    /// Closes what calls had opened that were given up.
+    async fn release_strays(&self) {
+        loop {
+            let Some(handle) = self.hub.strays.lock().pop() else { return };
+            self.hub.files.write().remove(&handle);
+            let _ = self.fs.release(handle).await;
+        }
     }
 
     /// The inode of a name that is about to lose it; `None` when there is nobody to tell or no such name.
@@ -218,7 +276,7 @@ impl<F: FileSystem> Watched<F> {
             for opener in openers {
                 // Who may not open it never had it open.
                 let Ok(handle) = self.fs.open(opener.cred(), ino, opener.flags()).await else { continue };
-                self.opened(handle, ino, opener.flags());
+                self.opened(handle, ino, opener.flags()).taken();
                 if let Err(handle) = opener.opened(handle) {
                     let _ = self.release(handle).await;
                 }
@@ -231,6 +289,12 @@ impl<F: FileSystem> Watched<F> {
         let mut changes = smallvec![Change::Name { parent, name }];
         changes.extend(inode.map(|ino| Change::Attr { ino }));
         self.telling(changes)
+    }
+
+    /// Tells of an open that may empty the file.
+    fn telling_open(&self, ino: Ino, flags: OpenFlags) -> Telling<'_, F> {
+        let empties = flags.contains(OpenFlags::TRUNCATE);
+        self.telling(empties.then_some(Change::Data { ino, start: 0, end: u64::MAX }).into_iter().collect())
     }
 
     /// Tells of a range of an open file; all of it when nobody knows the file's range.

@@ -240,7 +240,8 @@ impl Drop for Reply {
 
 /// Tells the kernel that something it keeps changed behind its back, through another door.
 ///
-/// Calls may wait for requests on the same inode or directory, so make them on a thread that no request needs to go on.
+/// Calls may wait for requests on the same inode or directory, so make them on a thread that no request needs to go on. The `keeps_` functions do
+/// not wait: without anything kept, nothing need be told.
 #[derive(Clone)]
 pub struct Notifier {
     device: Arc<Device>,
@@ -250,6 +251,21 @@ pub struct Notifier {
 impl Notifier {
     pub(crate) fn new(device: Arc<Device>, known: Arc<Known>) -> Notifier {
         Notifier { device, known }
+    }
+
+    /// Whether the kernel may keep attributes of an inode.
+    pub fn keeps_attr(&self, ino: fs::Ino) -> bool {
+        self.known.has_attr(ino)
+    }
+
+    /// Whether the kernel may keep attributes or pages of a file.
+    pub fn keeps_data(&self, ino: fs::Ino) -> bool {
+        self.known.has_data(ino)
+    }
+
+    /// Whether the kernel may keep a name, or attributes of its directory.
+    pub fn keeps_name(&self, parent: fs::Ino, name: &[u8]) -> bool {
+        self.known.has_name(parent, name) || self.known.has_attr(parent)
     }
 
     /// Attributes of an inode changed: the kernel drops them, if it keeps them.

@@ -109,6 +109,22 @@ impl Known {
         }
     }
 
+    /// Whether the kernel may keep a name.
+    pub fn has_name(&self, parent: Ino, name: &[u8]) -> bool {
+        let names = self.names.lock();
+        names.all || names.hashes.contains(&hash(parent, name))
+    }
+
+    /// Whether the kernel may keep attributes.
+    pub fn has_attr(&self, ino: Ino) -> bool {
+        self.inodes.lock().get(&ino).is_some_and(|given| given.attr)
+    }
+
+    /// Whether the kernel may keep attributes or pages.
+    pub fn has_data(&self, ino: Ino) -> bool {
+        self.inodes.lock().get(&ino).is_some_and(|given| given.attr || given.pages)
+    }
+
     /// A name changed. Whether the kernel must be told; then it will have dropped it.
     pub fn take_name(&self, parent: Ino, name: &[u8]) -> bool {
         let mut names = self.names.lock();
@@ -142,13 +158,16 @@ mod tests {
     fn told_once_until_it_is_given_again() {
         let known = Known::default();
         assert!(!known.take_attr(INO) && !known.take_name(INO, b"a") && known.take_data(INO, true).is_none());
-        assert!(known.name(INO, b"a") && !known.name(INO, b"a"));
+        assert!(!known.has_attr(INO) && !known.has_name(INO, b"a") && !known.has_data(INO));
+        assert!(known.name(INO, b"a") && !known.name(INO, b"a") && known.has_name(INO, b"a"));
         assert!(known.looked_up(INO, 1) && !known.looked_up(INO, 1));
+        assert!(known.has_attr(INO) && known.has_data(INO));
         assert!(known.take_name(INO, b"a") && !known.take_name(INO, b"a"));
         assert!(known.take_attr(INO) && !known.take_attr(INO));
         known.attr(INO);
         assert_eq!(known.take_data(INO, false), Some(false));
         known.pages(INO);
+        assert!(!known.has_attr(INO) && known.has_data(INO));
         assert_eq!(known.take_data(INO, false), Some(true), "other pages are left");
         assert_eq!(known.take_data(INO, true), Some(true));
         assert_eq!(known.take_data(INO, true), None);

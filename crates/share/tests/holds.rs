@@ -8,7 +8,7 @@ mod rig;
 
 use block::Volume;
 use fs::client::OpenOptions as Open;
-use fs::watched::{Change, Watched, Watcher};
+use fs::watched::{Change, Told, Watched, Watcher};
 use fs::{Blocking, Cred, Error};
 use rig::{PAGE, RW, Rig, page};
 use share::Remote;
@@ -255,8 +255,9 @@ fn opening_beside_replacing() {
 struct Slow;
 
 impl Watcher for Slow {
-    fn changed(&self, _: &Change<'_>) {
+    fn changed(&self, _: &Change<'_>) -> Option<Told> {
         std::thread::sleep(Duration::from_millis(20));
+        None
     }
 }
 

@@ -1,6 +1,6 @@
 //! The contract over [`Watched`]: each call takes its turn, settles leases, and tells the other doors what it changed.
 
-use super::{Change, OpenFile, Watched};
+use super::{Change, OpenFile, Opened, Watched};
 use crate::cache::Pages;
 use crate::contract::FileSystem;
 use crate::cred::Cred;
@@ -46,12 +46,12 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         let _declared = self.declared(access.then_some(ino)).await;
         let _changing = self.changing(ino);
         self.settle(ino, Call::Other).await?;
-        let _telling = self.telling(smallvec![match set.size {
+        let telling = self.telling(smallvec![match set.size {
             // The end of a page beyond the new end may have become zeros too.
             Some(_) => Change::Data { ino, start: 0, end: u64::MAX },
             None => Change::Attr { ino },
         }]);
-        self.fs.setattr(cred, ino, set).await
+        telling.over(self.fs.setattr(cred, ino, set)).await
     }
 
     async fn access(&self, cred: &Cred, ino: Ino, mask: Access) -> Result<()> {
@@ -64,41 +64,41 @@ impl<F: FileSystem> FileSystem for Watched<F> {
 
     async fn mknod(&self, cred: &Cred, parent: Ino, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
         let turn = self.hub.names.take(&[(parent, name)]).await;
-        let _telling = self.telling_name(parent, name, None).after(turn);
-        self.fs.mknod(cred, parent, name, mode, rdev).await
+        let telling = self.telling_name(parent, name, None).after(turn);
+        telling.over(self.fs.mknod(cred, parent, name, mode, rdev)).await
     }
 
     async fn mkdir(&self, cred: &Cred, parent: Ino, name: &[u8], perm: u16) -> Result<Attr> {
         let turn = self.hub.names.take(&[(parent, name)]).await;
-        let _telling = self.telling_name(parent, name, None).after(turn);
-        self.fs.mkdir(cred, parent, name, perm).await
+        let telling = self.telling_name(parent, name, None).after(turn);
+        telling.over(self.fs.mkdir(cred, parent, name, perm)).await
     }
 
     async fn symlink(&self, cred: &Cred, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
         let turn = self.hub.names.take(&[(parent, name)]).await;
-        let _telling = self.telling_name(parent, name, None).after(turn);
-        self.fs.symlink(cred, parent, name, target).await
+        let telling = self.telling_name(parent, name, None).after(turn);
+        telling.over(self.fs.symlink(cred, parent, name, target)).await
     }
 
     async fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
         let turn = self.hub.names.take(&[(parent, name)]).await;
         self.settle(ino, Call::Other).await?;
-        let _telling = self.telling_name(parent, name, Some(ino)).after(turn);
-        self.fs.link(cred, ino, parent, name).await
+        let telling = self.telling_name(parent, name, Some(ino)).after(turn);
+        telling.over(self.fs.link(cred, ino, parent, name)).await
     }
 
     async fn unlink(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
         let turn = self.hub.names.take(&[(parent, name)]).await;
         let victim = self.victim(parent, name).await;
         let _declared = self.declared(victim).await;
-        let _telling = self.telling_name(parent, name, victim).after(turn);
-        self.fs.unlink(cred, parent, name).await
+        let telling = self.telling_name(parent, name, victim).after(turn);
+        telling.over(self.fs.unlink(cred, parent, name)).await
     }
 
     async fn rmdir(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
         let turn = self.hub.names.take(&[(parent, name)]).await;
-        let _telling = self.telling_name(parent, name, self.victim(parent, name).await).after(turn);
-        self.fs.rmdir(cred, parent, name).await
+        let telling = self.telling_name(parent, name, self.victim(parent, name).await).after(turn);
+        telling.over(self.fs.rmdir(cred, parent, name)).await
     }
 
     async fn rename(
@@ -113,32 +113,28 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         let turn = self.hub.names.take(&[(parent, name), (new_parent, new_name)]).await;
         let (moved, replaced) = (self.victim(parent, name).await, self.victim(new_parent, new_name).await);
         let _declared = self.declared(replaced).await;
-        let _old = self.telling_name(parent, name, moved);
-        // Dropped first.
-        let _new = self.telling_name(new_parent, new_name, replaced).after(turn);
-        self.fs.rename(cred, parent, name, new_parent, new_name, flags).await
+        let mut telling = self.telling_name(new_parent, new_name, replaced).after(turn);
+        telling.changes.push(Change::Name { parent, name });
+        telling.changes.extend(moved.map(|ino| Change::Attr { ino }));
+        telling.over(self.fs.rename(cred, parent, name, new_parent, new_name, flags)).await
     }
 
     async fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle> {
         let _changing = self.changing(ino);
         self.settle(ino, Call::Other).await?;
-        let _telling = flags
-            .contains(OpenFlags::TRUNCATE)
-            .then(|| self.telling(smallvec![Change::Data { ino, start: 0, end: u64::MAX }]));
-        let handle = self.fs.open(cred, ino, flags).await?;
-        self.opened(handle, ino, flags);
-        Ok(handle)
+        let telling = self.telling_open(ino, flags);
+        let opened = self.fs.open(cred, ino, flags).await.map(|handle| self.opened(handle, ino, flags));
+        telling.end().await;
+        opened.map(Opened::taken)
     }
 
     async fn open_exact(&self, cred: &Cred, inode: (Ino, u32), flags: OpenFlags) -> Result<Handle> {
         let _changing = self.changing(inode.0);
         self.settle(inode.0, Call::Other).await?;
-        let _telling = flags
-            .contains(OpenFlags::TRUNCATE)
-            .then(|| self.telling(smallvec![Change::Data { ino: inode.0, start: 0, end: u64::MAX }]));
-        let handle = self.fs.open_exact(cred, inode, flags).await?;
-        self.opened(handle, inode.0, flags);
-        Ok(handle)
+        let telling = self.telling_open(inode.0, flags);
+        let opened = self.fs.open_exact(cred, inode, flags).await.map(|handle| self.opened(handle, inode.0, flags));
+        telling.end().await;
+        opened.map(Opened::taken)
     }
 
     async fn create(
@@ -159,18 +155,20 @@ impl<F: FileSystem> FileSystem for Watched<F> {
             self.settle(ino, Call::Other).await?;
             telling.changes.push(Change::Data { ino, start: 0, end: u64::MAX });
         }
-        let (attr, handle) = self.fs.create(cred, parent, name, perm, flags).await?;
-        self.opened(handle, attr.ino, flags);
+        let made = self.fs.create(cred, parent, name, perm, flags).await;
+        let made = made.map(|(attr, handle)| (attr, self.opened(handle, attr.ino, flags)));
+        telling.end().await;
+        let (attr, opened) = made?;
         if self.is_settled(&attr).await {
-            return Ok((attr, handle));
+            return Ok((attr, opened.taken()));
         }
-        Ok((self.fs.getattr(attr.ino, Some(handle)).await.unwrap_or(attr), handle))
+        let now = self.fs.getattr(attr.ino, Some(opened.handle)).await;
+        Ok((now.unwrap_or(attr), opened.taken()))
     }
 
     async fn tmpfile(&self, cred: &Cred, parent: Ino, perm: u16, flags: OpenFlags) -> Result<(Attr, Handle)> {
         let (attr, handle) = self.fs.tmpfile(cred, parent, perm, flags).await?;
-        self.opened(handle, attr.ino, flags);
-        Ok((attr, handle))
+        Ok((attr, self.opened(handle, attr.ino, flags).taken()))
     }
 
     fn read_now(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Option<Result<usize>> {
@@ -193,20 +191,21 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         self.settle_write(handle, offset, from.len()).await?;
         let appends = |file: &OpenFile| file.flags.contains(OpenFlags::APPEND);
         let Some(file) = file.filter(|file| appends(file) && self.heard()) else {
-            let _telling = self.telling_data(handle, offset, from.len() as u64);
-            return self.fs.write(handle, offset, from).await;
+            let telling = self.telling_data(handle, offset, from.len() as u64);
+            return telling.over(self.fs.write(handle, offset, from)).await;
         };
         // It goes to the end, wherever that is by then.
         let before = self.size(file, handle).await;
         let mut telling = self.telling_data(handle, 0, u64::MAX);
-        let n = self.fs.write(handle, offset, from).await?;
+        let written = self.fs.write(handle, offset, from).await;
         let after = self.size(file, handle).await;
-        if let (Some(before), Some(after)) = (before, after)
-            && before + n as u64 == after
+        if let (Ok(n), Some(before), Some(after)) = (&written, before, after)
+            && before + *n as u64 == after
         {
             telling.changes = smallvec![Change::Data { ino: file.ino, start: before, end: after }];
         }
-        Ok(n)
+        telling.end().await;
+        written
     }
 
     async fn write_atomic(&self, handle: Handle, pieces: &[(u64, &[u8])]) -> Result<()> {
@@ -214,8 +213,8 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         self.settle_handle(handle, Call::Other).await?;
         let start = pieces.iter().map(|(at, _)| *at).min().unwrap_or(0);
         let end = pieces.iter().map(|(at, data)| at.saturating_add(data.len() as u64)).max().unwrap_or(0);
-        let _telling = self.telling_data(handle, start, end - start);
-        self.fs.write_atomic(handle, pieces).await
+        let telling = self.telling_data(handle, start, end - start);
+        telling.over(self.fs.write_atomic(handle, pieces)).await
     }
 
     async fn flush(&self, handle: Handle, owner: LockOwner) -> Result<()> {
@@ -223,6 +222,7 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     }
 
     async fn release(&self, handle: Handle) -> Result<()> {
+        self.release_strays().await;
         let settled = self.settle_handle(handle, Call::Close(handle)).await;
         self.hub.files.write().remove(&handle);
         self.fs.release(handle).await.and(settled)
@@ -281,20 +281,20 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         value: &[u8],
         flags: XattrFlags,
     ) -> Result<()> {
-        let _telling = self.telling(smallvec![Change::Attr { ino }]);
-        self.fs.setxattr(cred, ino, name, value, flags).await
+        let telling = self.telling(smallvec![Change::Attr { ino }]);
+        telling.over(self.fs.setxattr(cred, ino, name, value, flags)).await
     }
 
     async fn removexattr(&self, cred: &Cred, ino: Ino, name: &[u8]) -> Result<()> {
-        let _telling = self.telling(smallvec![Change::Attr { ino }]);
-        self.fs.removexattr(cred, ino, name).await
+        let telling = self.telling(smallvec![Change::Attr { ino }]);
+        telling.over(self.fs.removexattr(cred, ino, name)).await
     }
 
     async fn fallocate(&self, handle: Handle, what: Fallocate, offset: u64, len: u64) -> Result<()> {
         let _changing = self.changing_behind(handle);
         self.settle_handle(handle, Call::Other).await?;
-        let _telling = self.telling_data(handle, offset, len);
-        self.fs.fallocate(handle, what, offset, len).await
+        let telling = self.telling_data(handle, offset, len);
+        telling.over(self.fs.fallocate(handle, what, offset, len)).await
     }
 
     async fn seek(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64> {
@@ -313,8 +313,8 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         let _changing = self.changing_behind(to);
         self.settle_handle(from, Call::Other).await?;
         self.settle_handle(to, Call::Other).await?;
-        let _telling = self.telling_data(to, to_offset, len);
-        self.fs.copy_range(from, from_offset, to, to_offset, len).await
+        let telling = self.telling_data(to, to_offset, len);
+        telling.over(self.fs.copy_range(from, from_offset, to, to_offset, len)).await
     }
 
     async fn getlk(&self, handle: Handle, owner: LockOwner, lock: RecordLock) -> Result<Option<RecordLock>> {

@@ -4,7 +4,7 @@ use super::arena::Arenas;
 use super::holds::Holders;
 use crate::changes::Changes;
 use fs::Ino;
-use fs::watched::{Change, Undeclared, Watcher};
+use fs::watched::{Change, Told, Undeclared, Watcher};
 use std::sync::Arc;
 
 /// Tells everything of a server that keeps something of the file system.
@@ -15,9 +15,10 @@ pub(crate) struct Ear {
 }
 
 impl Watcher for Ear {
-    fn changed(&self, change: &Change<'_>) {
+    fn changed(&self, change: &Change<'_>) -> Option<Told> {
         self.changes.changed(change);
         self.arenas.changed(change);
+        None
     }
 
     fn undeclared(&self, ino: Ino) -> Undeclared {

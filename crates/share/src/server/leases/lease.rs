@@ -78,6 +78,8 @@ pub(super) struct Lease {
     pub session: u64,
     pub handle: Handle,
     pub region: Arc<Region>,
+    /// Nobody else keeps anything of the file any more; nothing is granted before.
+    pub told: AtomicBool,
     /// Nothing more is granted; it ends when all is written.
     pub ending: AtomicBool,
     /// By their place. Windows come and go only in somebody's turn.
@@ -92,6 +94,7 @@ impl Lease {
             session,
             handle,
             region,
+            told: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             windows: Mutex::default(),
             turns: Turns::default(),

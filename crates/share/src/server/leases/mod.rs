@@ -126,13 +126,19 @@ impl<F: FileSystem> Leases<F> {
             }
             lease.written(offset, bytes.len());
             at = offset + bytes.len() as u64;
-            self.kept.changed(&Change::Data { ino: lease.ino, start: offset, end: at });
+            self.drop_kept(lease.ino, offset..at);
             runs += 1;
             if runs % RUNS == 0 {
                 yield_now().await;
             }
         }
         Ok(())
+    }
+
+    /// Clients ask again for what they keep of a part of a file.
+    fn drop_kept(&self, ino: Ino, Range { start, end }: Range<u64>) {
+        // What keeps something here takes it in at once.
+        let _ = self.kept.changed(&Change::Data { ino, start, end });
     }
 
     /// The client read in its windows: what that does to the time of access.
@@ -149,10 +155,7 @@ impl<F: FileSystem> Leases<F> {
             windows.iter().filter(|w| which(w)).map(Window::bytes).collect()
         };
         // First this, or the client would read what it kept from before it wrote there.
-        for range in &ranges {
-            let Range { start, end } = *range;
-            self.kept.changed(&Change::Data { ino: lease.ino, start, end });
-        }
+        ranges.iter().for_each(|range| self.drop_kept(lease.ino, range.clone()));
         lease.take_back(|w| which(w));
         for range in ranges {
             self.collect(lease, range.clone()).await?;
@@ -268,31 +271,32 @@ impl<F: FileSystem> Leases<F> {
         Ok(())
     }
 
-    /// The lease of this handle, made if nobody has one on the file and nobody else has it open.
-    fn lease(&self, client: &Client, handle: Handle, ino: Ino) -> Option<Arc<Lease>> {
+    /// The lease of this handle, made if nobody has one on the file and nobody else has it open. Not in the lease's turn.
+    async fn lease(&self, client: &Client, handle: Handle, ino: Ino) -> Option<Arc<Lease>> {
         if self.fs.openers(ino) > 1 {
             return None;
         }
-        let mut table = self.table.lock();
-        if table.slots.len() >= self.windows_max {
-            return None;
-        }
-        match table.leases.get(&ino) {
-            Some(known) => {
+        let lease = {
+            let mut table = self.table.lock();
+            if table.slots.len() >= self.windows_max {
+                return None;
+            }
+            if let Some(known) = table.leases.get(&ino) {
                 let same = known.session == client.session && known.handle == handle;
-                (same && !known.ending.load(Ordering::SeqCst)).then(|| known.clone())
+                let grants = known.told.load(Ordering::SeqCst) && !known.ending.load(Ordering::SeqCst);
+                return (same && grants).then(|| known.clone());
             }
-            None => {
-                let lease = Arc::new(Lease::new(ino, client.session, handle, client.region.clone()));
-                table.leases.insert(ino, lease.clone());
-                self.fs.lease_begins();
-                self.news.notify_all();
-                drop(table);
-                // Calls that begin from now on see the lease. What others keep of the file, they must ask for again. Not in the lease's turn.
-                self.fs.changed(&Change::Data { ino, start: 0, end: u64::MAX });
-                Some(lease)
-            }
-        }
+            let lease = Arc::new(Lease::new(ino, client.session, handle, client.region.clone()));
+            table.leases.insert(ino, lease.clone());
+            self.fs.lease_begins();
+            self.news.notify_all();
+            lease
+        };
+        // Calls that begin from now on see the lease. What others keep of the file, they must ask for again. Should this be given up here, the
+        // lease ends without ever having granted anything.
+        self.fs.changed(&Change::Data { ino, start: 0, end: u64::MAX }).await;
+        lease.told.store(true, Ordering::SeqCst);
+        Some(lease)
     }
 
     /// Grants a window, if the file is nobody else's. In the lease's turn, without waiting.
@@ -348,7 +352,7 @@ impl<F: FileSystem> Leases<F> {
         if engine.overwritable(handle, begin, WINDOW).map_or(true, |ranges| ranges.is_empty()) {
             return Ok(0);
         }
-        let Some(lease) = self.lease(client, handle, ino) else { return Ok(0) };
+        let Some(lease) = self.lease(client, handle, ino).await else { return Ok(0) };
         let _turn = lease.turn().await;
         // The client has forgotten what it had there, or wants to know about more pages.
         self.take_back(&lease, |window| window.place == place).await?;

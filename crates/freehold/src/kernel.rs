@@ -1,0 +1,258 @@
+//! The kernel as one who keeps things: it is told what changes in sessions.
+//!
+//! Telling it may have to wait for the lock that it has on a directory, an inode or a page while a request of its own is under way, and that request may
+//! wait for the very call that tells. So a thread does it that nobody else needs, and calls wait as futures, having given back what others could
+//! wait for (`fs::watched`). Most changes concern nothing that the kernel keeps, and cost a look.
+//!
+//! Tested here and in `tests/mount.rs`.
+
+use fs::Ino;
+use fs::watched::{Change, Told, Watcher};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::task::{Poll, Waker};
+
+/// What must be told: a [`Change`] that owns what it speaks of.
+#[derive(Debug)]
+enum News {
+    Data { ino: Ino, start: u64, end: u64 },
+    Attr { ino: Ino },
+    Name { parent: Ino, name: Vec<u8> },
+}
+
+impl From<&Change<'_>> for News {
+    fn from(change: &Change<'_>) -> News {
+        match *change {
+            Change::Data { ino, start, end } => News::Data { ino, start, end },
+            Change::Attr { ino } => News::Attr { ino },
+            Change::Name { parent, name } => News::Name { parent, name: name.to_vec() },
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// In order of what was changed.
+    queue: VecDeque<News>,
+    /// How much was ever put there, and how much of that the kernel has taken in.
+    sent: u64,
+    done: u64,
+    /// Calls, with what they wait for.
+    waiting: Vec<(u64, Waker)>,
+    over: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn run(&self, notifier: &fuse::Notifier) {
+        loop {
+            let news = {
+                let mut state = self.lock();
+                loop {
+                    match state.queue.pop_front() {
+                        Some(news) => break news,
+                        None if state.over => return,
+                        None => state = self.work.wait(state).unwrap_or_else(|e| e.into_inner()),
+                    }
+                }
+            };
+            tell(notifier, &news);
+            let ready: Vec<Waker> = {
+                let mut state = self.lock();
+                state.done += 1;
+                let done = state.done;
+                state.waiting.extract_if(.., |(number, _)| *number <= done).map(|(_, waker)| waker).collect()
+            };
+            ready.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+fn tell(notifier: &fuse::Notifier, news: &News) {
+    let told = match news {
+        News::Data { ino, start, end } => notifier.data(*ino, *start, *end),
+        News::Attr { ino } => notifier.attr(*ino),
+        News::Name { parent, name } => notifier.name(*parent, name),
+    };
+    // Without a mount nobody keeps anything.
+    if let Err(e) = told
+        && !matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENOTCONN | libc::ENOTDIR))
+    {
+        tracing::warn!("the kernel did not take in {news:?}: {e}");
+    }
+}
+
+/// See the module. The thread ends when this is dropped.
+pub(crate) struct Kernel {
+    notifier: fuse::Notifier,
+    shared: Arc<Shared>,
+}
+
+impl Kernel {
+    /// Starts the thread.
+    pub fn start(notifier: fuse::Notifier) -> io::Result<Kernel> {
+        let shared = Arc::<Shared>::default();
+        let (told, of) = (shared.clone(), notifier.clone());
+        std::thread::Builder::new().name("freehold-kernel".into()).spawn(move || told.run(&of))?;
+        Ok(Kernel { notifier, shared })
+    }
+
+    fn concerns(&self, change: &Change<'_>) -> bool {
+        match *change {
+            Change::Data { ino, .. } => self.notifier.keeps_data(ino),
+            Change::Attr { ino } => self.notifier.keeps_attr(ino),
+            Change::Name { parent, name } => self.notifier.keeps_name(parent, name),
+        }
+    }
+}
+
+impl Watcher for Kernel {
+    fn changed(&self, change: &Change<'_>) -> Option<Told> {
+        let concerns = self.concerns(change);
+        let mut state = self.shared.lock();
+        // What is being told at this moment counts as no longer kept, but the kernel may keep it still.
+        if !concerns && state.done == state.sent {
+            return None;
+        }
+        state.queue.push_back(News::from(change));
+        state.sent += 1;
+        let (number, shared) = (state.sent, self.shared.clone());
+        drop(state);
+        self.shared.work.notify_one();
+        Some(Box::pin(poll_fn(move |cx| {
+            let mut state = shared.lock();
+            if state.done >= number {
+                return Poll::Ready(());
+            }
+            state.waiting.retain(|(of, _)| *of != number);
+            state.waiting.push((number, cx.waker().clone()));
+            Poll::Pending
+        })))
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        self.shared.lock().over = true;
+        self.shared.work.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fs::leases::{Call, Lender, Settling};
+    use fs::{Cred, FileSystem, Watched};
+    use std::pin::Pin;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Context, Wake};
+    use std::time::{Duration, Instant};
+
+    /// Keeps whoever settles waiting while it is closed.
+    #[derive(Default)]
+    struct Gate {
+        closed: AtomicBool,
+    }
+
+    impl Lender for Gate {
+        fn lends(&self, _: Ino) -> bool {
+            false
+        }
+
+        fn settle(&self, _: Option<(Ino, Call)>) -> Settling<'_> {
+            Box::pin(poll_fn(|_| match self.closed.load(Ordering::SeqCst) {
+                true => Poll::Pending,
+                false => Poll::Ready(Ok(())),
+            }))
+        }
+    }
+
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn eventually(what: &str, mut is: impl FnMut() -> bool) {
+        let begun = Instant::now();
+        while !is() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// One thread makes two calls of sessions. The first has the turn of a name and waits for the device; the kernel makes that name, so it has
+    /// its directory locked and waits for the turn; the second has changed another name in that directory.
+    #[test]
+    fn the_kernel_is_told_while_it_waits_for_a_suspended_call() {
+        // SAFETY: geteuid has no preconditions.
+        if unsafe { libc::geteuid() } != 0 || !std::path::Path::new("/dev/fuse").exists() {
+            println!("skipped: needs root and /dev/fuse");
+            return;
+        }
+        let media = Arc::new(media::RamMedia::new(64 << 20).unwrap());
+        block::mkfs(media.clone(), &Default::default()).unwrap();
+        let doors = Watched::new(Arc::new(block::Volume::open(media, Default::default()).unwrap()));
+        let dir = tempfile::tempdir().unwrap();
+        let mount = fuse::mount(Arc::new(doors.clone()), dir.path(), Default::default()).unwrap();
+        doors.watch(Arc::new(Kernel::start(mount.notifier()).unwrap()));
+        let gate = Arc::new(Gate::default());
+        doors.lend(gate.clone());
+        // Without a lease nobody asks.
+        doors.lease_begins();
+
+        let session = doors.door();
+        let cred = Cred::root();
+        let ino = fs::block_on(session.mknod(&cred, Ino::ROOT, b"file", libc::S_IFREG | 0o644, 0)).unwrap().ino;
+        std::fs::write(dir.path().join("known"), b"x").unwrap();
+        assert!(dir.path().join("absent").symlink_metadata().is_err());
+
+        let woken = Arc::new(Woken(AtomicBool::new(false)));
+        let waker = Waker::from(woken.clone());
+        let mut cx = Context::from_waker(&waker);
+        gate.closed.store(true, Ordering::SeqCst);
+        let mut first: Pin<Box<_>> = Box::pin(session.link(&cred, ino, Ino::ROOT, b"taken"));
+        assert!(first.as_mut().poll(&mut cx).is_pending());
+        let taken = dir.path().join("taken");
+        let kernel = std::thread::spawn(move || std::fs::create_dir(taken));
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!kernel.is_finished(), "it waits for the turn");
+
+        let mut second: Pin<Box<_>> = Box::pin(session.unlink(&cred, Ino::ROOT, b"known"));
+        assert!(second.as_mut().poll(&mut cx).is_pending(), "the kernel has its directory locked");
+        gate.closed.store(false, Ordering::SeqCst);
+        // Both have the kernel told, and are woken when it has taken that in.
+        let mut linked = first.as_mut().poll(&mut cx);
+        let mut unlinked = Poll::Pending;
+        eventually("the calls end", || {
+            if woken.0.swap(false, Ordering::SeqCst) {
+                if linked.is_pending() {
+                    linked = first.as_mut().poll(&mut cx);
+                }
+                if unlinked.is_pending() {
+                    unlinked = second.as_mut().poll(&mut cx);
+                }
+            }
+            linked.is_ready() && unlinked.is_ready()
+        });
+        assert!(matches!((linked, unlinked), (Poll::Ready(Ok(_)), Poll::Ready(Ok(())))));
+        assert_eq!(kernel.join().unwrap().unwrap_err().raw_os_error(), Some(libc::EEXIST));
+        assert!(dir.path().join("known").symlink_metadata().is_err(), "what it kept is gone");
+        doors.lease_ends();
+        mount.unmount().unwrap();
+        mount.wait();
+    }
+}
