@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Installs the Debian packages named as arguments where they are missing, or says what to install when that needs root.
-# An argument is PROGRAM:PACKAGE, or PROGRAM where both have one name.
+# An argument is PROGRAM:PACKAGE, or PROGRAM where both have one name; or /FILE:PACKAGE.
 set -euo pipefail
 
 missing=()
 for pair in "$@"; do
-    command -v "${pair%%:*}" >/dev/null 2>&1 || missing+=("${pair##*:}")
+    command -v "${pair%%:*}" >/dev/null 2>&1 || [[ $pair == /* && -e ${pair%%:*} ]] || missing+=("${pair##*:}")
 done
 [ ${#missing[@]} -eq 0 ] && exit 0
 if ! command -v apt-get >/dev/null 2>&1; then

@@ -6,7 +6,8 @@ cd "$(dirname "$0")/.."
 steps=("$@")
 [ ${#steps[@]} -gt 0 ] || steps=(format clippy test doctest docs install conformance)
 
-./scripts/setup.sh cc:gcc git fusermount3:fuse3 mke2fs:e2fsprogs sqlite3
+./scripts/setup.sh cc:gcc git fusermount3:fuse3 mke2fs:e2fsprogs sqlite3 \
+    /usr/include/liburing.h:liburing-dev /usr/include/libaio.h:libaio-dev
 if ! command -v cargo >/dev/null 2>&1; then
     echo "Rust is missing: see https://rustup.rs (1.88 or later)" >&2
     exit 1

@@ -111,6 +111,30 @@ fn a_dead_server_is_noticed_and_cleared_away() {
 }
 
 #[test]
+fn a_server_that_stands_still_does_not_stop_df() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    let still = p.volume("still.img");
+    p.volume("b.img");
+    let (mnt, alive) = (p.mkdir("mnt"), p.mkdir("alive"));
+    p.line("mount still.img mnt").ok();
+    p.line("mount b.img alive").ok();
+    let pid = server(&still);
+    signal(pid, libc::SIGSTOP);
+    let all = p.line("df");
+    let named = p.line("df mnt");
+    signal(pid, libc::SIGCONT);
+    assert!(all.out.contains(&*alive.to_string_lossy()), "{all:?}");
+    assert!(all.err.contains(&*mnt.to_string_lossy()) && all.err.contains("has not answered"), "{all:?}");
+    named.fails(&["has not answered"]);
+    p.line("df mnt").ok();
+    p.line("umount mnt").ok();
+    p.line("umount alive").ok();
+}
+
+#[test]
 fn a_killed_server_is_in_nobodys_way() {
     if !can_mount() {
         return;

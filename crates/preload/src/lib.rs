@@ -25,9 +25,9 @@
 //! our memory.
 //!
 //! What is not served here and goes to the FUSE mount under the same path: exec and dlopen of files, FIFOs, sockets and devices,
-//! bind, inotify and fanotify, `name_to_handle_at`, `ftw`, `nftw`, `glob`, libc's own `fts`, `wordexp`, `tmpnam`, `mount`, AIO's and io_uring's paths,
-//! static programs and raw system calls. Through a descriptor of ours these fail: splice (`EINVAL`), io_uring and AIO and raw
-//! system calls (`EBADF` for reads, `EPERM` for writes; calls by syscall(2) are served as far as `numbers` says), most of ioctl (`ENOTTY`),
+//! bind, inotify and fanotify, `name_to_handle_at`, `ftw`, `nftw`, `glob`, libc's own `fts`, `wordexp`, `tmpnam`, `mount`, io_uring's paths,
+//! static programs and raw system calls; and whatever a process opens that has set up a ring of liburing or a context of libaio (`rings`). Through a descriptor of ours these
+//! fail: splice (`EINVAL`), io_uring and AIO and raw system calls (`EBADF` for reads, `EPERM` for writes; calls by syscall(2) are served as far as `numbers` says), most of ioctl (`ENOTTY`),
 //! `wprintf` and its kin on streams. Shared writable mappings need the FUSE mount,
 //! and others see what is written to them after msync (`mmap`).
 //! Calls wait uninterrupted: a signal does not end a wait for a lock. A signal handler that uses files of a volume while the same thread
@@ -54,6 +54,7 @@ mod open;
 mod path;
 mod plain;
 mod pool;
+mod rings;
 mod rw;
 mod sendfile;
 mod spawn;

@@ -246,9 +246,9 @@ impl Mount {
         connect
     }
 
-    /// The session, for a path that begins here. `None` also while the process has other credentials than it.
+    /// The session, for a path that begins here. `None` also while the process has other credentials than it, or has the kernel read and write.
     pub(crate) fn for_paths(&'static self) -> Option<&'static Remote> {
-        if crate::ids::others() { None } else { self.session() }
+        if crate::ids::others() || crate::rings::used() { None } else { self.session() }
     }
 
     /// Runs calls of the session. `EIO` without one.

@@ -20,11 +20,14 @@
 //! The original stops accepting requests of any kind while a closed epoch is in the queue. Here the following epochs queue up
 //! behind it and orderless requests go on, so that nobody who submits has to wait.
 //!
+//! [`queues`] is another matter: which of a device's queues takes a request (UHSFS's elastic separation).
+//!
 //! Tested in tests/scheduler.rs (exhaustive and random), tests/layer.rs (over the simulated flash, with power failures).
 
 mod dispatch;
 mod layer;
 mod pool;
+pub mod queues;
 mod scheduler;
 
 pub use dispatch::{Sink, dispatch_one, pump};

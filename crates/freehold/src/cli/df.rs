@@ -4,7 +4,13 @@ use super::{Exit, explain, show};
 use freehold::options::format_size;
 use freehold::{StatFs, mounts};
 use serde_json::json;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// How long a mounted volume has to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Show the space of volumes, mounted or not
 #[derive(clap::Args)]
@@ -62,7 +68,7 @@ fn tell(lines: &[Line], json: bool) {
 }
 
 fn look(target: &PathBuf) -> anyhow::Result<Line> {
-    let meta = std::fs::metadata(target).map_err(|e| explain::host(e, "looking at", target))?;
+    let meta = in_time(target, |path| path.metadata()).map_err(|e| explain::host(e, "looking at", target))?;
     let inside = if meta.is_dir() {
         Some(target.clone())
     } else {
@@ -76,7 +82,8 @@ fn look(target: &PathBuf) -> anyhow::Result<Line> {
             fs::block_on(freehold::FileSystem::statfs(&volume)).map_err(|e| explain::volume(e, target))?;
         return Ok(Line { volume: target.display().to_string(), space, point: None });
     };
-    let s = rustix::fs::statvfs(&dir).map_err(|e| explain::host(e, "looking at", &dir))?;
+    let s = in_time(&dir, |path| Ok(rustix::fs::statvfs(path)?))
+        .map_err(|e| explain::host(e, "looking at", &dir))?;
     let space = StatFs {
         block_size: s.f_frsize as u32,
         blocks: s.f_blocks,
@@ -91,6 +98,20 @@ fn look(target: &PathBuf) -> anyhow::Result<Line> {
     let mount = whole.ancestors().find_map(|a| all.iter().rev().find(|m| m.point == a));
     let volume = mount.map_or(dir.display().to_string(), |m| m.source.display().to_string());
     Ok(Line { volume, space, point: mount.map(|m| m.point.clone()) })
+}
+
+/// Asks about a path, which may lead to a server that does not answer: then this says so, and whoever asked waits until the program ends.
+fn in_time<T: Send + 'static>(
+    path: &Path,
+    ask: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let (answer, answered) = mpsc::channel();
+    let whole = path.to_path_buf();
+    std::thread::Builder::new().spawn(move || answer.send(ask(&whole)))?;
+    answered.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+        let text = format!("whoever serves it has not answered for {} seconds", PATIENCE.as_secs());
+        Err(io::Error::new(io::ErrorKind::TimedOut, text))
+    })
 }
 
 impl Line {

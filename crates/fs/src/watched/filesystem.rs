@@ -132,7 +132,8 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         let _changing = self.changing(inode.0);
         self.settle(inode.0, Call::Other).await?;
         let telling = self.telling_open(inode.0, flags);
-        let opened = self.fs.open_exact(cred, inode, flags).await.map(|handle| self.opened(handle, inode.0, flags));
+        let opened =
+            self.fs.open_exact(cred, inode, flags).await.map(|handle| self.opened(handle, inode.0, flags));
         telling.end().await;
         opened.map(Opened::taken)
     }
