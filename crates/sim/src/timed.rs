@@ -11,6 +11,7 @@
 //! - [`modes`]: one caller who writes at random and keeps order in four ways.
 //! - [`journal`]: ext4's journaling, and dual-mode journaling.
 //! - [`power`]: the power is cut at random moments, and what has persisted is compared with the epochs.
+//! - [`nvme`], [`separation`]: another device, with several queues, and what it gains when requests are separated by class (UHSFS).
 //! - [`figures`]: the paper's figures as tables and pictures.
 //!
 //! Not modelled: processors that are busy (threads wait for each other and for the device only), reads of the mapping table, wear,
@@ -24,8 +25,10 @@ pub mod device;
 pub mod figures;
 pub mod journal;
 pub mod modes;
+pub mod nvme;
 pub mod power;
 pub mod profile;
+pub mod separation;
 pub mod stack;
 
 mod cache;
