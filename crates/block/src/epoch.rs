@@ -233,7 +233,7 @@ impl Core {
     /// their own.
     pub fn barrier_ends_epoch(&self) -> bool {
         let dirty = self.cache.dirty();
-        self.running.bytes + dirty * PAGE > BARRIER_BYTES.min(self.log.record_max() / 16)
+        self.running.bytes + dirty * PAGE > BARRIER_BYTES.min(self.log.record_max() / 4)
             || self.space.spare(self.keep) < dirty as u64 + BARRIER_SPARE
     }
 

@@ -76,7 +76,7 @@ impl Rig {
     }
 
     fn write(&self, page: u64) {
-        let data = [page as u8 + 1; 4096];
+        let data = [(page % 251) as u8 + 1; 4096];
         assert_eq!(block_on(self.volume.write(self.file, page * 4096, &data)).unwrap(), 4096);
     }
 
