@@ -23,10 +23,13 @@ use media::{Flags, Op, Request};
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
-/// Dirty pages that one barrier or sync puts into its log record instead of writing them to their blocks first: what many threads sync
-/// together goes with one forced write. With a small cache fewer, as they stay pinned until a checkpoint.
-const LOGGED_PAGES_MAX: usize = 64;
-const LOGGED_PAGES_SMALL: usize = 16;
+/// Dirty pages that one barrier or sync puts into its log record instead of writing them to their blocks first.
+const LOGGED_PAGES_MAX: usize = 16;
+/// The same for pages of many files, which threads sync together: one forced write instead of one for each file and a flush. Not with a small
+/// cache, as they stay pinned until a checkpoint.
+const SCATTERED_PAGES_MAX: usize = 64;
+/// So many pages of a file on the average, at most, are scattered.
+const SCATTERED_RUN: usize = 4;
 
 /// An epoch with a barrier in it is closed when its changes are of this size, bytes, or at this age.
 const BARRIER_BYTES: usize = 1 << 20;
@@ -164,8 +167,7 @@ impl Core {
             }
             self.running.gate = Some(reason);
             let ordered = self.strict || self.running.atomic || reason != Reason::Background;
-            let most = (self.cache.len() / 256).clamp(LOGGED_PAGES_SMALL, LOGGED_PAGES_MAX);
-            let logged = ordered && self.cache.dirty() <= most;
+            let logged = ordered && self.fits_record();
             let purpose = match (ordered, logged) {
                 (false, _) => Purpose::Close,
                 (true, false) => Purpose::Order,
@@ -235,6 +237,13 @@ impl Core {
         let dirty = self.cache.dirty();
         self.running.bytes + dirty * PAGE > BARRIER_BYTES.min(self.log.record_max() / 4)
             || self.space.spare(self.keep) < dirty as u64 + BARRIER_SPARE
+    }
+
+    /// Whether what is dirty goes into the record of the epoch that is being closed.
+    fn fits_record(&self) -> bool {
+        let (dirty, files) = (self.cache.dirty(), self.running.dirty_files.len());
+        let most = SCATTERED_PAGES_MAX.min(self.cache.len() / 256);
+        dirty <= LOGGED_PAGES_MAX || (dirty <= most && dirty <= files * SCATTERED_RUN)
     }
 
     /// The point that fsync waits for. Callers that come while a commit is on its way share the next one (`group`).
