@@ -33,7 +33,7 @@ const SCATTERED_RUN: usize = 4;
 
 /// An epoch with a barrier in it is closed when its changes are of this size, bytes, or at this age.
 const BARRIER_BYTES: usize = 1 << 20;
-pub(crate) const BARRIER_AGE: Duration = Duration::from_millis(100);
+pub(crate) const BARRIER_AGE: Duration = Duration::from_millis(10);
 
 /// So many blocks more than there are dirty pages must be free for changes to join an epoch with a barrier in it: more than one call changes
 /// under one hold of the lock.
