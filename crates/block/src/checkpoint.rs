@@ -19,7 +19,7 @@ pub(crate) use homes::Batch;
 use crate::core::{Core, Logged, Res, Wait};
 use crate::epoch::Reason;
 use crate::inode::{IN_CHECKPOINT, SINCE_CHECKPOINT, Slot};
-use crate::io::{Io, IoKind};
+use crate::io::{Frames, Io, IoKind};
 use foldhash::fast::FixedState;
 use format::checkpoint::{CHECKPOINTS, Checkpoint};
 use format::limits::{BLOCK_SIZE, SEGMENT_BLOCKS};
@@ -279,7 +279,7 @@ impl Core {
     fn checkpoint_flush(&mut self) {
         if self.geometry.volatile_cache {
             self.counters.flushes += 1;
-            self.checkpoint_io(Request::flush(0), IoKind::Checkpoint { buffer: None, frame: None });
+            self.checkpoint_io(Request::flush(0), IoKind::Checkpoint { buffer: None, frames: Frames::new() });
         }
     }
 
@@ -291,7 +291,7 @@ impl Core {
         let buffer = Some(self.ios.share(buffer, 1));
         self.checkpoint_io(
             Request::transfer(Op::Write, at.byte(), buf, 0),
-            IoKind::Checkpoint { buffer, frame: None },
+            IoKind::Checkpoint { buffer, frames: Frames::new() },
         );
         true
     }

@@ -12,6 +12,7 @@
 use crate::checkpoint::Checkpointing;
 use crate::driver::Driving;
 use crate::epoch::{EpochState, Running};
+use crate::group::Group;
 use crate::handles::Handles;
 use crate::index::Index;
 use crate::inode::{IN_CHECKPOINT, Inode, SINCE_CHECKPOINT, Slab, Slot};
@@ -250,6 +251,8 @@ pub(crate) struct Core {
 
     pub waiters: HashMap<Wait, Vec<Waker>, FixedState>,
     pub durable_waiters: Vec<(u64, Waker)>,
+    /// Syncs that share a commit.
+    pub group: Group,
     /// To be woken when the lock is released.
     pub woken: Vec<Waker>,
     /// Requests were queued: the medium must be kicked when the lock is released.
@@ -293,7 +296,8 @@ impl Core {
         if self.running.gate.is_some() {
             return Err(Stop::Wait(Wait::Progress));
         }
-        if self.running.bytes > self.log.record_max() / 2 {
+        let long = self.running.bytes > self.log.record_max() / 2;
+        if long || (self.running.barrier && self.barrier_ends_epoch()) {
             self.close_epoch(false)?;
         }
         Ok(())
@@ -309,6 +313,7 @@ impl Core {
         let keys: Vec<Wait> = self.waiters.keys().copied().collect();
         keys.into_iter().for_each(|k| self.wake(k));
         self.wake_durable(u64::MAX);
+        self.group.over = u32::MAX;
         self.wake_worker = true;
     }
 
@@ -372,7 +377,9 @@ impl Core {
         }
     }
 
-    pub fn wake_durable(&mut self, epoch: u64) {
+    /// Lets those go on that wait for an epoch up to this one to be durable. Returns how many they are.
+    pub fn wake_durable(&mut self, epoch: u64) -> u32 {
+        let before = self.durable_waiters.len();
         let mut i = 0;
         while i < self.durable_waiters.len() {
             if self.durable_waiters[i].0 <= epoch {
@@ -381,12 +388,14 @@ impl Core {
                 i += 1;
             }
         }
+        (before - self.durable_waiters.len()) as u32 + self.group.release(epoch)
     }
 
     /// Registers a waiter.
     pub fn wait(&mut self, wait: Wait, waker: &Waker) {
-        self.caller_waits();
+        let lends = self.caller_waits(wait, waker);
         match wait {
+            Wait::Durable(epoch) if lends => self.group.blocks(epoch),
             Wait::Durable(epoch) => self.durable_waiters.push((epoch, waker.clone())),
             key => self.waiters.entry(key).or_default().push(waker.clone()),
         }

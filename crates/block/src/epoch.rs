@@ -18,13 +18,26 @@ use foldhash::fast::FixedState;
 use format::log::{RecordBuilder, RecordId, cover_crc};
 use format::{BlockNo, Epoch, Ino};
 use fs::Error;
-use fs::cache::FrameNo;
+use fs::cache::{FrameNo, PAGE};
 use media::{Flags, Op, Request};
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 /// Dirty pages that one barrier or sync puts into its log record instead of writing them to their blocks first.
 const LOGGED_PAGES_MAX: usize = 16;
+/// The same for pages of many files, which threads sync together: one forced write instead of one for each file and a flush. Not with a small
+/// cache, as they stay pinned until a checkpoint.
+const SCATTERED_PAGES_MAX: usize = 64;
+/// So many pages of a file on the average, at most, are scattered.
+const SCATTERED_RUN: usize = 4;
+
+/// An epoch with a barrier in it is closed when its changes are of this size, bytes, or at this age.
+const BARRIER_BYTES: usize = 1 << 20;
+pub(crate) const BARRIER_AGE: Duration = Duration::from_millis(10);
+
+/// So many blocks more than there are dirty pages must be free for changes to join an epoch with a barrier in it: more than one call changes
+/// under one hold of the lock.
+const BARRIER_SPARE: u64 = 256;
 
 /// Why an epoch is closed; decides how overwrites are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +61,8 @@ pub(crate) struct Running {
     pub since: Option<Duration>,
     /// It holds an atomic write: nothing of it overwrites in place.
     pub atomic: bool,
+    /// A barrier stands in it: from there on nothing of it overwrites in place, and its end is one of order.
+    pub barrier: bool,
     /// No more changes: the epoch is being closed and waits for memory.
     pub gate: Option<Reason>,
     /// Checksums of the blocks written for this epoch.
@@ -73,6 +88,7 @@ impl Running {
             bytes: 0,
             since: None,
             atomic: false,
+            barrier: false,
             gate: None,
             covers: Covers::default(),
             in_place: HashSet::default(),
@@ -98,6 +114,8 @@ impl Running {
 /// A closed epoch.
 pub(crate) struct EpochState {
     pub epoch: u64,
+    /// When its first change came.
+    pub since: Option<Duration>,
     pub in_flight: u32,
     /// The record, until there is log space and memory to write it.
     pending: Option<PendingRecord>,
@@ -140,6 +158,7 @@ impl Core {
             Some(gate) => reason.max(gate),
             None => reason,
         };
+        let reason = if self.running.barrier { reason.max(Reason::Barrier) } else { reason };
         if !self.running.is_empty() {
             if self.epochs.back().is_some_and(|e| e.pending.is_some()) {
                 // One record waits for log space already: let it go first.
@@ -148,7 +167,7 @@ impl Core {
             }
             self.running.gate = Some(reason);
             let ordered = self.strict || self.running.atomic || reason != Reason::Background;
-            let logged = ordered && self.cache.dirty() <= LOGGED_PAGES_MAX;
+            let logged = ordered && self.fits_record();
             let purpose = match (ordered, logged) {
                 (false, _) => Purpose::Close,
                 (true, false) => Purpose::Order,
@@ -175,6 +194,11 @@ impl Core {
                 self.ordered = self.running.epoch;
             }
             self.build_record();
+            if reason == Reason::Sync {
+                self.close_wanted = false;
+                let now = self.monotonic();
+                self.group.closed(self.last_closed(), now);
+            }
             self.wake(Wait::Progress);
         }
         let last = self.last_closed();
@@ -185,7 +209,44 @@ impl Core {
         Ok(last)
     }
 
-    /// The point that fsync waits for. Callers that come while a commit is on its way share the next one.
+    /// Order between everything done so far and everything done later.
+    ///
+    /// Usually the running epoch goes on: recovery takes it as a whole or not at all, so nothing of what follows is there without what came
+    /// before, as long as none of it overwrites in place. That costs a mark here and no transfer; the epoch is closed when it
+    /// has grown ([`Core::admit`]), is [`BARRIER_AGE`] old, or somebody wants durability.
+    pub fn barrier(&mut self) -> Res<()> {
+        if let Some(why) = &self.latched {
+            return Err(Error::Latched(why.clone()).into());
+        }
+        if self.running.is_empty() {
+            // Closed epochs are on their way, perhaps by age alone.
+            self.ordered = self.last_closed();
+        } else if self.running.gate.is_some() || self.barrier_ends_epoch() {
+            self.close_epoch_for(Reason::Barrier)?;
+        } else if !std::mem::replace(&mut self.running.barrier, true) {
+            let due = self.running.since.map(|since| since + BARRIER_AGE);
+            self.wake_worker |= due.is_some_and(|due| self.worker_deadline.is_none_or(|d| d > due));
+        }
+        self.counters.barriers += 1;
+        Ok(())
+    }
+
+    /// Whether an epoch with a barrier in it must not grow: its pages would make the next sync wait, or might not all find a place other than
+    /// their own.
+    pub fn barrier_ends_epoch(&self) -> bool {
+        let dirty = self.cache.dirty();
+        self.running.bytes + dirty * PAGE > BARRIER_BYTES.min(self.log.record_max() / 4)
+            || self.space.spare(self.keep) < dirty as u64 + BARRIER_SPARE
+    }
+
+    /// Whether what is dirty goes into the record of the epoch that is being closed.
+    fn fits_record(&self) -> bool {
+        let (dirty, files) = (self.cache.dirty(), self.running.dirty_files.len());
+        let most = SCATTERED_PAGES_MAX.min(self.cache.len() / 256);
+        dirty <= LOGGED_PAGES_MAX || (dirty <= most && dirty <= files * SCATTERED_RUN)
+    }
+
+    /// The point that fsync waits for. Callers that come while a commit is on its way share the next one (`group`).
     pub fn sync_point(&mut self) -> Res<u64> {
         if let Some(why) = &self.latched {
             return Err(Error::Latched(why.clone()).into());
@@ -193,7 +254,7 @@ impl Core {
         if self.running.is_empty() {
             return self.close_epoch_for(Reason::Sync);
         }
-        if self.flush_wanted > self.durable && !self.epochs.is_empty() {
+        if self.joins_group() {
             self.close_wanted = true;
             return Ok(self.running.epoch);
         }
@@ -246,6 +307,7 @@ impl Core {
         let time = self.now().sec.max(0) as u64;
         self.epochs.push_back(EpochState {
             epoch,
+            since: done.since,
             in_flight: done.in_flight,
             pending: Some(PendingRecord { builder, pages, time }),
             recorded: 0,
@@ -394,8 +456,9 @@ impl Core {
             self.recorded_until(state.recorded);
         }
         self.flushes_due = self.flushes_due.split_off(&(self.durable + 1));
-        self.wake_durable(self.durable);
-        if self.close_wanted {
+        let woken = self.wake_durable(self.durable);
+        let held_back = self.gather(woken);
+        if self.close_wanted && !held_back {
             self.close_wanted = false;
             match self.close_epoch_for(Reason::Sync) {
                 Ok(_) => return,

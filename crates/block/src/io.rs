@@ -25,8 +25,8 @@ pub(crate) enum IoKind {
     ReadPages { frames: Frames },
     /// A part of an inode's tail on its way from the medium.
     Tail { slot: Slot, part: TailPart, buffer: Buffer },
-    /// A write or flush of the running checkpoint. `frame`: an image on its way home.
-    Checkpoint { buffer: Option<u32>, frame: Option<FrameNo> },
+    /// A write or flush of the running checkpoint. `frames`: images on their way home.
+    Checkpoint { buffer: Option<u32>, frames: Frames },
     /// A discard of a free segment, which nobody gets before it is over.
     Discard { run: crate::space::Run },
 }
@@ -130,11 +130,11 @@ impl Core {
                 self.tail_part_loaded(slot, part, &buffer, result);
                 self.scratch.give_back(buffer);
             }
-            IoKind::Checkpoint { buffer, frame } => {
+            IoKind::Checkpoint { buffer, frames } => {
                 if let Some(buffer) = buffer {
                     self.drop_shared(buffer);
                 }
-                if let Some(frame) = frame {
+                for frame in frames {
                     self.cache.unpin(frame);
                 }
                 self.write_ended(result);

@@ -17,6 +17,7 @@ mod epoch;
 mod extents;
 mod files;
 pub mod fsck;
+mod group;
 mod handles;
 mod huge;
 mod index;

@@ -163,6 +163,7 @@ fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &Lo
         table_homes: fixed.homes.clone(),
         waiters: Default::default(),
         durable_waiters: Vec::new(),
+        group: Default::default(),
         woken: Vec::new(),
         kick: false,
         wake_worker: false,

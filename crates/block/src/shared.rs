@@ -2,6 +2,7 @@
 
 use crate::core::Core;
 use crate::driver::{Bed, Driver};
+use crate::group::Durable;
 use crate::loans::Loans;
 use fs::cache::Pins;
 use fs::{Interrupt, LockTable};
@@ -25,6 +26,10 @@ pub(crate) struct Shared {
     pub bed: Bed,
     /// Makes a driving caller look whether its call is over.
     pub interrupt: Interrupt,
+    /// What callers look at that wait for durability.
+    pub durable: Arc<Durable>,
+    /// Makes them look.
+    pub rouse: Interrupt,
 }
 
 /// The lock on the state. When it is released, transfers that were queued are handed to the device, and whoever was
@@ -53,10 +58,13 @@ impl Drop for Locked<'_> {
         let driven = core.driving.by == Driver::Worker;
         let call = core.needs_driver() || (wake && !driven);
         let woken = std::mem::take(&mut core.woken);
+        let over = std::mem::take(&mut core.group.over);
+        self.shared.durable.note(core.durable, core.latched.is_some());
         drop(core);
         if kick {
             self.shared.media.kick();
         }
+        self.shared.durable.wake(over);
         woken.into_iter().for_each(|w| w.wake());
         if wake && driven {
             self.shared.media.wake();
@@ -70,6 +78,7 @@ impl Drop for Locked<'_> {
 impl Shared {
     pub fn new(core: Core) -> Arc<Shared> {
         let media = core.media.clone();
+        let durable = Arc::new(Durable::default());
         let shared = Arc::new_cyclic(|shared| Shared {
             loans: Arc::new(Loans::new(core.cache.arena().len(), core.starving.clone(), shared.clone())),
             arena: core.cache.arena().clone(),
@@ -82,6 +91,11 @@ impl Shared {
                 let media = media.clone();
                 move || media.wake()
             }),
+            rouse: Arc::new({
+                let durable = durable.clone();
+                move || durable.wake_all()
+            }),
+            durable,
             media,
         });
         shared.core.lock().identity = shared.identity();

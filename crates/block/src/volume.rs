@@ -144,13 +144,32 @@ impl Volume {
     }
 
     async fn sync_all(&self) -> Result<()> {
+        self.sync_through(None).await
+    }
+
+    /// Makes everything durable, if the handle is one.
+    async fn sync_through(&self, handle: Option<Handle>) -> Result<()> {
+        let shared = &self.inner.shared;
         let mut target = None;
-        self.op(move |core| {
-            let epoch = match target {
-                Some(epoch) => epoch,
-                None => *target.insert(core.sync_point()?),
-            };
-            core.durable(epoch)
+        poll_fn(move |cx| {
+            if target.is_some_and(|epoch| shared.durable.is_durable(epoch)) {
+                return Poll::Ready(Ok(()));
+            }
+            let mut core = shared.lock();
+            if target.is_none()
+                && let Some(Err(e)) = handle.map(|handle| core.handles.get(handle).map(drop))
+            {
+                return Poll::Ready(Err(e));
+            }
+            let epoch = target.map_or_else(|| core.sync_point(), Ok);
+            match epoch.and_then(|epoch| core.durable(*target.insert(epoch))) {
+                Ok(()) => Poll::Ready(Ok(())),
+                Err(Stop::Error(e)) => Poll::Ready(Err(e)),
+                Err(Stop::Wait(wait)) => {
+                    core.wait(wait, cx.waker());
+                    Poll::Pending
+                }
+            }
         })
         .await
     }
@@ -215,22 +234,26 @@ impl Volume {
         })
     }
 
+    /// Writes, and says whether the handle asks for what was written to be made durable.
     fn write_now<'a>(
         &'a self,
         handle: Handle,
         offset: u64,
         from: &'a [u8],
-    ) -> impl Future<Output = Result<usize>> + Send + 'a {
+    ) -> impl Future<Output = Result<(usize, bool)>> + Send + 'a {
         let shared = &self.inner.shared;
         let (mut done, mut ticket) = (0, None);
         poll_fn(move |cx| {
             loop {
                 let mut core = shared.lock();
-                match core.write(handle, offset, from, WRITE_CHUNK, &mut done, &mut ticket) {
-                    Ok(()) if done == from.len() => return Poll::Ready(Ok(done)),
-                    Ok(()) => {}
+                let result = core.write(handle, offset, from, WRITE_CHUNK, &mut done, &mut ticket);
+                let syncs = |open: &Open| open.flags.intersects(OpenFlags::SYNC | OpenFlags::DSYNC);
+                match result {
+                    Ok(()) if done < from.len() => {}
                     Err(Stop::Error(e)) if done == 0 => return Poll::Ready(Err(e)),
-                    Err(Stop::Error(_)) => return Poll::Ready(Ok(done)),
+                    Ok(()) | Err(Stop::Error(_)) => {
+                        return Poll::Ready(Ok((done, core.handles.get(handle).is_ok_and(syncs))));
+                    }
                     Err(Stop::Wait(wait)) => {
                         core.wait(wait, cx.waker());
                         return Poll::Pending;

@@ -6,7 +6,7 @@
 
 use crate::core::{Core, Stop};
 use crate::driver::Driver;
-use crate::epoch::Reason;
+use crate::epoch::{BARRIER_AGE, Reason};
 use crate::shared::Shared;
 use media::{Completion, Wait as MediaWait};
 use std::sync::Arc;
@@ -58,6 +58,8 @@ impl Worker {
         self.shared.media.reap(&mut self.done, MediaWait::No);
         self.take_in();
         let mut core = self.shared.lock();
+        // Nobody else can come while this is all that happens.
+        core.group.expire();
         core.background();
         while let Some(batch) = core.take_batch() {
             drop(core);
@@ -92,15 +94,27 @@ impl Core {
 
     /// When the worker must look again although nothing happens.
     pub fn deadline(&self) -> Option<Duration> {
+        self.slow_deadline().into_iter().chain(self.group.until()).min()
+    }
+
+    /// The same, but for what callers see to that wait for a commit.
+    pub fn slow_deadline(&self) -> Option<Duration> {
         if self.latched.is_some() || self.read_only {
             return None;
         }
         // An epoch that is being closed goes on when what it waits for has come.
         let since = self.running.since.filter(|_| self.running.gate.is_none());
-        let age = since.map(|since| since + self.options.dirty_age_max);
+        let most = self.options.dirty_age_max;
+        let age = since.map(|since| since + if self.running.barrier { most.min(BARRIER_AGE) } else { most });
+        let flush = self.unasked().map(|since| since + most);
         let orphans = (!self.orphans.is_empty()).then_some(self.orphans_until);
         let orphans = orphans.filter(|&until| self.monotonic() < until);
-        age.into_iter().chain(self.rest_ends()).chain(orphans).min()
+        age.into_iter().chain(flush).chain(self.rest_ends()).chain(orphans).min()
+    }
+
+    /// Since when there is an epoch that was closed for order alone, so that nobody waits for it to be durable.
+    fn unasked(&self) -> Option<Duration> {
+        self.epochs.iter().filter(|e| e.epoch > self.flush_wanted).find_map(|e| e.since)
     }
 
     /// Everything that is not an answer to a call.
@@ -108,18 +122,30 @@ impl Core {
         if self.latched.is_some() || self.read_only {
             return;
         }
-        let old = self.running.since.is_some_and(|s| self.monotonic() >= s + self.options.dirty_age_max);
+        self.end_gathering();
+        let now = self.monotonic();
+        let is_old = |since: Option<Duration>, age| since.is_some_and(|s| now >= s + age);
+        let old = is_old(self.running.since, self.options.dirty_age_max);
+        let barrier_old = self.running.barrier && is_old(self.running.since, BARRIER_AGE);
+        if self.unasked().is_some_and(|since| is_old(Some(since), self.options.dirty_age_max)) {
+            self.want_flush(self.last_closed());
+        }
         let reason = match self.running.gate {
             Some(reason) => Some(reason),
-            None if self.close_wanted && self.flush_wanted <= self.durable => Some(Reason::Sync),
+            None if self.close_wanted && self.flush_wanted <= self.durable && !self.is_gathering() => {
+                Some(Reason::Sync)
+            }
             None if old => Some(Reason::Background),
+            None if barrier_old => Some(Reason::Barrier),
             None => None,
         };
         if let Some(reason) = reason {
             match self.close_epoch_for(reason) {
                 Ok(epoch) => {
                     self.close_wanted &= reason != Reason::Sync;
-                    self.want_flush(epoch);
+                    if old || reason != Reason::Barrier {
+                        self.want_flush(epoch);
+                    }
                 }
                 Err(Stop::Error(e)) => tracing::error!("{}: commit failed: {e}", self.geometry.name),
                 Err(Stop::Wait(_)) => {}

@@ -76,7 +76,7 @@ impl Core {
             self.running.dirty_files.remove(&slot);
             return Ok(());
         };
-        let bound = self.strict || self.running.atomic;
+        let bound = self.strict || self.running.atomic || self.running.barrier;
         let purpose = if bound { purpose.max(Purpose::Order) } else { purpose };
         let ranges = tail.dirty.within(start, end);
         for (start, end) in ranges {
@@ -194,10 +194,13 @@ impl Core {
             return Ok((Target::Blocks { run, new: true }, n));
         }
         // A full volume: order is kept by the log as long as a record can take it, then given up for this page.
-        if self.running.bytes + self.running.pages.len() * PAGE < self.log.record_max() / 2 {
+        // Behind a barrier there is no giving up, so that as much as fits: `barrier_ends_epoch` sees to it that it is enough.
+        let max = self.log.record_max();
+        let limit = if self.running.barrier { max / 8 * 7 } else { max / 2 };
+        if self.running.bytes + self.running.pages.len() * PAGE < limit {
             return Ok((Target::Record { block }, 1));
         }
-        if in_place.count > 0 && !self.running.atomic {
+        if in_place.count > 0 && !self.running.atomic && !self.running.barrier {
             return Ok((Target::Blocks { run: Run { block, count: 1 }, new: false }, 1));
         }
         self.hurry_checkpoint();

@@ -98,3 +98,25 @@ fn a_driving_caller_is_woken_by_others() {
         }
     });
 }
+
+/// Threads that sync files of their own, all at the same time and with others that come and go: each gets its answer, and they share commits.
+#[test]
+fn syncs_share_commits() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = volume(dir.path());
+    busy(&volume, "/first", 40, true);
+    let before = volume.counters().epochs;
+    const ROUNDS: u64 = 100;
+    std::thread::scope(|s| {
+        for i in 0..8 {
+            let volume = &volume;
+            // The later ones end earlier: those that are left must not wait for them.
+            s.spawn(move || busy(volume, &format!("/f{i}"), ROUNDS / (i % 4 + 1), i != 5));
+        }
+    });
+    let syncs: u64 = (0..8).map(|i| ROUNDS / (i % 4 + 1)).sum();
+    let epochs = volume.counters().epochs - before;
+    assert!(epochs < syncs, "{epochs} epochs for {syncs} syncs");
+    (0..8).for_each(|i| check(&volume, &format!("/f{i}"), ROUNDS / (i % 4 + 1)));
+    volume.close_blocking().unwrap();
+}

@@ -282,7 +282,7 @@ fn a_killed_server_keeps_the_order() {
         let mut way = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut way).unwrap();
         assert_eq!(way, if round % 2 == 0 { "library\n" } else { "ioctl\n" });
-        std::thread::sleep(std::time::Duration::from_millis(20 + 37 * round));
+        std::thread::sleep(std::time::Duration::from_millis(60 + 37 * round));
         let pid = freehold::mounts::lock_holder(&p.path("a.img")).expect("it is served").pid;
         // SAFETY: no memory is involved; the process is a server of this test.
         assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGKILL) }, 0);

@@ -49,9 +49,9 @@ thread_local! {
     static LENT_TO: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The engine that this thread will work for should the future that it polls have to wait; 0 for none.
-pub fn lent_to() -> usize {
-    LENT_TO.get()
+/// Whether this thread will be offered to `engine`, should the future that it polls have to wait for this waker.
+pub fn lends(waker: &Waker, engine: usize) -> bool {
+    LENT_TO.get() == engine && PARKER.with(|(_, own)| own.will_wake(waker))
 }
 
 /// A thread that has nothing to do until its future is woken, and may work for somebody until then.
@@ -61,6 +61,11 @@ impl<'a> Idle<'a> {
     /// The future was woken: the thread must come back.
     pub fn woken(&self) -> bool {
         self.0.woken.load(Ordering::Acquire)
+    }
+
+    /// Wakes the future: to be called by this thread, which then comes back.
+    pub fn wake(&self) {
+        self.0.woken.store(true, Ordering::Release);
     }
 
     /// From now until the value that is returned is dropped, who wakes the thread calls `interrupt`. Look at [`Idle::woken`]
@@ -87,7 +92,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 /// As [`block_on`], but before the thread sleeps it is offered to `work`, which returns when the thread was woken, or at once
-/// when there is nothing to do. `engine` is what [`lent_to`] says meanwhile.
+/// when there is nothing to do. [`lends`] says meanwhile that it is lent to `engine`.
 pub fn block_on_lending<F: Future>(future: F, engine: usize, mut work: impl FnMut(&Idle<'_>)) -> F::Output {
     struct Restore(usize);
     impl Drop for Restore {
@@ -156,11 +161,11 @@ mod tests {
         let (mut polls, mut worked) = (0, 0);
         let future = std::future::poll_fn(|cx| {
             polls += 1;
+            assert!(lends(cx.waker(), 7) && !lends(cx.waker(), 8) && !lends(Waker::noop(), 7));
             let _ = tx.send(cx.waker().clone());
             if polls > 1 { Poll::Ready(()) } else { Poll::Pending }
         });
         block_on_lending(future, 7, |idle| {
-            assert_eq!(lent_to(), 7);
             let lent = idle.lend(interrupt.clone());
             while !idle.woken() {
                 interrupted.recv().unwrap();

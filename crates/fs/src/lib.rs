@@ -18,7 +18,7 @@ pub mod turns;
 pub mod types;
 pub mod watched;
 
-pub use block_on::{Idle, Interrupt, block_on, block_on_lending, lent_to};
+pub use block_on::{Idle, Interrupt, block_on, block_on_lending, lends};
 pub use cache::Pages;
 pub use client::{Blocking, Client, File, OpenOptions};
 pub use contract::{ATOMIC_WRITE_MAX, FileSystem};

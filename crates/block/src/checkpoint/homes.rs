@@ -1,6 +1,6 @@
 //! What a checkpoint brings home (its step 3): logged pages, the slots of inodes, the inode segment table.
 //!
-//! A bounded number of writes is on its way at a time. Neighbouring inode blocks go as one batch: their images are collected
+//! A bounded number of writes is on its way at a time. Neighbouring pages go with one write; neighbouring inode blocks go as one batch: their images are collected
 //! under the lock, the blocks and their checksums made by the worker without it. An image that was stashed, because the inode
 //! changed since, is preferred to the inode as it is now. A segment that has just become an inode segment is written as a
 //! whole: whatever it held before must not be taken for inodes. Tested in tests/power.rs.
@@ -8,16 +8,19 @@
 use super::PER_CHUNK;
 use crate::core::Core;
 use crate::inode::{IN_CHECKPOINT, Slot};
-use crate::io::{Io, IoKind};
+use crate::io::{Frames, Io, IoKind};
 use foldhash::fast::FixedState;
 use format::limits::{BLOCK_SIZE, SEGMENT_BLOCKS};
 use format::segtable::{ENTRIES_PER_BLOCK, encode as encode_table, homes};
 use format::{BlockNo, SegNo};
 use media::{BufRef, Op, Request};
+use smallvec::SmallVec;
 use std::collections::HashMap;
 
 /// Blocks in one write of inodes.
 const BATCH: usize = 128;
+/// Logged pages in one write.
+const PAGES: usize = 256;
 /// Writes of a checkpoint on their way at a time.
 const IN_FLIGHT_MAX: usize = 16;
 
@@ -61,8 +64,8 @@ impl Core {
                 return false;
             }
             let Some(c) = &self.checkpointing else { return true };
-            let more = if let Some(&block) = c.pages_todo.last() {
-                self.write_page_home(block)
+            let more = if !c.pages_todo.is_empty() {
+                self.write_pages_home()
             } else if let Some(&index) = c.fresh.last() {
                 self.collect_fresh(index);
                 return false;
@@ -95,20 +98,36 @@ impl Core {
         self.counters.inode_blocks += batch.ends.len() as u64;
         let buffer = Some(self.ios.share(batch.buffer, 1));
         let request = Request::transfer(Op::Write, batch.at.byte(), buf, 0);
-        self.submit(request, Io { kind: IoKind::Checkpoint { buffer, frame: None }, epoch: None });
+        self.submit(request, Io { kind: IoKind::Checkpoint { buffer, frames: Frames::new() }, epoch: None });
     }
 
-    fn write_page_home(&mut self, block: u64) -> bool {
+    /// Writes the next run of logged pages whose blocks are neighbours.
+    fn write_pages_home(&mut self) -> bool {
+        let max = (self.geometry.max_transfer as usize / BLOCK_SIZE).min(PAGES);
         let Some(c) = &mut self.checkpointing else { return true };
-        c.pages_todo.pop();
-        // The entry stays: until the checkpoint is over the block must not be overwritten by others.
-        let frame = c.pages.get_mut(&block).and_then(|p| p.frame.take());
-        if let Some(frame) = frame {
-            let buf = BufRef { arena: self.cache_arena, offset: frame.offset(), len: BLOCK_SIZE as u32 };
-            self.checkpoint_io(
-                Request::transfer(Op::Write, BlockNo(block).byte(), buf, 0),
-                IoKind::Checkpoint { buffer: None, frame: Some(frame) },
-            );
+        let mut frames = Frames::new();
+        let mut bufs: SmallVec<[BufRef; 1]> = SmallVec::new();
+        let mut first = 0;
+        while frames.len() < max
+            && let Some(&block) = c.pages_todo.last()
+            && (frames.is_empty() || block == first + frames.len() as u64)
+        {
+            c.pages_todo.pop();
+            // The entry stays: until the checkpoint is over the block must not be overwritten by others.
+            let Some(frame) = c.pages.get_mut(&block).and_then(|p| p.frame.take()) else { break };
+            if frames.is_empty() {
+                first = block;
+            }
+            let offset = frame.offset();
+            match bufs.last_mut() {
+                Some(last) if last.offset + last.len as u64 == offset => last.len += BLOCK_SIZE as u32,
+                _ => bufs.push(BufRef { arena: self.cache_arena, offset, len: BLOCK_SIZE as u32 }),
+            }
+            frames.push(frame);
+        }
+        if !frames.is_empty() {
+            let request = Request::vectored(Op::Write, BlockNo(first).byte(), bufs, 0);
+            self.checkpoint_io(request, IoKind::Checkpoint { buffer: None, frames });
         }
         true
     }

@@ -203,8 +203,8 @@ impl FileSystem for Volume {
     }
 
     async fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<usize> {
-        let n = self.write_now(handle, offset, from).await?;
-        if self.handle(handle)?.flags.intersects(OpenFlags::SYNC | OpenFlags::DSYNC) && n > 0 {
+        let (n, syncs) = self.write_now(handle, offset, from).await?;
+        if syncs && n > 0 {
             self.sync_all().await?;
         }
         Ok(n)
@@ -237,14 +237,13 @@ impl FileSystem for Volume {
     }
 
     async fn fsync(&self, handle: Handle, _datasync: bool) -> Result<()> {
-        self.handle(handle)?;
-        self.sync_all().await
+        self.sync_through(Some(handle)).await
     }
 
     async fn barrier(&self, handle: Handle, _datasync: bool) -> Result<()> {
-        self.handle(handle)?;
-        self.op(|core| {
-            core.close_epoch_for(crate::epoch::Reason::Barrier).map(|_| core.counters.barriers += 1)
+        self.op(move |core| {
+            core.handles.get(handle)?;
+            core.barrier()
         })
         .await
     }
@@ -355,7 +354,7 @@ impl FileSystem for Volume {
                 break;
             }
             match self.write_now(to, to_offset + copied, &buffer[..n]).await {
-                Ok(written) => copied += written as u64,
+                Ok((written, _)) => copied += written as u64,
                 Err(e) if copied == 0 => return Err(e),
                 Err(_) => break,
             }

@@ -29,6 +29,7 @@ mod sample;
 mod stop;
 mod subject;
 mod sys;
+mod varmail;
 
 use anyhow::{Context, Result, bail};
 use driver::{Bench, Scale};
@@ -96,8 +97,16 @@ pub struct BenchArgs {
     pub child: Option<String>,
 }
 
-const GROUPS: &[&[&str]] =
-    &[meta::ROWS, durable::ROWS, order::ROWS, data::ROWS, mount::ROWS, fuse_rows::ROWS, programs::ROWS];
+const GROUPS: &[&[&str]] = &[
+    meta::ROWS,
+    durable::ROWS,
+    order::ROWS,
+    varmail::ROWS,
+    data::ROWS,
+    mount::ROWS,
+    fuse_rows::ROWS,
+    programs::ROWS,
+];
 
 /// Names of all rows, as `--only` takes them.
 pub fn row_names() -> impl Iterator<Item = &'static str> {
@@ -177,10 +186,11 @@ fn measure(
     mut save: impl FnMut(&Bench, Option<&str>) -> Result<()>,
 ) -> Result<Option<String>> {
     type Measure = fn(&mut Bench) -> Result<()>;
-    let groups: [Measure; 7] = [
+    let groups: [Measure; 8] = [
         meta::measure,
         durable::measure,
         order::measure,
+        varmail::measure,
         data::measure,
         mount::measure,
         fuse_rows::measure,

@@ -140,6 +140,10 @@ impl Subject for Ours {
         Ok(file.fsync()?)
     }
 
+    fn barrier(&self, file: &Self::File) -> Option<Result<()>> {
+        Some(file.fbarrier().map_err(Into::into))
+    }
+
     fn sync(&self) -> Result<()> {
         Ok(self.client.sync()?)
     }

@@ -86,6 +86,10 @@ pub trait Subject: Sync {
     fn write_at(&self, file: &Self::File, from: &[u8], offset: u64) -> Result<()>;
     /// fsync(2)
     fn fsync(&self, file: &Self::File) -> Result<()>;
+    /// Order between what was done before and what is done later, without waiting; `None` where there is no such call.
+    fn barrier(&self, _file: &Self::File) -> Option<Result<()>> {
+        None
+    }
     /// syncfs(2)
     fn sync(&self) -> Result<()>;
     /// Makes the next reads come from the device.

@@ -1,0 +1,191 @@
+//! What a barrier costs, and when what it put in order reaches the medium: marks and no transfers, bounded in size and in time.
+//!
+//! That the order holds is the matter of power.rs, explore.rs and order_canaries.rs.
+
+use block::{MkfsOptions, OpenOptions, Volume, Worker};
+use fs::{Attr, Cred, FileSystem, Handle, Ino, OpenFlags, block_on};
+use media::flash::{Config, SimFlash};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// Milliseconds, as the test moves them.
+#[derive(Default)]
+struct Millis(AtomicU64);
+
+impl block::Clock for Millis {
+    fn now(&self) -> fs::Time {
+        let ms = self.0.load(Ordering::SeqCst);
+        fs::Time { sec: (ms / 1000) as i64, nsec: (ms % 1000) as u32 * 1_000_000 }
+    }
+    fn monotonic(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::SeqCst))
+    }
+}
+
+struct Rig {
+    volume: Volume,
+    worker: Worker,
+    clock: Arc<Millis>,
+    file: Handle,
+}
+
+impl Rig {
+    fn new(bytes: u64) -> Rig {
+        let flash = Arc::new(SimFlash::new(Config::new(bytes)).unwrap());
+        block::mkfs(flash.clone(), &MkfsOptions::default()).unwrap();
+        let clock = Arc::new(Millis::default());
+        let options = OpenOptions { cache_bytes: 16 << 20, clock: clock.clone(), ..OpenOptions::default() };
+        let (volume, worker) = Volume::open_manual(flash, options).unwrap();
+        let flags = OpenFlags::READ | OpenFlags::WRITE;
+        let (_, file): (Attr, Handle) =
+            block_on(volume.create(&Cred::root(), Ino::ROOT, b"f", 0o644, flags)).unwrap();
+        let mut rig = Rig { volume, worker, clock, file };
+        rig.sync();
+        rig
+    }
+
+    /// Lets the worker do what it has to, until nothing is in flight.
+    fn settle(&mut self) {
+        while self.worker.step() {}
+    }
+
+    /// Runs a call to its end.
+    fn wait<T>(&mut self, call: impl Future<Output = T>) -> T {
+        let mut call = pin!(call);
+        let mut context = Context::from_waker(Waker::noop());
+        for _ in 0..100_000 {
+            if let Poll::Ready(done) = call.as_mut().poll(&mut context) {
+                return done;
+            }
+            self.worker.step();
+        }
+        panic!("a call does not end");
+    }
+
+    fn sync(&mut self) {
+        let volume = self.volume.clone();
+        self.wait(volume.sync()).unwrap();
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.clock.0.fetch_add(ms, Ordering::SeqCst);
+        self.settle();
+    }
+
+    fn write(&self, page: u64) {
+        let data = [(page % 251) as u8 + 1; 4096];
+        assert_eq!(block_on(self.volume.write(self.file, page * 4096, &data)).unwrap(), 4096);
+    }
+
+    fn barrier(&self) {
+        block_on(self.volume.barrier(self.file, true)).unwrap();
+    }
+}
+
+#[test]
+fn barriers_are_marks() {
+    let mut rig = Rig::new(256 << 20);
+    let before = rig.volume.counters();
+    for page in 0..20 {
+        rig.write(page);
+        rig.barrier();
+    }
+    rig.settle();
+    let now = rig.volume.counters();
+    assert_eq!(now.barriers - before.barriers, 20);
+    assert_eq!(
+        (now.epochs, now.flushes, now.data_blocks),
+        (before.epochs, before.flushes, before.data_blocks)
+    );
+    rig.sync();
+    assert_eq!(rig.volume.counters().epochs - before.epochs, 1, "all of them are one record");
+}
+
+/// Pages of an epoch with a barrier in it go elsewhere, however they are written back.
+#[test]
+fn behind_a_barrier_nothing_is_overwritten() {
+    let mut rig = Rig::new(256 << 20);
+    (0..200).for_each(|page| rig.write(page));
+    rig.sync();
+    let volume = rig.volume.clone();
+    rig.wait(volume.checkpoint()).unwrap();
+    let before = rig.volume.counters().overwritten_blocks;
+    (0..100).for_each(|page| rig.write(page));
+    rig.barrier();
+    (100..200).for_each(|page| rig.write(page));
+    // By age, which alone would overwrite.
+    rig.pass(10_000);
+    let now = rig.volume.counters();
+    assert_eq!((now.overwritten_blocks, rig.volume.cache_usage().dirty), (before, 0));
+    // Without a barrier it does.
+    rig.sync();
+    let volume = rig.volume.clone();
+    rig.wait(volume.checkpoint()).unwrap();
+    (0..200).for_each(|page| rig.write(page));
+    rig.pass(10_000);
+    assert_eq!(rig.volume.counters().overwritten_blocks, before + 200);
+}
+
+#[test]
+fn they_reach_the_medium_in_time() {
+    let mut rig = Rig::new(256 << 20);
+    let before = rig.volume.counters();
+    rig.write(0);
+    rig.barrier();
+    rig.pass(9);
+    assert_eq!(rig.volume.counters().epochs, before.epochs);
+    rig.pass(1);
+    let now = rig.volume.counters();
+    assert_eq!(
+        (now.epochs, now.flushes, now.fua_records),
+        (before.epochs + 1, before.flushes, before.fua_records)
+    );
+    // Barriers that never end keep nothing from becoming durable.
+    let epoch = rig.volume.epochs().0 - 1;
+    for page in 1..60 {
+        rig.write(page);
+        rig.barrier();
+        rig.pass(100);
+        let ms = 10 + page * 100;
+        assert_eq!(rig.volume.epochs().1 >= epoch, ms >= 5000, "{ms} ms");
+    }
+    assert!(rig.volume.counters().flushes - before.flushes <= 2);
+}
+
+#[test]
+fn an_epoch_with_barriers_is_bounded() {
+    let mut rig = Rig::new(256 << 20);
+    let before = rig.volume.counters().epochs;
+    for page in 0..1024 {
+        rig.write(page);
+        rig.barrier();
+        assert!(rig.volume.cache_usage().dirty <= (1 << 20) + 4096);
+    }
+    let epochs = rig.volume.counters().epochs - before;
+    assert!((4..=64).contains(&epochs), "{epochs}");
+    rig.settle();
+}
+
+/// Where there are hardly free blocks, a barrier closes its epoch, so that nothing has to be overwritten behind it.
+#[test]
+fn a_full_volume_keeps_the_order() {
+    let mut rig = Rig::new(64 << 20);
+    let (volume, file, data) = (rig.volume.clone(), rig.file, vec![1; 256 << 10]);
+    let mut end = 0;
+    while let Ok(n) = rig.wait(volume.write(file, end, &data)) {
+        end += n as u64;
+    }
+    rig.sync();
+    let before = rig.volume.counters();
+    for page in 0..200 {
+        rig.wait(volume.write(file, page * 4096, &[page as u8; 4096])).unwrap();
+        rig.wait(volume.barrier(file, true)).unwrap();
+    }
+    rig.sync();
+    let now = rig.volume.counters();
+    assert_eq!(now.barriers - before.barriers, 200);
+    assert!(now.epochs - before.epochs >= 100, "{now:?}");
+}
