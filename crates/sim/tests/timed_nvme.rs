@@ -66,7 +66,7 @@ fn separation_gains_where_writes_wait_for_room_and_never_costs_much() {
     for streams in loads {
         for depth in [16, 256] {
             let [off, automatic] = both(&streams, depth);
-            assert!(automatic.rate > off.rate * 0.97, "{depth} {streams:?}: {automatic:?} {off:?}");
+            assert!(automatic.rate > off.rate * 0.95, "{depth} {streams:?}: {automatic:?} {off:?}");
         }
     }
 }

@@ -74,7 +74,7 @@ const CASES: &[Case] = &[
 ];
 
 const PERSONALITIES: &[(&str, f64)] =
-    &[("fileserver", 2.0), ("varmail", 3.0), ("webserver", 2.0), ("webproxy", 2.0)];
+    &[("fileserver", 2.0), ("varmail", 5.0), ("webserver", 2.0), ("webproxy", 2.0)];
 /// The personality that syncs, once more with `-o ordered`, and how many times the rate of ext4, which syncs, is asked for.
 const ORDERED: (&str, f64) = ("varmail", 10.0);
 
