@@ -128,10 +128,8 @@ impl Fake {
         // The kernel's links lead from the device to the driver's directory, so that `driver/unbind` is there.
         std::fs::create_dir_all(self.path(&format!("sys/bus/pci/drivers/{driver}"))).unwrap();
         let number = number(address);
-        if driver == "vfio-pci" {
-            if let Some(group) = self.group(address) {
-                self.put(&format!("dev/vfio/{group}"), "");
-            }
+        if let ("vfio-pci", Some(group)) = (driver, self.group(address)) {
+            self.put(&format!("dev/vfio/{group}"), "");
         }
         if driver != "nvme" {
             return;
