@@ -48,7 +48,7 @@ guest_kernel() {
 }
 
 tools=(qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio modprobe:kmod fio lspci:pciutils mkfs.ext4:e2fsprogs
-    mkfs.f2fs:f2fs-tools mkfs.xfs:xfsprogs timeout:coreutils setpriv:util-linux)
+    mkfs.f2fs:f2fs-tools mkfs.xfs:xfsprogs timeout:coreutils setpriv:util-linux flock:util-linux)
 export PATH=$PATH:/usr/sbin:/sbin
 if [ "$(uname -m)" != x86_64 ]; then
     echo "skipped: the lab's guest is an x86_64 machine, and this one is $(uname -m)"
@@ -78,6 +78,10 @@ profile=${LAB_PROFILE:-dev}
 [ "${LAB_BUILD:-1}" = 0 ] || cargo build --quiet --locked --profile "$profile" -p freehold
 bin=${CARGO_TARGET_DIR:-target}/${profile/#dev/debug}
 results=${CARGO_TARGET_DIR:-target}/lab
+mkdir -p "${results%/*}"
+# One run at a time: results of two would be mixed.
+exec 9> "$results.lock"
+flock -w "${LAB_TIMEOUT:-900}" 9 || { echo "lab: another run in this tree does not end" >&2; exit 1; }
 rm -rf "$results"
 mkdir -p "$results"
 results=$(cd "$results" && pwd)
@@ -136,7 +140,7 @@ make_initramfs
 accel=(-accel "tcg,thread=multi" -cpu max)
 if [ "${LAB_KVM:-0}" = 1 ] && [ -w /dev/kvm ]; then
     boot 30 "$work/probe.log" lab.probe=1 -- -machine q35,kernel-irqchip=split -accel kvm -cpu host
-    wait "$qemu" || true
+    wait "$qemu" 2>/dev/null || true
     qemu=
     if grep -q "lab: booted" "$work/probe.log"; then
         accel=(-accel kvm -cpu host)
@@ -177,7 +181,7 @@ touch "$results/output.log"
 boot "$limit" "$results/console.log" "${iommu[@]}" -- -machine q35,kernel-irqchip=split "${accel[@]}" "${devices[@]}"
 tail -n +1 -f --pid="$qemu" "$results/output.log" &
 shown=$!
-wait "$qemu" || true
+wait "$qemu" 2>/dev/null || true
 qemu=
 wait "$shown" || true
 

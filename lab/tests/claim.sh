@@ -68,6 +68,14 @@ if [ "${LAB_IOMMU:-1}" = 1 ]; then
 else
     refused "a controller without an IOMMU" "has no IOMMU group.*--no-iommu" "$freehold" device claim "$b"
     option=--no-iommu
+    modprobe vfio-pci
+    if [ ! -e /sys/module/vfio/parameters/enable_unsafe_noiommu_mode ]; then
+        refused "where the kernel has no other way" "CONFIG_VFIO_NOIOMMU" "$freehold" device claim --no-iommu "$b"
+        is "and it is left alone" nvme "$(driver "$b")"
+        echo "this kernel hands nothing out without an IOMMU: nothing more to test"
+        umount "$LAB_MNT/a"
+        finish
+    fi
 fi
 
 echo "--- claim and release"

@@ -145,6 +145,25 @@ fn a_path_of_several_leads_to_the_namespace_that_they_share() {
 }
 
 #[test]
+fn what_the_kernel_is_just_finding_is_left_to_it() {
+    let fake = two();
+    fake.put("sys/bus/pci/devices/0000:04:00.0/nvme/nvme4/state", "connecting\n");
+    refused(&fake, libc::EAGAIN, &["is starting", "Try again"]);
+    std::fs::remove_dir_all(fake.path("sys/bus/pci/devices/0000:04:00.0/nvme")).unwrap();
+    refused(&fake, libc::EAGAIN, &["is starting"]);
+    // A namespace that appears, and may be mounted, when all others are held.
+    let fake = two();
+    let late = "sys/bus/pci/devices/0000:04:00.0/nvme/nvme4/nvme4n2/size";
+    fake.put(late, "");
+    let expected = fake.everything();
+    std::fs::remove_dir_all(fake.path(late).parent().unwrap()).unwrap();
+    fake.appears.replace(Some(late.into()));
+    let e = fake.machine().claim(&[at(A)], false).unwrap_err();
+    assert_eq!(e.errno(), libc::EAGAIN, "{e}");
+    assert_eq!(fake.everything(), expected);
+}
+
+#[test]
 fn what_is_no_controller_is_refused() {
     let fake = Fake::new();
     refused(&fake, libc::ENODEV, &["no PCI device", "freehold device list"]);

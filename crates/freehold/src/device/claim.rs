@@ -38,7 +38,7 @@ impl<K: Kernel> Machine<K> {
     /// `no_iommu`: take those without an IOMMU group, too, which then may reach all memory.
     ///
     /// # Errors
-    /// `Absent`, `NotNvme`; `InUse`, `Group`, `NoIommu`, `NoVfio`: refused, nothing has changed. `Step`, `Unwilling`: a step failed, and what
+    /// `Absent`, `NotNvme`; `InUse`, `Foreign`, `Changing`, `Group`, `NoIommu`, `NoVfio`: refused, nothing has changed. `Step`, `Unwilling`: a step failed, and what
     /// had been done is undone. `Stranded`: that failed, too. `Locked`.
     pub fn claim(&self, addresses: &[Address], no_iommu: bool) -> Result<Vec<Claimed>> {
         let _lock = self.lock()?;
@@ -51,14 +51,16 @@ impl<K: Kernel> Machine<K> {
         let (bound, todo): (Vec<_>, Vec<_>) = all.iter().partition(|c| c.driver.as_deref() == Some(VFIO));
         for c in &todo {
             self.check_driver(c)?;
-            self.check_group(c, addresses, no_iommu)?;
-        }
-        if !todo.is_empty() {
-            self.check_vfio(no_iommu && todo.iter().any(|c| c.iommu_group.is_none()))?;
         }
         let mut holds = Vec::new();
         for c in &todo {
             holds.push(self.hold(c)?);
+        }
+        for c in &todo {
+            self.check_group(c, addresses, no_iommu)?;
+        }
+        if !todo.is_empty() {
+            self.check_vfio(no_iommu && todo.iter().any(|c| c.iommu_group.is_none()))?;
         }
         for c in bound {
             // An interrupted claim had come so far, or an interrupted release no further.
@@ -82,11 +84,16 @@ impl<K: Kernel> Machine<K> {
         Ok(all.iter().map(claimed).collect())
     }
 
-    /// Only the kernel's own driver is known to leave a device in order, and its users can be seen.
+    /// Only the kernel's own driver is known to leave a device in order, and its users can be seen, once it has found all namespaces.
     fn check_driver(&self, c: &Controller) -> Result<()> {
+        let address = c.address;
         match c.driver.as_deref() {
-            None | Some("nvme") => Ok(()),
-            Some(driver) => Err(DeviceError::Foreign { address: c.address, driver: driver.into() }),
+            None => Ok(()),
+            Some("nvme") => match self.state(address).as_str() {
+                "" | "new" | "connecting" | "resetting" => Err(DeviceError::Changing { address }),
+                _ => Ok(()),
+            },
+            Some(driver) => Err(DeviceError::Foreign { address, driver: driver.into() }),
         }
     }
 
@@ -184,6 +191,10 @@ impl<K: Kernel> Machine<K> {
         }
         self.write(attribute(address, "driver_override"), VFIO)?;
         if c.driver.is_some() {
+            // One that has appeared since is not held, and may be mounted by now.
+            if self.controller(address)?.namespaces != c.namespaces {
+                return Err(DeviceError::Changing { address });
+            }
             self.write(attribute(address, "driver/unbind"), &name)?;
         }
         self.write("sys/bus/pci/drivers_probe", &name)?;

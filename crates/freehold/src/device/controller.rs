@@ -122,6 +122,12 @@ impl<K> Machine<K> {
         self.link_name(attribute(address, "driver"))
     }
 
+    /// What the kernel's driver says of a controller: `live`, `connecting`, ... Empty: no such driver has it, or none that is ready.
+    pub(super) fn state(&self, address: Address) -> String {
+        let name = self.character_device(address);
+        name.map(|name| self.text(attribute(address, "nvme").join(name).join("state"))).unwrap_or_default()
+    }
+
     /// Name of the controller's character device: `nvme0`.
     pub(super) fn character_device(&self, address: Address) -> Option<String> {
         self.names(attribute(address, "nvme")).into_iter().next()

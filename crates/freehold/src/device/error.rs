@@ -37,6 +37,12 @@ pub enum DeviceError {
         /// By whom: at least one.
         by: Vec<Use>,
     },
+    /// The kernel is just finding out what it holds, and somebody could begin to use that.
+    #[error("{address} is starting, or its namespaces are changing. Try again in a moment")]
+    Changing {
+        /// The device.
+        address: Address,
+    },
     /// A driver has it that is not the kernel's own, whose users cannot be seen.
     #[error(
         "{address} belongs to the driver {driver}, and who uses it through that cannot be seen. Unbind it first"
@@ -143,7 +149,7 @@ impl DeviceError {
                 libc::EBUSY
             }
             DeviceError::NoIommu { .. } | DeviceError::NoVfio { .. } => libc::EOPNOTSUPP,
-            DeviceError::Locked { .. } => libc::EAGAIN,
+            DeviceError::Changing { .. } | DeviceError::Locked { .. } => libc::EAGAIN,
             DeviceError::Step { errno, .. } => *errno,
             DeviceError::Unwilling { .. } => libc::EIO,
             DeviceError::NotBack { .. } => libc::ETIMEDOUT,

@@ -6,10 +6,14 @@
 use super::{Address, Controller, DeviceError, Kernel, Machine, Namespace, Result};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
+use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// Of all that Freehold keeps for a boot: sockets are in it, too.
+const OWN: &str = "run/freehold";
 const DIRECTORY: &str = "run/freehold/devices";
 const VERSION: u32 = 1;
 
@@ -102,9 +106,10 @@ impl<K> Machine<K> {
     /// # Errors
     /// `Locked`: another process has it, and keeps it. `Step`: this user may not.
     pub(super) fn lock(&self) -> Result<Lock> {
-        let dir = self.at(DIRECTORY);
-        std::fs::create_dir_all(&dir).map_err(DeviceError::step("making", &dir))?;
-        let path = dir.join("lock");
+        for dir in [OWN, DIRECTORY].map(|d| self.at(d)) {
+            make(&dir).map_err(DeviceError::step("making", &dir))?;
+        }
+        let path = self.at(DIRECTORY).join("lock");
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let fd = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)
             .map_err(|e| DeviceError::step("opening", &path)(e.into()))?;
@@ -121,6 +126,15 @@ impl<K> Machine<K> {
                 Err(e) => return Err(DeviceError::step("locking", &path)(e.into())),
             }
         }
+    }
+}
+
+/// Makes a directory into which everybody may look, whatever the umask says.
+fn make(dir: &Path) -> io::Result<()> {
+    match std::fs::create_dir(dir) {
+        Ok(()) => std::fs::set_permissions(dir, PermissionsExt::from_mode(0o755)),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(e) => Err(e),
     }
 }
 

@@ -125,10 +125,7 @@ impl<K: Kernel> Machine<K> {
         let until = Instant::now() + self.patience;
         loop {
             let c = self.controller(address)?;
-            let is_live = self
-                .character_device(address)
-                .is_some_and(|name| self.text(attribute(address, "nvme").join(name).join("state")) == "live");
-            if is_live && c.namespaces.len() >= namespaces {
+            if self.state(address) == "live" && c.namespaces.len() >= namespaces {
                 return Ok(());
             }
             if Instant::now() >= until {

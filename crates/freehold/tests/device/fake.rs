@@ -34,6 +34,8 @@ pub struct Fake {
     pub works: Cell<bool>,
     /// Whether `vfio-pci` takes no devices.
     pub refuses: Cell<bool>,
+    /// A file that is there after the next write to an attribute.
+    pub appears: RefCell<Option<String>>,
 }
 
 /// The payload of a death.
@@ -50,6 +52,7 @@ impl Fake {
             end: Cell::new(None),
             works: Cell::new(true),
             refuses: Cell::new(false),
+            appears: RefCell::new(None),
         };
         for driver in ["nvme", "vfio-pci", "pcieport", "e1000"] {
             fake.put(&format!("sys/bus/pci/drivers/{driver}/bind"), "");
@@ -61,6 +64,7 @@ impl Fake {
         fake.put("proc/self/mountinfo", "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n");
         std::fs::create_dir_all(fake.path("sys/bus/pci/devices")).unwrap();
         std::fs::create_dir_all(fake.path("dev/vfio")).unwrap();
+        std::fs::create_dir_all(fake.path("run")).unwrap();
         fake
     }
 
@@ -294,6 +298,9 @@ impl Drop for Hold {
 impl Kernel for &Fake {
     fn write(&self, attribute: &Path, value: &str) -> io::Result<()> {
         self.step()?;
+        if let Some(path) = self.appears.take() {
+            self.put(&path, "");
+        }
         let attribute = attribute.strip_prefix(self.root()).unwrap();
         self.react(attribute.to_str().unwrap(), value)
     }
