@@ -10,7 +10,7 @@
 //! - Before the first change a record of what was there is saved ([`Record`]), and it is removed after the last step of giving back. Whatever
 //!   is interrupted, at whatever step, by `SIGKILL` too: `release` leads back to what was before the claim.
 //! - All is idempotent: claiming twice, releasing twice, releasing what nobody claimed.
-//! - One command at a time changes anything ([`record::Lock`]).
+//! - One command at a time changes anything (a lock on a file).
 //!
 //! Everything is looked up below a root directory, and everything that changes the machine goes through [`Kernel`]: tests bring a tree of files
 //! and a kernel of their own. Tested in `tests/device.rs`, and with a real kernel in `lab/tests/claim.sh`. For operators: docs/DEVICES.md.
