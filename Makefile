@@ -2,6 +2,7 @@
 # make test       everything that must hold: format, clippy, all tests, doctests, docs, installation, POSIX over FUSE and past the kernel
 # make install    to PREFIX (default /usr/local): the command, the library for C, and the helpers of mount(8) in SBINDIR
 # make bench      the benchmarks (freehold bench)
+# make lab        real NVMe controllers in a small virtual machine: lab/tests (TESTS="claim peers" for some of them)
 # make clean
 
 PREFIX ?= /usr/local
@@ -14,7 +15,7 @@ BUILT = $(or $(CARGO_TARGET_DIR),target)/$(PROFILE:dev=debug)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 HELPERS := mount.freehold mount.fuse.freehold umount.freehold umount.fuse.freehold mkfs.freehold fsck.freehold
 
-.PHONY: all build demo test bench install uninstall clean
+.PHONY: all build demo test lab bench install uninstall clean
 
 all: build
 
@@ -26,6 +27,9 @@ demo:
 
 test:
 	./scripts/test.sh
+
+lab:
+	./lab/run.sh $(TESTS)
 
 bench: build
 	$(CARGO) build --profile $(PROFILE) --locked -p freehold-workload

@@ -32,6 +32,7 @@
 
 pub mod bench;
 pub mod control;
+pub mod device;
 mod image;
 mod kernel;
 pub mod metrics;

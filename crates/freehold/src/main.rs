@@ -21,6 +21,7 @@ Examples:
   freehold fsck disk.img                  check a volume that is not mounted
   freehold serve --config volumes.toml    serve many volumes in one process
   freehold top /mnt                       watch what a served volume does
+  freehold device list                    NVMe controllers, who uses them, and which are free
 
 Exit codes: 0 done, 1 failed, 2 wrong usage (fsck has those of fsck(8), see freehold fsck --help).
 Set FREEHOLD_LOG=debug (or info, warn, error) to see more or less of what happens inside.")]
@@ -44,6 +45,7 @@ enum Command {
     Cat(cli::cat::Args),
     Fsck(cli::fsck::Args),
     Dump(cli::dump::Args),
+    Device(cli::device::Args),
     Bench(freehold::bench::BenchArgs),
     // A new subcommand: its `Args` here, its `run` in `main`.
 }
@@ -80,6 +82,7 @@ fn main() -> ExitCode {
         Command::Cat(args) => cli::cat::run(args),
         Command::Dump(args) => cli::dump::run(args),
         Command::Fsck(args) => cli::fsck::run(args),
+        Command::Device(args) => cli::device::run(args),
         Command::Bench(args) => freehold::bench::run(args),
     };
     match done {

@@ -38,7 +38,12 @@ impl MountInfo {
 
 /// All mounts of this process's namespace, in the order in which they were made.
 pub fn list() -> io::Result<Vec<MountInfo>> {
-    Ok(std::fs::read("/proc/self/mountinfo")?.split(|&b| b == b'\n').filter_map(parse).collect())
+    Ok(table(&std::fs::read("/proc/self/mountinfo")?))
+}
+
+/// The mounts in the text of a `/proc/PID/mountinfo`.
+pub fn table(text: &[u8]) -> Vec<MountInfo> {
+    text.split(|&b| b == b'\n').filter_map(parse).collect()
 }
 
 /// Fields: id, parent, major:minor, root, mount point, options, optional fields, "-", type, source, options.

@@ -5,6 +5,7 @@ pub mod cat;
 pub mod clients;
 pub mod cp;
 mod daemon;
+pub mod device;
 pub mod df;
 pub mod dump;
 mod explain;

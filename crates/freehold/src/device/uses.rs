@@ -1,0 +1,236 @@
+//! What uses a controller: mounts, swap, what is built on its block devices, programs.
+//!
+//! Seen without touching anything, and so not all of it: what the kernel holds without a trace in `/sys` or `/proc` (a journal on a device of its
+//! own, file systems of out-of-tree modules) is found by [`Kernel::hold`](super::Kernel::hold) alone, and open files of other users by root alone.
+
+use super::controller::Controller;
+use super::{Address, Machine, controller};
+use share::mounts::MountInfo;
+use std::collections::HashSet;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// One use. `device` is the name of the block device that is used, a partition or the whole: `nvme0n1p1`.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Use {
+    /// It is mounted.
+    Mount {
+        /// What of it.
+        device: String,
+        /// Where.
+        point: PathBuf,
+        /// Type of the file system.
+        file_system: String,
+        /// A process that sees the mount, when this one does not: it is in another mount namespace.
+        pid: Option<u32>,
+    },
+    /// It is swap space.
+    Swap {
+        /// What of it.
+        device: String,
+    },
+    /// Another block device stands on it (device mapper, RAID, bcache, loop), or a file system of several devices.
+    Part {
+        /// What of it.
+        device: String,
+        /// Of what.
+        of: String,
+    },
+    /// A process has it open.
+    Open {
+        /// The node: `/dev/nvme0n1`, `/dev/nvme0`, `/dev/vfio/12`.
+        device: String,
+        /// The process.
+        pid: u32,
+        /// Name of its program.
+        program: String,
+    },
+    /// Somebody who cannot be seen holds it exclusively.
+    Held {
+        /// What of it.
+        device: String,
+    },
+}
+
+impl fmt::Display for Use {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Use::Mount { device, point, file_system, pid } => {
+                write!(f, "{device} is mounted at {} ({file_system})", point.display())?;
+                pid.map_or(Ok(()), |pid| write!(f, " in the mount namespace of process {pid}"))
+            }
+            Use::Swap { device } => write!(f, "{device} is swap space"),
+            Use::Part { device, of } => write!(f, "{device} is a part of {of}"),
+            Use::Open { device, pid, program } => write!(f, "{device} is open in process {pid} ({program})"),
+            Use::Held { device } => {
+                write!(f, "{device} is held by the kernel or a program that cannot be seen from here")
+            }
+        }
+    }
+}
+
+/// A device node that a process has open.
+pub(super) struct OpenDevice {
+    node: String,
+    pid: u32,
+    program: String,
+}
+
+/// A block device: a namespace, or a partition of one.
+struct Block {
+    name: String,
+    /// `major:minor`.
+    number: String,
+}
+
+impl<K> Machine<K> {
+    /// What uses a controller. `open`: as of [`Machine::open_devices`].
+    pub(super) fn uses(&self, c: &Controller, open: &[OpenDevice]) -> Vec<Use> {
+        let mut found = Vec::new();
+        // What a record remembers are names that others may have by now.
+        let is_driven = self.character_device(c.address).is_some();
+        let blocks = if is_driven { self.blocks(c) } else { Vec::new() };
+        self.mounts(&blocks, &mut found);
+        self.swaps(&blocks, &mut found);
+        self.builds(&blocks, &mut found);
+        let nodes = self.nodes(c.address, &blocks);
+        for o in open.iter().filter(|o| nodes.contains(&o.node)) {
+            found.push(Use::Open { device: o.node.clone(), pid: o.pid, program: o.program.clone() });
+        }
+        found
+    }
+
+    /// The block devices of a controller's namespaces, with their partitions.
+    fn blocks(&self, c: &Controller) -> Vec<Block> {
+        let mut all = Vec::new();
+        for namespace in &c.namespaces {
+            let dir = Path::new("sys/class/block").join(&namespace.name);
+            let parts = self.names(&dir).into_iter();
+            let parts = parts.filter(|part| self.at(dir.join(part).join("partition")).exists());
+            for name in std::iter::once(namespace.name.clone()).chain(parts) {
+                let number = self.text(format!("sys/class/block/{name}/dev"));
+                all.push(Block { name, number });
+            }
+        }
+        all
+    }
+
+    /// The nodes in `/dev` through which a controller can be used.
+    fn nodes(&self, address: Address, blocks: &[Block]) -> HashSet<String> {
+        let mut nodes: HashSet<String> = blocks.iter().map(|b| format!("/dev/{}", b.name)).collect();
+        nodes.extend(blocks.iter().filter_map(|b| Some(format!("/dev/ng{}", b.name.strip_prefix("nvme")?))));
+        nodes.extend(self.character_device(address).map(|name| format!("/dev/{name}")));
+        nodes.extend(self.node(address).map(|node| node.display().to_string()));
+        let cdevs = self.names(controller::attribute(address, "vfio-dev"));
+        nodes.extend(cdevs.iter().map(|name| format!("/dev/vfio/devices/{name}")));
+        nodes
+    }
+
+    fn mounts(&self, blocks: &[Block], found: &mut Vec<Use>) {
+        if blocks.is_empty() {
+            return;
+        }
+        let table = |path: PathBuf| std::fs::read(path).map(|t| share::mounts::table(&t)).unwrap_or_default();
+        let is_of = |m: &MountInfo, b: &Block| {
+            (!b.number.is_empty() && m.device == b.number)
+                // File systems of several devices, and those of user space, have numbers of their own.
+                || m.source.as_bytes().strip_prefix(b"/dev/") == Some(b.name.as_bytes())
+        };
+        let mut seen = HashSet::new();
+        let mut note = |m: &MountInfo, pid: Option<u32>, found: &mut Vec<Use>| {
+            for b in blocks.iter().filter(|b| is_of(m, b)) {
+                // What is seen here is not told again for every container that sees it, too.
+                if pid.is_none() || seen.insert(b.name.clone()) {
+                    let (device, point, file_system) = (b.name.clone(), m.point.clone(), m.kind.clone());
+                    found.push(Use::Mount { device, point, file_system, pid });
+                }
+                seen.insert(b.name.clone());
+            }
+        };
+        table(self.at("proc/self/mountinfo")).iter().for_each(|m| note(m, None, found));
+        let mut namespaces: HashSet<PathBuf> =
+            std::fs::read_link(self.at("proc/self/ns/mnt")).into_iter().collect();
+        for pid in self.processes() {
+            let Ok(namespace) = std::fs::read_link(self.at(format!("proc/{pid}/ns/mnt"))) else { continue };
+            if namespaces.insert(namespace) {
+                let mounts = table(self.at(format!("proc/{pid}/mountinfo")));
+                mounts.iter().for_each(|m| note(m, Some(pid), found));
+            }
+        }
+    }
+
+    fn swaps(&self, blocks: &[Block], found: &mut Vec<Use>) {
+        let table = self.text("proc/swaps");
+        let spaces: HashSet<&str> =
+            table.lines().skip(1).filter_map(|l| l.split_whitespace().next()).collect();
+        let swap = blocks.iter().filter(|b| spaces.contains(format!("/dev/{}", b.name).as_str()));
+        found.extend(swap.map(|b| Use::Swap { device: b.name.clone() }));
+    }
+
+    fn builds(&self, blocks: &[Block], found: &mut Vec<Use>) {
+        let mut note = |b: &Block, of: String| found.push(Use::Part { device: b.name.clone(), of });
+        for b in blocks {
+            for holder in self.names(format!("sys/class/block/{}/holders", b.name)) {
+                // What people call it.
+                let name = self.text(format!("sys/class/block/{holder}/dm/name"));
+                note(b, if name.is_empty() { holder } else { format!("{holder} ({name})") });
+            }
+        }
+        let named = |path: PathBuf| {
+            let node = self.text(path);
+            blocks.iter().find(|b| node.strip_prefix("/dev/") == Some(b.name.as_str()))
+        };
+        for name in self.names("sys/class/block").into_iter().filter(|n| n.starts_with("loop")) {
+            named(format!("sys/class/block/{name}/loop/backing_file").into())
+                .into_iter()
+                .for_each(|b| note(b, name.clone()));
+        }
+        for volume in self.names("sys/fs/btrfs") {
+            for device in self.names(format!("sys/fs/btrfs/{volume}/devices")) {
+                blocks.iter().filter(|b| b.name == device).for_each(|b| note(b, format!("btrfs {volume}")));
+            }
+        }
+        // Served to other machines by the kernel's own target.
+        for target in self.names("sys/kernel/config/nvmet/subsystems") {
+            let dir = PathBuf::from(format!("sys/kernel/config/nvmet/subsystems/{target}/namespaces"));
+            for number in self.names(&dir) {
+                named(dir.join(number).join("device_path"))
+                    .into_iter()
+                    .for_each(|b| note(b, format!("nvmet {target}")));
+            }
+        }
+    }
+
+    /// The NVMe and VFIO nodes that processes have open, this process aside.
+    pub(super) fn open_devices(&self) -> Vec<OpenDevice> {
+        let mut found = Vec::new();
+        for pid in self.processes().into_iter().filter(|pid| *pid != std::process::id()) {
+            let dir = format!("proc/{pid}/fd");
+            let mut nodes: Vec<String> = Vec::new();
+            for fd in self.names(&dir) {
+                // Links are read, never followed: following them could wait for a mount.
+                let Ok(to) = std::fs::read_link(self.at(Path::new(&dir).join(fd))) else { continue };
+                let node = to.to_string_lossy();
+                if ["/dev/nvme", "/dev/ng", "/dev/vfio/"].iter().any(|start| node.starts_with(start)) {
+                    nodes.push(node.into_owned());
+                }
+            }
+            nodes.sort();
+            nodes.dedup();
+            let name = |node| OpenDevice { node, pid, program: self.text(format!("proc/{pid}/comm")) };
+            found.extend(nodes.into_iter().map(name));
+        }
+        found
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        self.names("proc").iter().filter_map(|name| name.parse().ok()).collect()
+    }
+}
+
+/// Whether a use is a process that may just be looking, as udev(7) does when a device appears.
+pub(super) fn may_pass(u: &Use) -> bool {
+    matches!(u, Use::Open { .. })
+}

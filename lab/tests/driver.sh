@@ -1,0 +1,56 @@
+#!/bin/bash
+# A volume on a claimed controller, by Freehold's own driver: made, filled, checked, mounted, its server killed; and what it wrote is read
+# through the kernel's driver after the controller was given back, and the other way round.
+. "$LAB/lib.sh"
+
+eventually 20 address lab-b
+a=$(address lab-a) b=$(address lab-b)
+dev=$(namespace "$b")
+medium=nvme:$b
+modprobe fuse
+mkdir -p "$LAB_MNT/v" /tmp/tree
+head -c 5000000 /dev/urandom > /tmp/tree/data
+for n in $(seq 50); do echo "file $n" > "/tmp/tree/$n"; done
+# same FILE MEDIUM:FILE
+same() { "$freehold" cat "$2" | cmp - "$1"; }
+has_the_tree() {
+    local f
+    for f in /tmp/tree/*; do cmp "$f" "$1/${f##*/}" || return 1; done
+}
+
+refused "a controller that the kernel has" "vfio-pci" "$freehold" mkfs "nvme:$a"
+expect "lab-b is claimed" "$freehold" device claim "$b"
+
+expect "a volume is made" "$freehold" mkfs "$medium" --force
+expect "fsck finds nothing" "$freehold" fsck "$medium"
+expect "it is mounted" "$freehold" mount "$medium" "$LAB_MNT/v"
+expect "a tree is copied in" cp -r /tmp/tree "$LAB_MNT/v/tree"
+expect "and read again" has_the_tree "$LAB_MNT/v/tree"
+"$freehold" device list
+refused "a controller that is driven is not given back" "is open in process [0-9]+ \(freehold\)" "$freehold" device release "$b"
+refused "nobody else drives it meanwhile" "in use" "$freehold" fsck "$medium"
+sync -f "$LAB_MNT/v/tree"
+echo "synced" > "$LAB_MNT/v/synced" && sync "$LAB_MNT/v/synced"
+server=$("$freehold" device list --json | sed -n 's/^ *"pid": \([0-9]*\).*/\1/p' | head -n 1)
+kill -KILL "$server"
+eventually 10 test ! -e "/proc/$server"
+expect "the dead mount is cleared away" "$freehold" umount "$LAB_MNT/v"
+expect "after SIGKILL it is mounted again" "$freehold" mount "$medium" "$LAB_MNT/v"
+expect "what was synced is there" has_the_tree "$LAB_MNT/v/tree"
+expect "to the last file" test "$(cat "$LAB_MNT/v/synced")" = synced
+expect "it is unmounted" "$freehold" umount "$LAB_MNT/v"
+expect "fsck finds nothing" "$freehold" fsck "$medium"
+
+echo "--- given back, and taken again"
+expect "the kernel has lab-b again" "$freehold" device release "$b"
+expect "the same bytes are a volume on its block device" "$freehold" fsck "$dev"
+expect "with the same files" same /tmp/tree/data "$dev:/tree/data"
+head -c 3000000 /dev/urandom > /tmp/more
+expect "a file is written there" "$freehold" cp /tmp/more "$dev:/more"
+expect "lab-b is claimed again" "$freehold" device claim "$b"
+expect "it is mounted" "$freehold" mount "$medium" "$LAB_MNT/v"
+expect "and the driver reads what went through the kernel's" cmp /tmp/more "$LAB_MNT/v/more"
+expect "it is unmounted" "$freehold" umount "$LAB_MNT/v"
+expect "lab-b is given back" "$freehold" device release "$b"
+if dmesg | grep -E 'BUG:|WARNING:|Oops|hung task|DMAR:.*fault' >&2; then fail "the kernel complained"; else pass "no complaints of the kernel, nor of the IOMMU"; fi
+finish
