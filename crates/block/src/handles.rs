@@ -69,6 +69,15 @@ impl Handles {
         self.open.insert(self.last, (open, cred));
         Handle(self.last)
     }
+    /// A number for a file that is opened later.
+    pub fn set_aside(&mut self) -> Handle {
+        self.last += 1;
+        Handle(self.last)
+    }
+    /// Opens a file under a number that was set aside.
+    pub fn insert_as(&mut self, handle: Handle, open: Open, cred: Cred) {
+        self.open.insert(handle.0, (open, cred));
+    }
     pub fn get(&self, handle: Handle) -> Result<&Open, Error> {
         self.open.get(&handle.0).map(|o| &o.0).ok_or(Error::BadHandle)
     }

@@ -344,6 +344,8 @@ pub(crate) struct Slab {
     with_free: BTreeSet<u32>,
     vacant: BTreeSet<u32>,
     pub used: u64,
+    /// Slots that were set aside, and are not used.
+    pub promised: u64,
 }
 
 const PER_CHUNK: u32 = SEGMENT_BLOCKS as u32;
@@ -435,6 +437,20 @@ impl Slab {
         }
         self.used += 1;
         true
+    }
+
+    /// Takes a free slot for a promise: it counts as neither used nor free.
+    pub fn set_aside(&mut self) -> Option<Slot> {
+        let slot = self.alloc()?;
+        self.used -= 1;
+        self.promised += 1;
+        Some(slot)
+    }
+
+    /// A slot that was set aside is used from now on.
+    pub fn redeem(&mut self) {
+        self.promised -= 1;
+        self.used += 1;
     }
 
     /// Gives a slot back. Its content (kind `Free`, generation) stays.

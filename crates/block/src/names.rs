@@ -3,6 +3,7 @@
 //! A name is the (parent, name) of an inode, or of an additional-name inode when a file has several. Which of a file's names
 //! stands in the inode itself is an accident: when that one is removed, the inode takes over another.
 
+mod promised;
 mod rename;
 
 use crate::core::{Core, Res};
@@ -23,6 +24,8 @@ pub(crate) struct New<'a> {
     pub rdev: u64,
     /// Target of a symlink.
     pub target: &'a [u8],
+    /// The slot that was set aside for it, and its generation.
+    pub promised: Option<(Slot, u32)>,
 }
 
 fn check_name(name: &[u8]) -> Result<(), Error> {
@@ -147,11 +150,23 @@ impl Core {
         self.slab.alloc().ok_or_else(|| Error::NoSpace.into())
     }
 
+    fn next_generation(&self, slot: Slot) -> u32 {
+        self.slab.get(slot).generation.wrapping_add(1).max(self.running.epoch as u32)
+    }
+
     fn new_inode(&mut self, cred: &Cred, dir: Slot, new: &New<'_>, ticket: &mut Option<u64>) -> Res<Slot> {
         let (uid, gid, perm) = perm::new_inode(cred, &self.attr(dir), new.kind, new.perm);
-        let slot = self.new_slot(ticket)?;
+        let (slot, generation) = match new.promised {
+            Some(promised) => {
+                self.slab.redeem();
+                promised
+            }
+            None => {
+                let slot = self.new_slot(ticket)?;
+                (slot, self.next_generation(slot))
+            }
+        };
         let now = self.now().into();
-        let generation = self.slab.get(slot).generation.wrapping_add(1).max(self.running.epoch as u32);
         let device = matches!(new.kind, FileType::CharDevice | FileType::BlockDevice);
         let inode = Inode {
             kind: SlotKind::Inode,
@@ -238,7 +253,7 @@ impl Core {
             return Err(Error::NotFound.into());
         }
         self.admit()?;
-        let new = New { kind: FileType::Regular, perm, rdev: 0, target: b"" };
+        let new = New { kind: FileType::Regular, perm, rdev: 0, target: b"", promised: None };
         let slot = self.new_inode(cred, dir, &new, ticket)?;
         let inode = self.slab.get_mut(slot);
         inode.nlink = 0;
@@ -279,7 +294,7 @@ impl Core {
             self.enter(target, dir, name);
         } else {
             let slot = self.new_slot(ticket)?;
-            let generation = self.slab.get(slot).generation.wrapping_add(1).max(self.running.epoch as u32);
+            let generation = self.next_generation(slot);
             self.put(slot, Inode { kind: SlotKind::Link, size: target as u64, ..Inode::free(generation) });
             self.enter(slot, dir, name);
             self.index.add_link(target, slot);

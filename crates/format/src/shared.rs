@@ -24,6 +24,13 @@
 //! `lease::BUSY`, then looks at [`LeaseHeader`]'s `grant` again: if that is still the number that it was told, the write has happened. If not, it sends the write
 //! as a message. The manager takes a grant back by storing 0 there, and takes what is dirty after that.
 //!
+//! A client that has a directory to itself, by a directory lease, makes and removes files there without waiting: it posts the request one way
+//! ([`SessionHeader`]'s `one_way`) and goes on at once. Requests that are posted so carry a number that grows (`Request`'s `more`), and are run one after
+//! the other; every other call of the session is run behind those that were posted before. With the request goes the number of the lease. After it has posted the
+//! client looks whether the lease's word ([`SessionHeader`]'s `directories`) still has that number: then the change has happened, for everybody. If not, it
+//! waits for the answer, which may be that nothing was done. The manager takes a lease back by storing 0 there, and runs what is posted after
+//! that, before it lets anybody else into the directory.
+//!
 //! Life of a slot: the client writes request and payload, stores [`state::POSTED`] and sets the slot's bit in
 //! `SessionHeader::doorbell`; when it finds `SessionHeader::asleep` set it also writes to the eventfd that it was given. The
 //! manager takes the bits, answers in the same memory, and swaps in [`state::DONE`]; if it finds [`state::SLEEPING`] instead of
@@ -35,7 +42,7 @@ use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 /// "FHSHARED"
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FHSHARED");
 /// Version of everything in this file.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Slots of a session: calls that it can have under way.
 pub const SLOTS: usize = 64;
 /// Most bytes of file data in one call.
@@ -72,6 +79,9 @@ pub const SESSION_BYTES: usize = LEASES_AT + LEASE_WINDOWS * LEASE_BYTES;
 pub const CHANGE_WORDS: usize = 1 << 17;
 /// Bytes of the memory of changes.
 pub const CHANGES_BYTES: usize = PAGE + 8 * CHANGE_WORDS;
+
+/// Directory leases of one session.
+pub const DIRECTORIES: usize = 16;
 
 /// Pages of a window of a file under a write lease.
 pub const WINDOW_PAGES: usize = 512;
@@ -163,8 +173,8 @@ media_struct! {
         doorbell: U64,
         /// atomic: one bit for each slot whose call shall be given up; set by the client, taken by the manager
         cancel: U64,
-        /// atomic: one bit for each slot with a request for whose answer nobody waits; set by the client, taken by the manager, which
-        /// runs all of these that it finds before any call that was posted later
+        /// atomic: one bit for each slot with a request for whose answer nobody waits; set by the client in the order of their numbers, taken by
+        /// the manager, which runs all of these that it finds, one after the other, before any call that was posted later
         one_way: U64,
         /// zero
         reserved1: [u8; 40],
@@ -178,7 +188,11 @@ media_struct! {
         /// atomic: not 0 when the manager looks at the holds; written by the manager
         may_hold: U32,
         /// zero
-        reserved2: [u8; 3952],
+        reserved2: [u8; 48],
+        /// atomic: numbers of the directory leases, or 0; written by the manager
+        directories: [U64; 16],
+        /// zero
+        reserved3: [u8; 3776],
     }
 }
 
@@ -268,8 +282,21 @@ media_struct! {
         len: U64,
         /// one more value
         extra: U64,
-        /// one more value
+        /// one more value; of a request that is posted one way, its number
         more: U64,
+    }
+}
+
+media_struct! {
+    /// A file that a client may make under a directory lease: what it will be. The bytes of the lease's answer: attributes of the directory, how many of
+    /// these as a U64, these, and the names in the directory, each with its length in one byte before it.
+    pub struct PromiseImage: 24 {
+        /// inode number
+        ino: U64,
+        /// generation
+        generation: U64,
+        /// handle
+        handle: U64,
     }
 }
 
@@ -395,6 +422,7 @@ media_struct! {
     }
 }
 
+const _: () = assert!(DIRECTORIES == 16, "words in the header of a session");
 const _: () = assert!(SLOTS <= 64, "bits of the doorbell");
 const _: () = assert!(PIECE_PAGES * PAGE <= DATA_MAX, "one answer brings a piece");
 const _: () = assert!(LEASES_AT.is_multiple_of(PAGE) && LEASE_DATA_AT == 2 * PAGE);

@@ -118,6 +118,10 @@ impl Kernel {
 }
 
 impl Watcher for Kernel {
+    fn keeps(&self, ino: Ino) -> bool {
+        ino == Ino::ROOT || self.notifier.has(ino)
+    }
+
     fn changed(&self, change: &Change<'_>) -> Option<Told> {
         let concerns = self.concerns(change);
         let mut state = self.shared.lock();
@@ -152,10 +156,10 @@ impl Drop for Kernel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fs::leases::{Call, Lender, Settling};
+    use fs::leases::{Call, Caller, Lender, Settling};
     use fs::{Cred, FileSystem, Watched};
     use std::pin::Pin;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::task::{Context, Wake};
     use std::time::{Duration, Instant};
 
@@ -163,14 +167,15 @@ mod tests {
     #[derive(Default)]
     struct Gate {
         closed: AtomicBool,
+        ino: AtomicU64,
     }
 
     impl Lender for Gate {
-        fn lends(&self, _: Ino) -> bool {
-            false
+        fn lends(&self, ino: Ino, _: Caller) -> bool {
+            ino.0 == self.ino.load(Ordering::SeqCst)
         }
 
-        fn settle(&self, _: Option<(Ino, Call)>) -> Settling<'_> {
+        fn settle(&self, _: Option<(Ino, Call)>, _: Caller) -> Settling<'_> {
             Box::pin(poll_fn(|_| match self.closed.load(Ordering::SeqCst) {
                 true => Poll::Pending,
                 false => Poll::Ready(Ok(())),
@@ -218,6 +223,7 @@ mod tests {
         let cred = Cred::root();
         let ino =
             fs::block_on(session.mknod(&cred, Ino::ROOT, b"file", libc::S_IFREG | 0o644, 0)).unwrap().ino;
+        gate.ino.store(ino.0, Ordering::SeqCst);
         std::fs::write(dir.path().join("known"), b"x").unwrap();
         assert!(dir.path().join("absent").symlink_metadata().is_err());
 

@@ -22,7 +22,8 @@ pub struct ServeOptions {
     /// For how long a stopped or silent client of shared memory may keep others waiting for its locks; `None`: for ever. See
     /// [`share::server::Options::lock_timeout`].
     pub lock_timeout: Option<Duration>,
-    /// Whether programs may overwrite pages of files without a message. See [`share::server::Options::lease_windows_max`].
+    /// Whether programs may overwrite pages of files, and make and remove files, without waiting for an answer. See
+    /// [`share::server::Options::lease_windows_max`] and [`share::server::Options::directories_max`].
     pub write_leases: bool,
     /// On which memory node it is served.
     pub numa: Numa,

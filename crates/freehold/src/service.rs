@@ -32,6 +32,8 @@ use std::time::{Duration, Instant};
 
 /// Windows of 2 MiB of files that programs may overwrite without a message, when that is asked for.
 const LEASE_WINDOWS: usize = 64;
+/// Directories in which programs may make and remove files without waiting for an answer, when that is asked for.
+const DIRECTORY_LEASES: usize = 256;
 
 /// Why a volume could not be put into service.
 #[derive(Debug)]
@@ -229,6 +231,7 @@ fn open_sessions(
         opening,
         lock_timeout,
         place: node,
+        directories_max: if options.write_leases { DIRECTORY_LEASES } else { 0 },
         lease_windows_max: if options.write_leases { LEASE_WINDOWS } else { 0 },
         ordered: options.ordered.clone(),
         ..Default::default()

@@ -438,6 +438,54 @@ fn sessions_beside_the_mount() {
     assert!(p.line("fsck a.img").ok().contains("clean"));
 }
 
+/// A session makes and removes files without waiting, in directories that the kernel comes to again and again: it sees each of them at once.
+#[test]
+fn posted_changes_are_seen_through_the_mount() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    p.volume("a.img");
+    let mnt = p.mkdir("mnt");
+    let socket = p.path("socket");
+    p.line(&format!("mount a.img mnt -o share={}", socket.display())).ok();
+    let fs = freehold::connect(&socket).unwrap().blocking();
+    let new = freehold::OpenOptions::new().write(true).create_new(true);
+    for round in 0..400 {
+        // The kernel has not been there, so the directory is lent.
+        let dir = format!("d{round}");
+        fs.mkdir(&dir, 0o755).unwrap();
+        let count = 4 + round % 60;
+        (0..count).for_each(|i| drop(fs.open(format!("{dir}/f{i}"), new).unwrap()));
+        for i in (0..count).step_by(2) {
+            fs.unlink(format!("{dir}/f{i}")).unwrap();
+        }
+        let here = mnt.join(&dir);
+        let last = count - 1;
+        match round % 4 {
+            0 => assert_eq!(here.join(format!("f{last}")).exists(), last % 2 == 1),
+            1 => assert_eq!(std::fs::read_dir(&here).unwrap().count() as u32, count / 2),
+            2 => {
+                assert!(std::fs::File::create_new(here.join("f1")).is_err());
+                std::fs::File::create_new(here.join("f0")).unwrap();
+                assert!(fs.open(format!("{dir}/f0"), new).is_err(), "the kernel made it");
+            }
+            _ => assert!(std::fs::remove_dir(&here).is_err(), "it is not empty"),
+        }
+        // And from then on, which the kernel keeps, by messages.
+        for i in 0..5 {
+            let name = format!("g{i}");
+            assert!(!here.join(&name).exists());
+            drop(fs.open(format!("{dir}/{name}"), new).unwrap());
+            assert!(here.join(&name).exists());
+            fs.unlink(format!("{dir}/{name}")).unwrap();
+            assert!(!here.join(&name).exists());
+        }
+    }
+    drop(fs);
+    p.line("umount mnt").ok();
+}
+
 /// The kernel and a session make, replace and remove the same names at the same time. Whoever is told of a change must not be waited for by it.
 #[test]
 fn two_doors_fight_for_a_name() {

@@ -179,6 +179,37 @@ pub trait FileSystem: Send + Sync + 'static {
         flags: OpenFlags,
     ) -> impl Future<Output = Result<(Attr, Handle)>> + Send;
 
+    /// Sets inodes and handles aside, `most` of them or fewer, for files that [`FileSystem::create_promised`] is to make: for those who acknowledge a
+    /// create before they make it. They are nobody else's until they are used or given back, or the volume is closed; nothing of them reaches the
+    /// medium. Waits for nothing: a volume that is nearly full promises nothing. `NotSupported` where that cannot be done, or creates must not be
+    /// late (volumes that keep the order of overwrites).
+    fn promise(&self, _most: usize) -> Result<Vec<Promise>> {
+        Err(Error::NotSupported("promised inodes"))
+    }
+
+    /// Gives back what was promised and not used.
+    fn give_back(&self, _promises: &[Promise]) {}
+
+    /// As [`FileSystem::create`] with EXCLUSIVE, of the file that was promised. Does not fail with `NoSpace` or `TooManyOpen`. After an error the promise
+    /// is there still.
+    fn create_promised(
+        &self,
+        _cred: &Cred,
+        _parent: Ino,
+        _name: &[u8],
+        _perm: u16,
+        _flags: OpenFlags,
+        _promise: Promise,
+    ) -> impl Future<Output = Result<Attr>> + Send {
+        async { Err(Error::NotSupported("promised inodes")) }
+    }
+
+    /// The names in a directory, `most` of them at most (`TooLarge`), without "." and "..", and without moving its time of access. For those who
+    /// keep books of it; no permissions are checked. `NotDirectory`, `NotSupported`.
+    fn names(&self, _dir: Ino, _most: usize) -> Result<Vec<Vec<u8>>> {
+        Err(Error::NotSupported("all names of a directory"))
+    }
+
     /// Makes and opens a regular file without a name in the volume of directory `parent` (O_TMPFILE). With EXCLUSIVE it may
     /// never be linked.
     fn tmpfile(

@@ -8,6 +8,10 @@
 //! first makes its lease known and then looks for such calls. One of the two sees the other. What only reads need not be counted: it counts as earlier than
 //! the lease, and what it brought to caches is told away when the lease begins ([`Watched::changed`]).
 //!
+//! The same is done for directories: a directory lease says that one caller alone ([`Watched::calling`]) makes, removes and finds names there, and may have
+//! said that it did so before the engine has heard of it. Every call by anybody else that names the directory, or a file that was made so, settles first. Here
+//! the calls that are counted are those that change names. Turns are taken after that, never before: what settles may need them.
+//!
 //! Without leases all of this costs a call one load. Tested in crates/share/tests/leases.rs.
 
 use crate::error::Result;
@@ -54,16 +58,29 @@ pub enum Call {
 
 /// Who gives leases.
 pub trait Lender: Send + Sync {
-    /// Whether there is a lease on an inode.
-    fn lends(&self, ino: Ino) -> bool;
+    /// Whether there is a lease on an inode that this caller may have to settle.
+    fn lends(&self, ino: Ino, caller: Caller) -> bool;
+
+    /// Whether any lease is one on a directory.
+    fn lends_directories(&self) -> bool {
+        false
+    }
+
+    /// Waits until what was said to be done in directories is done; leases stay.
+    fn drain(&self) -> Settling<'_> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     /// Makes the writes that a call must find made, and ends the lease unless the call may go on beside it. `None`: those of all files, as
     /// everything is to be durable; leases stay.
     ///
     /// # Errors
     /// Those of writing. What could not be written is kept.
-    fn settle(&self, file: Option<(Ino, Call)>) -> Settling<'_>;
+    fn settle(&self, file: Option<(Ino, Call)>, caller: Caller) -> Settling<'_>;
 }
+
+/// Who makes a call, for lenders that give leases to callers: a number of their own choice, or 0.
+pub type Caller = u64;
 
 /// Files that are told apart among those that calls change now.
 const CHANGING: usize = 64;
@@ -128,6 +145,16 @@ impl<F> Watched<F> {
         self.hub.files.read().values().filter(|file| file.ino == ino).count()
     }
 
+    /// Whether some door may keep something of an inode that it would have to be told of.
+    pub fn keeps(&self, ino: Ino) -> bool {
+        self.hub.watchers.read().iter().any(|(_, watcher)| watcher.keeps(ino))
+    }
+
+    /// Tells all doors but this one of a change that comes through no call. Whether all have taken it in.
+    pub fn changed_now(&self, change: &Change<'_>) -> bool {
+        self.tell(std::slice::from_ref(change)).is_empty()
+    }
+
     /// Tells all doors but this one of a change that comes through no call, and waits until they have taken it in.
     pub fn changed(&self, change: &Change<'_>) -> impl Future<Output = ()> + Send + use<F> {
         let told = self.tell(std::slice::from_ref(change));
@@ -148,6 +175,13 @@ impl<F> Watched<F> {
         Changing(place)
     }
 
+    /// Settles the directory of a name that a call changes, before it takes the turn of the name, and counts the call.
+    pub(crate) async fn entering(&self, parent: Ino) -> Result<Changing<'_>> {
+        let changing = self.changing(parent);
+        self.settle(parent, Call::Other).await?;
+        Ok(changing)
+    }
+
     /// As [`Watched::changing`], of the file behind a handle.
     pub(crate) fn changing_behind(&self, handle: Handle) -> Option<Changing<'_>> {
         self.file(handle).map(|file| self.changing(file.ino))
@@ -161,7 +195,7 @@ impl<F> Watched<F> {
 
     /// Whether there is a lease on this inode.
     pub(crate) fn lends_on(&self, ino: Ino) -> bool {
-        self.lends() && self.hub.lent.lenders.read().iter().any(|lender| lender.lends(ino))
+        self.lends() && self.hub.lent.lenders.read().iter().any(|lender| lender.lends(ino, self.caller))
     }
 
     /// Whether there is a lease on the file behind a handle.
@@ -169,12 +203,20 @@ impl<F> Watched<F> {
         self.lends() && self.file(handle).is_some_and(|file| self.lends_on(file.ino))
     }
 
+    /// Whether there is a lease on any directory.
+    pub(crate) fn lends_directories(&self) -> bool {
+        self.lends() && self.hub.lent.lenders.read().iter().any(|lender| lender.lends_directories())
+    }
+
     async fn settle_slowly(&self, file: Option<(Ino, Call)>) -> Result<()> {
         let mut result = Ok(());
         for n in 0.. {
             let Some(lender) = self.hub.lent.lenders.read().get(n).cloned() else { break };
+            if file.is_some_and(|(ino, _)| !lender.lends(ino, self.caller)) {
+                continue;
+            }
             // All are asked, whatever one of them says.
-            result = result.and(lender.settle(file).await);
+            result = result.and(lender.settle(file, self.caller).await);
         }
         result
     }
@@ -198,6 +240,16 @@ impl<F> Watched<F> {
     #[inline]
     pub(crate) async fn settle_all(&self) -> Result<()> {
         if self.lends() { self.settle_slowly(None).await } else { Ok(()) }
+    }
+
+    /// What was said to be done in directories is done.
+    pub(crate) async fn drained(&self) -> Result<()> {
+        let mut result = Ok(());
+        for n in 0.. {
+            let Some(lender) = self.hub.lent.lenders.read().get(n).cloned() else { break };
+            result = result.and(lender.drain().await);
+        }
+        result
     }
 
     /// As [`Watched::settle_handle`], before a read.

@@ -190,6 +190,17 @@ pub struct SetAttr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(pub u64);
 
+/// A regular file that is to be made, and what it will be: see [`FileSystem::promise`](crate::FileSystem::promise).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Promise {
+    /// Its inode.
+    pub ino: Ino,
+    /// Which one with this number.
+    pub generation: u32,
+    /// As what it will be open.
+    pub handle: Handle,
+}
+
 /// One time that a volume was opened: tells who worked with it before whether all of that is still there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opening {

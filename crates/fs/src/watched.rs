@@ -17,7 +17,7 @@ mod filesystem;
 
 use crate::contract::FileSystem;
 use crate::cred::Cred;
-use crate::leases::Lent;
+use crate::leases::{Call, Caller, Changing, Lent};
 use crate::turns::{Turn, Turns};
 use crate::types::*;
 use foldhash::fast::FixedState;
@@ -65,6 +65,12 @@ pub trait Watcher: Send + Sync {
     /// takes long, or waits for anybody, is to go on elsewhere. The call returns when what is returned here is ready.
     fn changed(&self, change: &Change<'_>) -> Option<Told>;
 
+    /// Whether this door may keep anything of an inode, be it a name in it. What it gets to know only later it asks for once more when it is about to keep
+    /// it. Doors that take in every change at once need not say.
+    fn keeps(&self, _ino: Ino) -> bool {
+        false
+    }
+
     /// A file may be about to lose its last name, or to be opened by fewer than before. A door that opens files without asking the engine
     /// says who has this one open so; each is opened by the engine, as its owner may open it now, before the change is made.
     fn undeclared(&self, _ino: Ino) -> Undeclared {
@@ -94,7 +100,7 @@ pub struct Undeclared {
 #[derive(Default)]
 pub(crate) struct Hub {
     doors: AtomicU64,
-    watchers: RwLock<Vec<(u64, Arc<dyn Watcher>)>>,
+    pub(crate) watchers: RwLock<Vec<(u64, Arc<dyn Watcher>)>>,
     pub(crate) files: RwLock<HashMap<Handle, OpenFile, FixedState>>,
     pub(crate) lent: Lent,
     /// Files that calls have opened that were given up.
@@ -134,11 +140,12 @@ pub struct Watched<F> {
     fs: Arc<F>,
     pub(crate) hub: Arc<Hub>,
     door: u64,
+    pub(crate) caller: Caller,
 }
 
 impl<F> Clone for Watched<F> {
     fn clone(&self) -> Self {
-        Watched { fs: self.fs.clone(), hub: self.hub.clone(), door: self.door }
+        Watched { fs: self.fs.clone(), hub: self.hub.clone(), door: self.door, caller: self.caller }
     }
 }
 
@@ -211,13 +218,18 @@ impl<F> Watched<F> {
 impl<F: FileSystem> Watched<F> {
     /// A file system with one door.
     pub fn new(fs: Arc<F>) -> Watched<F> {
-        Watched { fs, hub: Arc::default(), door: 0 }
+        Watched { fs, hub: Arc::default(), door: 0, caller: 0 }
     }
 
     /// One more door to the same file system.
     pub fn door(&self) -> Watched<F> {
         let door = self.hub.doors.fetch_add(1, Ordering::Relaxed) + 1;
         Watched { door, ..self.clone() }
+    }
+
+    /// This door for the calls of one caller, who passes what is lent to it (`fs::leases`).
+    pub fn calling(&self, caller: Caller) -> Watched<F> {
+        Watched { caller, ..self.clone() }
     }
 
     /// The file system behind the doors. What is changed there directly, nobody is told.
@@ -262,6 +274,29 @@ impl<F: FileSystem> Watched<F> {
         }
         let cred = Cred { checked: true, ..Cred::root() };
         self.fs.lookup(&cred, parent, name).await.ok().map(|a| a.ino)
+    }
+
+    /// Takes the turn of names, of which the last may be taken from a directory. That one is settled before: nothing must be made there any more that is not
+    /// there yet. Until the result is dropped there will be no lease on it. Also what that name leads to.
+    async fn leaving(&self, names: &[(Ino, &[u8])]) -> (Turn<'_>, Option<Changing<'_>>, Option<Ino>) {
+        let last = names.last().copied();
+        let victim = async || match last {
+            Some((parent, name)) => self.victim(parent, name).await,
+            None => None,
+        };
+        loop {
+            let before = victim().await;
+            let changing = before.map(|ino| self.changing(ino));
+            if let Some(ino) = before {
+                // What a directory says here, its lender keeps for the next sync.
+                let _ = self.settle(ino, Call::Other).await;
+            }
+            let turn = self.hub.names.take(names).await;
+            let now = victim().await;
+            if now.is_none() || now == before {
+                return (turn, changing, now);
+            }
+        }
     }
 
     /// Before `ino` may lose its last name, or be opened by fewer: whoever has it open has it open with the engine from now on, and until what

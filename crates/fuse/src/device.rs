@@ -253,6 +253,11 @@ impl Notifier {
         Notifier { device, known }
     }
 
+    /// Whether the kernel has an inode other than the root, or an answer that brings it is on its way.
+    pub fn has(&self, ino: fs::Ino) -> bool {
+        self.known.generation(ino).is_some()
+    }
+
     /// Whether the kernel may keep attributes of an inode.
     pub fn keeps_attr(&self, ino: fs::Ino) -> bool {
         self.known.has_attr(ino)

@@ -59,6 +59,11 @@ impl Region {
     pub fn may_hold(&self) -> &AtomicU32 {
         self.0.word(offset_of!(SessionHeader, may_hold))
     }
+    /// The number of the directory lease in this place.
+    pub fn directory(&self, place: usize) -> &AtomicU64 {
+        assert!(place < DIRECTORIES);
+        self.0.long(offset_of!(SessionHeader, directories) + 8 * place)
+    }
     /// A word of the holds.
     pub fn hold(&self, line: usize, word: usize) -> &AtomicU64 {
         assert!(line < HOLD_LINES && word < HOLDS_IN_LINE);

@@ -1,8 +1,10 @@
 //! How calls and their results are written into requests and answers. What is read here may come from the other side of a trust
 //! boundary: everything is checked.
 
-use format::shared::{AttrImage, EntryHeader, Reply, Request};
-use fs::{Attr, DirEntry, Error, FileType, Ino, OpenFlags, Result, SetAttr, SetTime, StatFs, Time};
+use format::shared::{AttrImage, EntryHeader, PromiseImage, Reply, Request};
+use fs::{
+    Attr, DirEntry, Error, FileType, Handle, Ino, OpenFlags, Promise, Result, SetAttr, SetTime, StatFs, Time,
+};
 use std::mem::offset_of;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -112,6 +114,15 @@ ops! {
     Lease = 39,
     /// object: handle; first: offset and length of each piece; second: their bytes, one behind the other.
     WriteAtomic = 40,
+    /// object: directory; mode: place in the memory of the session; len: inodes that are wanted. Value: number of a directory lease, or 0. Answered with what
+    /// [`lent`] writes.
+    LendDirectory = 41,
+    /// len: inodes that are wanted. Answered with promises ([`promises`]).
+    Promise = 42,
+    /// Posted. object: directory; first: name; mode; flags; other: the inode that was promised; extra: number of the lease. `ESTALE`: nothing was done.
+    PostCreate = 43,
+    /// Posted. object: directory; first: name; extra: number of the lease. `ESTALE`: nothing was done.
+    PostUnlink = 44,
 }
 
 /// Whether a read is answered with the data: the cost of a long one is in the copy, and such reads of large files would drive out of the arena
@@ -152,6 +163,8 @@ impl Op {
                 | Setattr
                 | Setxattr
                 | Removexattr
+                | PostCreate
+                | PostUnlink
         )
     }
 
@@ -168,7 +181,20 @@ impl Op {
     /// does not count here.
     pub fn is_repeatable(self) -> bool {
         use Op::*;
-        !matches!(self, Mknod | Mkdir | Symlink | Link | Unlink | Rmdir | Rename | Setxattr | Removexattr)
+        !matches!(
+            self,
+            PostCreate
+                | PostUnlink
+                | Mknod
+                | Mkdir
+                | Symlink
+                | Link
+                | Unlink
+                | Rmdir
+                | Rename
+                | Setxattr
+                | Removexattr
+        )
     }
 }
 
@@ -384,6 +410,53 @@ pub fn read_statfs(bytes: &[u8]) -> Result<StatFs> {
         inodes_free: n(5),
         name_max: n(6) as u32,
     })
+}
+
+/// Writes what was promised.
+pub fn promises(all: &[Promise]) -> Vec<u8> {
+    let image = |p: &Promise| PromiseImage {
+        ino: p.ino.0.into(),
+        generation: (p.generation as u64).into(),
+        handle: p.handle.0.into(),
+    };
+    all.iter().flat_map(|p| image(p).as_bytes().to_vec()).collect()
+}
+
+/// Reads what [`promises`] wrote.
+pub fn read_promises(bytes: &[u8]) -> Result<Vec<Promise>> {
+    let read = |bytes: &[u8]| {
+        let p = PromiseImage::read_from_bytes(bytes).map_err(|_| GARBLED)?;
+        let generation = u32::try_from(p.generation.get()).map_err(|_| GARBLED)?;
+        Ok(Promise { ino: Ino(p.ino.get()), generation, handle: Handle(p.handle.get()) })
+    };
+    bytes.chunks(size_of::<PromiseImage>()).map(read).collect()
+}
+
+/// Writes what a client is told with a directory lease. Names have 255 bytes at most.
+pub fn lent(attr: &Attr, promised: &[Promise], names: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = attr_image(attr).as_bytes().to_vec();
+    out.extend((promised.len() as u64).to_le_bytes());
+    out.extend(promises(promised));
+    for name in names {
+        out.push(name.len() as u8);
+        out.extend(name);
+    }
+    out
+}
+
+/// Reads what [`lent`] wrote.
+pub fn read_lent(bytes: &[u8]) -> Result<(Attr, Vec<Promise>, Vec<Vec<u8>>)> {
+    let (image, rest) = AttrImage::read_from_prefix(bytes).map_err(|_| GARBLED)?;
+    let (count, rest) = rest.split_first_chunk::<8>().ok_or(GARBLED)?;
+    let len = (u64::from_le_bytes(*count) as usize).checked_mul(size_of::<PromiseImage>()).ok_or(GARBLED)?;
+    let (promised, mut rest) = rest.split_at_checked(len).ok_or(GARBLED)?;
+    let mut names = Vec::new();
+    while let Some((&len, more)) = rest.split_first() {
+        let (name, more) = more.split_at_checked(len as usize).ok_or(GARBLED)?;
+        names.push(name.to_vec());
+        rest = more;
+    }
+    Ok((attr(&image)?, read_promises(promised)?, names))
 }
 
 /// Writes names one behind the other, each with a NUL.

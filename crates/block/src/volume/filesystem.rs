@@ -80,11 +80,18 @@ impl FileSystem for Volume {
             FileType::Symlink => return Err(Error::Invalid("not a type that mknod makes")),
             _ => {}
         }
-        self.make(cred, parent, name, New { kind, perm: (mode & 0o7777) as u16, rdev, target: b"" }).await
+        self.make(
+            cred,
+            parent,
+            name,
+            New { kind, perm: (mode & 0o7777) as u16, rdev, target: b"", promised: None },
+        )
+        .await
     }
 
     async fn mkdir(&self, cred: &Cred, parent: Ino, name: &[u8], perm: u16) -> Result<Attr> {
-        let new = New { kind: FileType::Directory, perm: perm & 0o1777, rdev: 0, target: b"" };
+        let new =
+            New { kind: FileType::Directory, perm: perm & 0o1777, rdev: 0, target: b"", promised: None };
         self.make(cred, parent, name, new).await
     }
 
@@ -92,7 +99,13 @@ impl FileSystem for Volume {
         if target.is_empty() {
             return Err(Error::NotFound);
         }
-        self.make(cred, parent, name, New { kind: FileType::Symlink, perm: 0o777, rdev: 0, target }).await
+        self.make(
+            cred,
+            parent,
+            name,
+            New { kind: FileType::Symlink, perm: 0o777, rdev: 0, target, promised: None },
+        )
+        .await
     }
 
     async fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
@@ -149,7 +162,8 @@ impl FileSystem for Volume {
     ) -> Result<(Attr, Handle)> {
         let mut ticket = None;
         self.op(move |core| {
-            let new = New { kind: FileType::Regular, perm: perm & 0o7777, rdev: 0, target: b"" };
+            let new =
+                New { kind: FileType::Regular, perm: perm & 0o7777, rdev: 0, target: b"", promised: None };
             if !flags.intersects(OpenFlags::READ | OpenFlags::WRITE)
                 && core.lookup(cred, parent, name).is_err()
             {
@@ -173,6 +187,31 @@ impl FileSystem for Volume {
             Ok((core.attr(slot), handle))
         })
         .await
+    }
+
+    fn promise(&self, most: usize) -> Result<Vec<Promise>> {
+        self.inner.shared.lock().promise(most)
+    }
+
+    fn give_back(&self, promises: &[Promise]) {
+        self.inner.shared.lock().give_back_promised(promises);
+    }
+
+    async fn create_promised(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        flags: OpenFlags,
+        promise: Promise,
+    ) -> Result<Attr> {
+        let how = (perm & 0o7777, flags);
+        self.op(move |core| core.create_promised(cred, (parent, name), how, promise)).await
+    }
+
+    fn names(&self, dir: Ino, most: usize) -> Result<Vec<Vec<u8>>> {
+        self.inner.shared.lock().names(dir, most)
     }
 
     async fn tmpfile(&self, cred: &Cred, parent: Ino, perm: u16, flags: OpenFlags) -> Result<(Attr, Handle)> {

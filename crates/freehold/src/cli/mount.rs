@@ -42,8 +42,9 @@ Options (-o), separated by commas:
                                                         library: at the usual place [yes], at SOCKET, or not
   lock_timeout=SECONDS                                  end sessions that keep others waiting for a lock so long, and are
                                                         stopped or make no calls [0: none]
-  nowrite_leases                                        programs may not overwrite pages of files without a message; after a
-                                                        crash without a sync less of that is missing (docs/SEMANTICS.md)
+  nowrite_leases                                        programs may not overwrite pages of files, nor make and remove files,
+                                                        without waiting for an answer; after a crash without a sync less of that
+                                                        is missing (docs/SEMANTICS.md)
   ordered, ordered_programs=NAME:NAME,                  fsync and fdatasync give order instead of durability: after a power failure
   ordered_paths=/DIR:/DIR, durable                      the last of what was synced may be missing, but nothing in the middle;
                                                         for everybody, for programs of these names, for files below these

@@ -4,12 +4,27 @@ use super::{Change, OpenFile, Opened, Watched};
 use crate::cache::Pages;
 use crate::contract::FileSystem;
 use crate::cred::Cred;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::leases::Call;
 use crate::types::*;
 use format::Ino;
 use smallvec::smallvec;
 use std::future::Future;
+
+impl<F: FileSystem> Watched<F> {
+    /// As unlink, of a file that was made in a directory under a lease by who calls: what no other door can keep anything of.
+    /// Says which inode the name led to.
+    pub async fn unlink_lent(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Option<Ino>> {
+        let turn = self.hub.names.take(&[(parent, name)]).await;
+        let victim = self.victim(parent, name).await;
+        let _declared = self.declared(victim).await;
+        let telling = self.telling_name(parent, name, victim).after(turn);
+        let done = self.fs.unlink(cred, parent, name).await;
+        // As in `create_promised`.
+        drop(telling);
+        done.map(|()| victim)
+    }
+}
 
 impl<F: FileSystem> FileSystem for Watched<F> {
     fn block_on<T: Future>(&self, future: T) -> T::Output {
@@ -17,16 +32,30 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     }
 
     async fn lookup(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Attr> {
+        self.settle(parent, Call::Other).await?;
         let attr = self.fs.lookup(cred, parent, name).await?;
         if self.is_settled(&attr).await { Ok(attr) } else { self.fs.lookup(cred, parent, name).await }
     }
 
     async fn walk(&self, cred: &Cred, base: Ino, path: &[u8]) -> Result<Attr> {
+        if self.lends_directories() {
+            let mut at = self.getattr(base, None).await?;
+            for name in path.split(|&b| b == b'/').filter(|n| !n.is_empty()) {
+                if at.kind != FileType::Directory {
+                    return Err(Error::NotDirectory);
+                }
+                at = self.lookup(cred, at.ino, name).await?;
+            }
+            return Ok(at);
+        }
         let attr = self.fs.walk(cred, base, path).await?;
         if self.is_settled(&attr).await { Ok(attr) } else { self.fs.walk(cred, base, path).await }
     }
 
     fn walk_now(&self, cred: &Cred, base: Ino, path: &[u8]) -> Option<Result<Attr>> {
+        if self.lends_directories() {
+            return None;
+        }
         let found = self.fs.walk_now(cred, base, path);
         found.filter(|found| !found.as_ref().is_ok_and(|attr| self.lends_on(attr.ino)))
     }
@@ -63,24 +92,28 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     }
 
     async fn mknod(&self, cred: &Cred, parent: Ino, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
+        let _entering = self.entering(parent).await?;
         let turn = self.hub.names.take(&[(parent, name)]).await;
         let telling = self.telling_name(parent, name, None).after(turn);
         telling.over(self.fs.mknod(cred, parent, name, mode, rdev)).await
     }
 
     async fn mkdir(&self, cred: &Cred, parent: Ino, name: &[u8], perm: u16) -> Result<Attr> {
+        let _entering = self.entering(parent).await?;
         let turn = self.hub.names.take(&[(parent, name)]).await;
         let telling = self.telling_name(parent, name, None).after(turn);
         telling.over(self.fs.mkdir(cred, parent, name, perm)).await
     }
 
     async fn symlink(&self, cred: &Cred, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
+        let _entering = self.entering(parent).await?;
         let turn = self.hub.names.take(&[(parent, name)]).await;
         let telling = self.telling_name(parent, name, None).after(turn);
         telling.over(self.fs.symlink(cred, parent, name, target)).await
     }
 
     async fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
+        let _entering = self.entering(parent).await?;
         let turn = self.hub.names.take(&[(parent, name)]).await;
         self.settle(ino, Call::Other).await?;
         let telling = self.telling_name(parent, name, Some(ino)).after(turn);
@@ -88,6 +121,7 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     }
 
     async fn unlink(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
+        let _entering = self.entering(parent).await?;
         let turn = self.hub.names.take(&[(parent, name)]).await;
         let victim = self.victim(parent, name).await;
         let _declared = self.declared(victim).await;
@@ -96,8 +130,9 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     }
 
     async fn rmdir(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
-        let turn = self.hub.names.take(&[(parent, name)]).await;
-        let telling = self.telling_name(parent, name, self.victim(parent, name).await).after(turn);
+        let _entering = self.entering(parent).await?;
+        let (turn, _leaving, victim) = self.leaving(&[(parent, name)]).await;
+        let telling = self.telling_name(parent, name, victim).after(turn);
         telling.over(self.fs.rmdir(cred, parent, name)).await
     }
 
@@ -110,8 +145,9 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        let turn = self.hub.names.take(&[(parent, name), (new_parent, new_name)]).await;
-        let (moved, replaced) = (self.victim(parent, name).await, self.victim(new_parent, new_name).await);
+        let _entering = (self.entering(parent).await?, self.entering(new_parent).await?);
+        let (turn, _leaving, replaced) = self.leaving(&[(parent, name), (new_parent, new_name)]).await;
+        let moved = self.victim(parent, name).await;
         let _declared = self.declared(replaced).await;
         let mut telling = self.telling_name(new_parent, new_name, replaced).after(turn);
         telling.changes.push(Change::Name { parent, name });
@@ -146,6 +182,7 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         perm: u16,
         flags: OpenFlags,
     ) -> Result<(Attr, Handle)> {
+        let _entering = self.entering(parent).await?;
         let turn = self.hub.names.take(&[(parent, name)]).await;
         let mut telling = self.telling_name(parent, name, None).after(turn);
         let mut _changing = None;
@@ -165,6 +202,38 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         }
         let now = self.fs.getattr(attr.ino, Some(opened.handle)).await;
         Ok((now.unwrap_or(attr), opened.taken()))
+    }
+
+    fn promise(&self, most: usize) -> Result<Vec<Promise>> {
+        self.fs.promise(most)
+    }
+
+    fn give_back(&self, promises: &[Promise]) {
+        self.fs.give_back(promises);
+    }
+
+    async fn create_promised(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        flags: OpenFlags,
+        promise: Promise,
+    ) -> Result<Attr> {
+        let turn = self.hub.names.take(&[(parent, name)]).await;
+        let telling = self.telling_name(parent, name, None).after(turn);
+        let made = self.fs.create_promised(cred, parent, name, perm, flags, promise).await;
+        if let Ok(attr) = &made {
+            self.opened(promise.handle, attr.ino, flags).taken();
+        }
+        // No door keeps anything of this directory, or it would not be lent; whoever waits for the call may keep another one from being told.
+        drop(telling);
+        made
+    }
+
+    fn names(&self, dir: Ino, most: usize) -> Result<Vec<Vec<u8>>> {
+        self.fs.names(dir, most)
     }
 
     async fn tmpfile(&self, cred: &Cred, parent: Ino, perm: u16, flags: OpenFlags) -> Result<(Attr, Handle)> {
@@ -245,7 +314,9 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     }
 
     async fn opendir(&self, cred: &Cred, ino: Ino) -> Result<Handle> {
-        self.fs.opendir(cred, ino).await
+        self.settle(ino, Call::Other).await?;
+        let handle = self.fs.opendir(cred, ino).await?;
+        Ok(self.opened(handle, ino, OpenFlags::empty()).taken())
     }
 
     async fn readdir(
@@ -254,6 +325,7 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         mut offset: u64,
         sink: &mut (dyn FnMut(DirEntry<'_>) -> bool + Send),
     ) -> Result<()> {
+        self.settle_handle(handle, Call::Other).await?;
         loop {
             let (mut lent, at) = (None, offset);
             self.fs.readdir(handle, at, &mut self.unlent(sink, &mut offset, &mut lent)).await?;
@@ -263,6 +335,9 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     }
 
     async fn statfs(&self) -> Result<StatFs> {
+        if self.lends_directories() {
+            self.drained().await?;
+        }
         self.fs.statfs().await
     }
 

@@ -3,7 +3,7 @@
 use super::Remote;
 use super::call::Answer;
 use super::files::OpenFile;
-use super::kept::Kept;
+use super::kept::{Kept, Since};
 use super::leases::Read;
 use crate::wire::{self, GARBLED, Op, request};
 use format::shared::{AttrImage, PagePlace, Request};
@@ -22,8 +22,8 @@ pub(super) struct Noted {
 
 impl Noted {
     /// What can be kept of an answer holds from this clock on; nothing when it came with another session.
-    pub fn of(&self, answer: &Answer<'_>) -> Option<u64> {
-        (answer.session() == self.session).then_some(self.clock)
+    pub fn of(&self, answer: &Answer<'_>) -> Option<Since> {
+        (answer.session() == self.session).then_some(Since { clock: self.clock, posts: answer.posts })
     }
 }
 
@@ -200,7 +200,7 @@ impl Remote {
         let session = answer.of();
         session.arena.learn(attr.ino, attr.generation, offset, answer.places());
         let len = attr.size.saturating_sub(offset).min(to.len() as u64) as usize;
-        let copied = session.copy_noted(&attr, clock, offset, &mut to[..len]);
+        let copied = session.copy_noted(&attr, clock.clock, offset, &mut to[..len]);
         Ok(copied.filter(|&n| n == len))
     }
 
@@ -224,7 +224,8 @@ impl Remote {
     /// Keeps what a name was made to lead to.
     pub(super) fn learn_made(&self, answer: &Answer<'_>, parent: Ino, name: &[u8], attr: &Attr) {
         if answer.noted != 0 {
-            answer.kept().learn(answer.noted, parent, name, attr);
+            let since = Since { clock: answer.noted, posts: answer.posts };
+            answer.kept().learn(since, parent, name, attr);
         }
     }
 
@@ -236,7 +237,10 @@ impl Remote {
         name: &[u8],
         second: &[u8],
     ) -> Result<Attr> {
-        let answer = self.call_with(request, cut(name), second).await?;
+        let naming = self.naming(&[(parent, name)]);
+        let answer = self.call_with(request, cut(name), second).await;
+        naming.over();
+        let answer = answer?;
         let attr = answer.attr()?;
         self.learn_made(&answer, parent, name, &attr);
         Ok(attr)

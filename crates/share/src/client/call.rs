@@ -71,6 +71,8 @@ pub(super) struct Answer<'a> {
     slot: Slot<'a>,
     len: usize,
     pub value: u64,
+    /// Changes that this client had posted when it asked.
+    pub posts: u64,
     /// See `format::shared::Reply`.
     pub pages: u64,
     pub noted: u64,
@@ -120,10 +122,7 @@ impl Session {
         if self.is_dead() || region.asleep().load(Ordering::SeqCst) != 0 {
             return false;
         }
-        let Some(number) = self.take_slot(None) else { return false };
-        region.put(number, request);
-        region.state(number).store(state::POSTED, Ordering::Release);
-        region.one_way().fetch_or(1 << number, Ordering::SeqCst);
+        let Some(number) = self.directories.post(self, request) else { return false };
         if region.asleep().load(Ordering::SeqCst) != 0 {
             // It went to sleep meanwhile: then this is a call like any other.
             self.ring();
@@ -177,6 +176,10 @@ impl Session {
         let number = poll_fn(|cx| match self.take_slot(Some(cx.waker())) {
             Some(slot) => Poll::Ready(Ok(slot)),
             None if self.is_dead() => Poll::Ready(Err(UNTAKEN)),
+            None if self.wait_for_room() => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
             None => {
                 if !is_run_here() {
                     start_helper(self, cx.waker());
@@ -190,12 +193,13 @@ impl Session {
         request.second = (second.len() as u32).into();
         self.region.put_payload(number, 0, first);
         self.region.put_payload(number, first.len(), second);
+        let posts = self.kept.posts();
         slot.post(&request);
         poll_fn(|cx| slot.poll(cx)).await?;
         let reply: Reply = self.region.get(number);
         let len = (reply.len.get() as usize).min(PAYLOAD_MAX);
         let (value, pages, noted) = (reply.value.get(), reply.pages.get(), reply.noted.get());
-        let answer = Answer { slot, len, value, pages, noted };
+        let answer = Answer { slot, len, value, posts, pages, noted };
         match reply.errno.get() {
             0 => Ok(answer),
             errno => {

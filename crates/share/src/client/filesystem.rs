@@ -76,6 +76,7 @@ impl FileSystem for Remote {
     }
 
     async fn setattr(&self, _cred: &Cred, ino: Ino, set: SetAttr) -> Result<Attr> {
+        self.uses_itself(set.handle.map_or(Some(ino), |handle| self.inode(handle)));
         let mut r = request(Op::Setattr, ino.0);
         if let Some(handle) = set.handle {
             (r.flags, r.other) = (1.into(), handle.0.into());
@@ -119,14 +120,22 @@ impl FileSystem for Remote {
     async fn link(&self, _cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
         let mut r = request(Op::Link, ino.0);
         r.other = parent.0.into();
-        self.call_with(r, cut(name), b"").await?.attr()
+        let naming = self.naming(&[(parent, name)]);
+        self.has_more_names(ino);
+        let answer = self.call_with(r, cut(name), b"").await;
+        naming.over();
+        answer?.attr()
     }
 
     async fn unlink(&self, _cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
+        if let Some(done) = self.unlink_here(parent, name) {
+            return done;
+        }
         self.call_with(request(Op::Unlink, parent.0), cut(name), b"").await.map(drop)
     }
 
     async fn rmdir(&self, _cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
+        self.uses_itself(None);
         self.call_with(request(Op::Rmdir, parent.0), cut(name), b"").await.map(drop)
     }
 
@@ -141,7 +150,14 @@ impl FileSystem for Remote {
     ) -> Result<()> {
         let mut r = request(Op::Rename, parent.0);
         (r.other, r.flags) = (new_parent.0.into(), flags.bits().into());
-        self.call_with(r, cut(name), cut(new_name)).await.map(drop)
+        // What is replaced may be a directory, unless what replaces it is a file.
+        if flags.contains(RenameFlags::EXCHANGE) || !self.made_here(parent, name) {
+            self.uses_itself(None);
+        }
+        let naming = self.naming(&[(parent, name), (new_parent, new_name)]);
+        let renamed = self.call_with(r, cut(name), cut(new_name)).await.map(drop);
+        naming.over();
+        renamed
     }
 
     async fn open(&self, _cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle> {
@@ -165,12 +181,21 @@ impl FileSystem for Remote {
         perm: u16,
         flags: OpenFlags,
     ) -> Result<(Attr, Handle)> {
+        if let Some(done) = self.create_here(parent, name, perm, flags).await {
+            return done;
+        }
         let mut r = request(Op::Create, parent.0);
         (r.mode, r.flags) = ((perm as u32).into(), flags.bits().into());
-        let answer = self.call_with(r, cut(name), b"").await?;
+        let naming = self.naming(&[(parent, name)]);
+        let answer = self.call_with(r, cut(name), b"").await;
+        naming.over();
+        let answer = answer?;
         let attr = answer.attr()?;
         self.learn_made(&answer, parent, name, &attr);
-        Ok((attr, self.opened(&answer, (attr.ino, attr.generation), FileType::Regular, flags)))
+        let handle = self.opened(&answer, (attr.ino, attr.generation), FileType::Regular, flags);
+        drop(answer);
+        self.created(parent).await;
+        Ok((attr, handle))
     }
 
     async fn tmpfile(

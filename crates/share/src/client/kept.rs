@@ -14,7 +14,7 @@ use hashbrown::HashTable;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, Hasher};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Parts with locks of their own, for programs of many threads.
 const PARTS: usize = 16;
@@ -37,6 +37,15 @@ impl Target {
     pub fn of(attr: &Attr) -> Target {
         Target { ino: attr.ino, generation: attr.generation, kind: attr.kind }
     }
+}
+
+/// As of when an answer that is to be kept was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Since {
+    /// The clock of the changes.
+    pub clock: u64,
+    /// Changes that this client had posted.
+    pub posts: u64,
 }
 
 #[derive(Debug)]
@@ -63,6 +72,8 @@ pub(super) struct Kept {
     names: [Mutex<HashTable<Name>>; PARTS],
     inodes: [Mutex<HashTable<Inode>>; PARTS],
     leased: Leased,
+    /// Changes that this client has posted without waiting for them: nobody tells it when they come into force, which for it is at once.
+    posts: AtomicU64,
 }
 
 /// Files that this client writes without a message, and the handles through which it does: their times are known to nobody until the manager is asked.
@@ -116,7 +127,41 @@ fn is_special(name: &[u8]) -> bool {
 
 impl Kept {
     pub fn new(seen: Seen) -> Kept {
-        Kept { seen, names: Default::default(), inodes: Default::default(), leased: Leased::default() }
+        Kept {
+            seen,
+            names: Default::default(),
+            inodes: Default::default(),
+            leased: Leased::default(),
+            posts: AtomicU64::new(0),
+        }
+    }
+
+    /// Changes that were posted.
+    pub fn posts(&self) -> u64 {
+        self.posts.load(Ordering::SeqCst)
+    }
+
+    /// A change in a directory was posted, which may have taken a name away. What is asked for now is answered as of then; what was asked for before is
+    /// not kept any more.
+    pub fn posted(&self, dir: Ino, gone: Option<(&[u8], Ino)>) {
+        self.posts.fetch_add(1, Ordering::SeqCst);
+        self.drop_attr(dir);
+        if let Some((name, ino)) = gone {
+            self.drop_attr(ino);
+            let hash = hash_name(dir.0, name);
+            let mut table = part(&self.names, hash).lock();
+            if let Ok(entry) = table.find_entry(hash, |e| e.parent == dir.0 && *e.name == *name) {
+                entry.remove();
+            }
+        }
+    }
+
+    fn drop_attr(&self, ino: Ino) {
+        let hash = hash_inode(ino.0);
+        let mut table = part(&self.inodes, hash).lock();
+        if let Ok(entry) = table.find_entry(hash, |i| i.attr.ino == ino) {
+            entry.remove();
+        }
     }
 
     /// Drops everything.
@@ -258,12 +303,16 @@ impl Kept {
     }
 
     /// Keeps attributes that were asked for after `noted`. Not those of an inode without names: nobody tells when it goes.
-    pub fn learn_attr(&self, noted: u64, attr: &Attr) {
+    pub fn learn_attr(&self, since: Since, attr: &Attr) {
+        let noted = since.clock;
         if attr.nlink == 0 {
             return;
         }
         let hash = hash_inode(attr.ino.0);
         let mut table = part(&self.inodes, hash).lock();
+        if self.posts() != since.posts {
+            return;
+        }
         match table.find_mut(hash, |i| i.attr.ino == attr.ino) {
             // Answers may come in another order than that in which they were asked for.
             Some(known) if known.noted > noted => {}
@@ -279,13 +328,17 @@ impl Kept {
     }
 
     /// Keeps what a name leads to, asked for after `noted`.
-    pub fn learn(&self, noted: u64, parent: Ino, name: &[u8], attr: &Attr) {
-        self.learn_attr(noted, attr);
+    pub fn learn(&self, since: Since, parent: Ino, name: &[u8], attr: &Attr) {
+        let noted = since.clock;
+        self.learn_attr(since, attr);
         if is_special(name) {
             return;
         }
         let hash = hash_name(parent.0, name);
         let mut table = part(&self.names, hash).lock();
+        if self.posts() != since.posts {
+            return;
+        }
         match table.find_mut(hash, |e| e.parent == parent.0 && *e.name == *name) {
             Some(known) if known.noted > noted => {}
             Some(known) => (known.target, known.noted) = (Target::of(attr), noted),

@@ -19,7 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Time between two looks for a new manager.
@@ -122,6 +122,9 @@ pub(super) struct Link {
     barriers_durable: AtomicU64,
     /// What a barrier had closed was lost with a manager, and no call has said so yet.
     order_broken: AtomicBool,
+    /// Calls under way that may make names; and whether one of them was given up, and may still be made.
+    pub naming: AtomicUsize,
+    pub naming_lost: AtomicBool,
     /// Held while a session is resumed. Says that no manager came the last time.
     resuming: Mutex<bool>,
 }
@@ -145,6 +148,8 @@ impl Link {
             barriers: AtomicU64::new(0),
             barriers_durable: AtomicU64::new(0),
             order_broken: AtomicBool::new(false),
+            naming: AtomicUsize::new(0),
+            naming_lost: AtomicBool::new(false),
             resuming: Mutex::new(false),
         }
     }

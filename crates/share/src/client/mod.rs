@@ -9,6 +9,7 @@
 mod arena;
 mod asking;
 mod call;
+mod directories;
 mod files;
 mod filesystem;
 mod holds;
@@ -22,6 +23,7 @@ use crate::region::Region;
 use crate::spin::Patience;
 use crate::{memory, socket};
 use arena::Arena;
+use directories::Directories;
 use format::shared::{Hello, MAGIC, SESSION_BYTES, SLOTS, VERSION, Welcome};
 use fs::{Cred, Error};
 use holds::Holds;
@@ -74,6 +76,7 @@ struct Session {
     /// As the kernel told the manager.
     cred: Cred,
     leases: Leases,
+    directories: Directories,
     /// The manager is gone.
     dead: AtomicBool,
     helper: Helper,
@@ -192,6 +195,7 @@ impl Session {
             holds: Holds::default(),
             cred,
             leases: Leases::default(),
+            directories: Directories::default(),
             dead: AtomicBool::new(false),
             helper: Helper::default(),
         })
@@ -203,12 +207,14 @@ impl Session {
         self.kept.forget();
         self.arena.forget();
         self.leases.forget();
+        self.directories.forget();
     }
 
     /// A free slot; without one, `waker` is woken when that may have changed.
     fn take_slot(&self, waker: Option<&Waker>) -> Option<usize> {
         let mut slots = self.slots.lock();
-        let mut abandoned = slots.abandoned;
+        let many = slots.taken.count_ones() >= MANY;
+        let mut abandoned = if many { slots.abandoned } else { 0 };
         while abandoned != 0 {
             let slot = abandoned.trailing_zeros() as usize;
             abandoned &= abandoned - 1;
@@ -271,6 +277,9 @@ impl Session {
         !self.is_dead()
     }
 }
+
+/// Slots in use from which on it is looked which of them are free again: each look may have to fetch what the manager has just written.
+const MANY: u32 = 16;
 
 /// What calls fail with when the manager is gone.
 const GONE: Error = Error::Closed;

@@ -8,7 +8,7 @@ use format::shared::{DATA_MAX, PAYLOAD_MAX, PagePlace, Reply, Request};
 use fs::ordered::Synced;
 use fs::{
     Access, Attr, Cred, DirEntry, Error, Fallocate, FileSystem, Handle, Ino, LockKind, OpenFlags, Pages,
-    RecordLock, RenameFlags, Result, Seek, Time, XattrFlags,
+    RecordLock, RenameFlags, Result, Seek, Time, Watched, XattrFlags,
 };
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -112,12 +112,17 @@ impl Out<'_> {
 }
 
 /// Runs the call in a slot and answers it.
-pub(crate) async fn execute<F: FileSystem>(fs: &F, client: &Arc<Client>, slot: SlotNo) {
+pub(crate) async fn execute<F: FileSystem>(
+    fs: &Watched<F>,
+    client: &Arc<Client>,
+    slot: SlotNo,
+    one_way: bool,
+) {
     let begun = Instant::now();
     let _under_way = client.tally.begin();
     let request: Request = client.region.get(slot);
     let mut out = Out { client, slot, len: 0, pages: 0, noted: 0 };
-    let reply = match run(fs, &request, &mut out).await {
+    let reply = match run(fs, &request, &mut out, one_way).await {
         Ok(value) => Reply {
             value: value.into(),
             len: (out.len as u32).into(),
@@ -240,8 +245,14 @@ async fn read<F: FileSystem>(
     Ok(1)
 }
 
-async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u64> {
+async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one_way: bool) -> Result<u64> {
     let op = Op::from_u16(r.op.get()).ok_or(Error::NotSupported("unknown call"))?;
+    // Others wait for what was posted one way: it must wait for nobody's.
+    if one_way != matches!(op, Op::PostCreate | Op::PostUnlink)
+        && !(one_way && matches!(op, Op::Release | Op::Unhold))
+    {
+        return Err(GARBLED);
+    }
     let client = out.client;
     let cred = &client.cred;
     let (ino, object) = (Ino(r.object.get()), r.object.get());
@@ -367,6 +378,38 @@ async fn run<F: FileSystem>(fs: &F, r: &Request, out: &mut Out<'_>) -> Result<u6
         Op::Lease => {
             let (handle, slot) = (client.handle(object)?, r.mode.get() as usize);
             return client.leases.grant(client, handle, offset, slot).await;
+        }
+        Op::LendDirectory => {
+            let directories = &client.directories;
+            let Some(granted) = directories.grant(client, ino, r.mode.get() as usize).await? else {
+                return Ok(0);
+            };
+            let promised = client.promised(len)?;
+            out.push(&wire::lent(&granted.attr, &promised, &granted.names))?;
+            return Ok(granted.number);
+        }
+        Op::Promise => out.push(&wire::promises(&client.promised(len)?))?,
+        Op::PostCreate => {
+            let (flags, lease) = (flags::<OpenFlags>(r)?, (ino, r.extra.get()));
+            let promise = client.directories.begin(client.session, Ino(r.other.get()), lease)?;
+            let made = match flags.intersects(OpenFlags::READ | OpenFlags::WRITE) {
+                true => fs.create_promised(cred, ino, p.first(), perm(r), flags, promise).await,
+                false => Err(GARBLED),
+            };
+            client.directories.end(promise, lease, &made);
+            return Ok(opened(promise.handle, made?.ino));
+        }
+        Op::PostUnlink => {
+            if !client.directories.admits(client.session, (ino, r.extra.get())) {
+                return Err(Error::Stale);
+            }
+            match fs.unlink_lent(cred, ino, p.first()).await {
+                Ok(gone) => gone.into_iter().for_each(|gone| client.directories.removed(gone)),
+                Err(e) => {
+                    client.directories.failed(&e);
+                    return Err(e);
+                }
+            }
         }
         Op::Write => return Ok(fs.write(client.handle(object)?, offset, p.second()).await? as u64),
         Op::WriteAtomic => {

@@ -7,6 +7,8 @@
 //! at it, and forgets a client whose process or connection ends, with everything that it held.
 
 mod arena;
+mod directories;
+mod drains;
 mod ear;
 mod execute;
 mod holds;
@@ -21,8 +23,11 @@ mod tasks;
 use crate::changes::Changes;
 use crate::spin::Patience;
 use arena::Arenas;
+use directories::Directories;
+use drains::Drains;
 use ear::Ear;
 use fs::FileSystem;
+use fs::leases::Lender;
 use fs::watched::Watched;
 use leases::{Leases, Ticker};
 use parking_lot::Mutex;
@@ -51,6 +56,10 @@ pub struct Options {
     pub pages_max: usize,
     /// Windows of 2 MiB of files that clients may overwrite without a message (write leases); 0: none.
     pub lease_windows_max: usize,
+    /// Directories in which clients may make and remove files without waiting for an answer (directory leases); 0: none.
+    pub directories_max: usize,
+    /// How long a directory is not lent again to which somebody else came; twice as long each time it happens again.
+    pub directory_pause: Duration,
     /// How long the thread looks for work before it sleeps.
     pub patience: Patience,
     /// What is served, so that clients of a manager that has ended know whether another one has their files, and all that they did to them.
@@ -73,6 +82,8 @@ impl Default for Options {
             handles_max: 1 << 16,
             pages_max: 128 << 20,
             lease_windows_max: 0,
+            directories_max: 0,
+            directory_pause: Duration::from_secs(1),
             patience: Patience::default(),
             opening: fs::Opening::default(),
             lock_timeout: None,
@@ -138,11 +149,16 @@ impl Server {
         });
         door.watch(ear.clone());
         let leases = Arc::new(Leases::new(fs.door(), ear.clone(), options.lease_windows_max));
+        let drains = Arc::new(Drains::new(bell.clone()));
+        let (most, pause) = (options.directories_max, options.directory_pause);
+        let directories = Arc::new(Directories::new(fs.door(), drains.clone(), most, pause));
+        let lender: Arc<dyn Lender> = directories.clone();
+        fs.lend(lender.clone());
         let ticker = Ticker::start(leases.clone())?;
         let (lock_timeout, place) = (options.lock_timeout, options.place.clone());
         let poller = Poller::new(
             fs.clone(),
-            (&ear, leases),
+            (&ear, leases, directories, drains),
             listener,
             bell.clone(),
             (counters.clone(), board.clone()),
@@ -156,6 +172,7 @@ impl Server {
                 Ok(_holding) => poller.run(),
                 Err(e) => tracing::error!("sessions are not served: {e}"),
             }
+            door.unlend(&lender);
             door.unwatch();
         })?;
         let mut server = Server {

@@ -1,8 +1,11 @@
 //! The thread of a server: looks for requests, polls what waits, sleeps.
 
 mod arriving;
+mod stream;
 
 use super::arena::Arenas;
+use super::directories::Making;
+use super::drains::Drains;
 use super::ear::Ear;
 use super::holds::Holders;
 use super::leases::Lending;
@@ -14,7 +17,7 @@ use crate::changes::Changes;
 use crate::region::Region;
 use foldhash::fast::FixedState;
 use format::shared::SLOTS;
-use fs::FileSystem;
+use fs::{FileSystem, Watched};
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::collections::HashMap;
@@ -50,11 +53,13 @@ const PUBLISH: Duration = Duration::from_millis(20);
 const FINISH: Duration = Duration::from_millis(500);
 
 pub(super) struct Poller<F> {
-    fs: Arc<F>,
+    fs: Arc<Watched<F>>,
     changes: Arc<Changes>,
     arenas: Arc<Arenas>,
     holders: Arc<Holders>,
     leases: Arc<dyn Lending>,
+    directories: Arc<dyn Making>,
+    drains: Arc<Drains>,
     listener: OwnedFd,
     epoll: OwnedFd,
     bell: Arc<Bell>,
@@ -82,8 +87,8 @@ pub(super) struct Poller<F> {
 
 impl<F: FileSystem> Poller<F> {
     pub fn new(
-        fs: Arc<F>,
-        (ear, leases): (&Ear, Arc<dyn Lending>),
+        fs: Arc<Watched<F>>,
+        (ear, leases, directories, drains): (&Ear, Arc<dyn Lending>, Arc<dyn Making>, Arc<Drains>),
         listener: OwnedFd,
         bell: Arc<Bell>,
         (published, board): (Arc<Mutex<Counters>>, Arc<Board>),
@@ -98,6 +103,8 @@ impl<F: FileSystem> Poller<F> {
             arenas: ear.arenas.clone(),
             holders: ear.holders.clone(),
             leases,
+            directories,
+            drains,
             listener,
             epoll,
             bell,
@@ -122,7 +129,7 @@ impl<F: FileSystem> Poller<F> {
     pub fn run(mut self) {
         while !self.bell.stopping() {
             self.round += 1;
-            let worked = self.poll_ready() | self.take_requests();
+            let worked = self.poll_ready() | self.take_requests() | self.look_for_drains();
             if self.round.is_multiple_of(ROUNDS) {
                 self.events(Some(0));
                 self.retire();
@@ -148,15 +155,18 @@ impl<F: FileSystem> Poller<F> {
             }
         }
         for (id, slot) in ready.drain(..) {
-            self.poll_task(id, slot);
+            if self.poll_task(id, slot) {
+                self.run_stream(id);
+            }
         }
         self.ready = ready;
         worked
     }
 
-    fn poll_task(&mut self, id: u64, slot: usize) {
+    /// Goes on with a task. Whether that was one of the session's stream, and is done.
+    fn poll_task(&mut self, id: u64, slot: usize) -> bool {
         let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
-        let Some(session) = session else { return };
+        let Some(session) = session else { return false };
         let waker = session.wakers[slot].get_or_insert_with(|| {
             Waker::from(Arc::new(TaskWaker { task: (id, slot), bell: self.bell.clone() }))
         });
@@ -171,7 +181,14 @@ impl<F: FileSystem> Poller<F> {
         {
             self.counters.calls += 1;
             self.spare.extend(session.tasks[slot].take().map(ended));
+            let streamed = session.stream.running == Some(slot);
+            if streamed {
+                session.stream.running = None;
+                session.stream.one_done();
+            }
+            return streamed;
         }
+        false
     }
 
     /// Takes new requests out of the sessions' memory and starts them. What nobody waits for is taken last and run first: whoever posted a
@@ -198,12 +215,9 @@ impl<F: FileSystem> Poller<F> {
             let Some(session) = self.connections.get_mut(&id).and_then(|c| c.session.as_mut()) else {
                 continue;
             };
-            let word = session.client.region.one_way();
-            if word.load(Ordering::SeqCst) != 0 {
-                session.last = self.round;
+            if session.client.region.one_way().load(Ordering::SeqCst) != 0 {
                 worked = true;
-                let slots = word.swap(0, Ordering::SeqCst);
-                self.start(id, slots);
+                self.take_stream(id);
             }
         }
         for (id, posted, cancelled) in taken.drain(..) {
@@ -214,8 +228,13 @@ impl<F: FileSystem> Poller<F> {
         worked
     }
 
-    /// Runs the calls in these slots as far as they go at once.
+    /// Runs the calls in these slots as far as they go at once; behind what their session has posted before.
     fn start(&mut self, id: u64, mut slots: u64) {
+        let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
+        if let Some(session) = session.filter(|s| !s.stream.is_idle()) {
+            session.stream.stashed |= slots;
+            return;
+        }
         while slots != 0 {
             let slot = slots.trailing_zeros() as usize;
             slots &= slots - 1;
@@ -224,7 +243,7 @@ impl<F: FileSystem> Poller<F> {
             // A slot whose call is under way takes no other; whoever rings for it anyway is not answered twice.
             if slot < SLOTS && session.tasks[slot].is_none() {
                 let mut task = self.spare.pop().unwrap_or_else(|| runner(&self.fs));
-                task.begin(session.client.clone(), slot);
+                task.begin(session.client.clone(), slot, false);
                 session.tasks[slot] = Some(task);
                 self.poll_task(id, slot);
             }
@@ -234,8 +253,16 @@ impl<F: FileSystem> Poller<F> {
     /// Drops a call that its client no longer wants. It took effect or did not.
     fn give_up(&mut self, id: u64, slot: usize) {
         let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
-        if let Some(session) = session
-            && slot < SLOTS
+        let Some(session) = session else { return };
+        if session.stream.running == Some(slot) {
+            // What counts as done is done.
+            return;
+        }
+        if session.stream.stashed & 1 << slot != 0 {
+            session.stream.cancelled |= 1 << slot;
+            return;
+        }
+        if slot < SLOTS
             && let Some(task) = session.tasks[slot].take()
         {
             self.spare.push(ended(task));
@@ -367,13 +394,28 @@ impl<F: FileSystem> Poller<F> {
         }
         tracing::debug!(pid = connection.pid, session = id, "a session ends");
         let _ = epoll::delete(&self.epoll, &session.event);
-        session.tasks.iter_mut().for_each(|task| self.spare.extend(task.take().map(ended)));
+        for (slot, task) in session.tasks.iter_mut().enumerate() {
+            // What it has posted counts as done, and is done first.
+            if session.stream.running != Some(slot) {
+                self.spare.extend(task.take().map(ended));
+            }
+        }
         self.spare.truncate(SLOTS);
-        let (fs, client) = (self.fs.clone(), session.client.clone());
-        let ends = self.bell.stopping() && self.options.opening.number != 0;
-        session.clean_up = Some(Box::pin(async move { client.clean_up(&*fs, ends).await }));
+        session.stream.stashed = 0;
+        self.directories.revoke(Some(id));
         self.active.retain(|&a| a != id);
         self.look_around();
+        self.take_stream(id);
+        self.run_stream(id);
+    }
+
+    /// Nothing of a session that is over is left but what it held.
+    fn clean_up(&mut self, id: u64) {
+        let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
+        let Some(session) = session.filter(|s| s.clean_up.is_none()) else { return };
+        let (fs, client) = (self.fs.calling(id), session.client.clone());
+        let ends = self.bell.stopping() && self.options.opening.number != 0;
+        session.clean_up = Some(Box::pin(async move { client.clean_up(&fs, ends).await }));
         self.poll_task(id, CLEAN_UP);
     }
 
@@ -384,7 +426,7 @@ impl<F: FileSystem> Poller<F> {
             c.session.as_ref().is_some_and(|s| s.clean_up.is_some() || s.tasks.iter().any(Option::is_some))
         };
         while begun.elapsed() < FINISH && self.connections.values().any(busy) {
-            if !self.poll_ready() {
+            if !(self.poll_ready() | self.look_for_drains()) {
                 std::thread::sleep(Duration::from_micros(100));
             }
         }
@@ -399,14 +441,27 @@ impl<F: FileSystem> Poller<F> {
     }
 
     fn end_all(&mut self) {
+        // What is posted from now on its client does not count as done.
+        self.directories.revoke(None);
+        let all: Vec<u64> = self.connections.keys().copied().collect();
+        for id in all {
+            self.take_stream(id);
+        }
         self.finish();
         let all: Vec<u64> = self.connections.keys().copied().collect();
         all.into_iter().for_each(|id| self.end(id));
         let begun = Instant::now();
         while !self.connections.is_empty() && begun.elapsed().as_secs() < 10 {
-            if !self.poll_ready() {
+            if !(self.poll_ready() | self.look_for_drains()) {
                 std::thread::sleep(std::time::Duration::from_micros(200));
             }
+        }
+        self.drains.over();
+        for (id, connection) in self.connections.drain() {
+            tracing::error!(pid = connection.pid, session = id, "what a client had posted is not done");
+            let waiting = connection.session.into_iter().flat_map(|s| s.stream.waiting);
+            waiting.for_each(|(_, drain)| drain.one_less());
+            self.directories.part(id);
         }
         self.publish();
     }

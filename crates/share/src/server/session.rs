@@ -1,6 +1,8 @@
 //! One client as the manager sees it.
 
 use super::arena::{Arena, Arenas};
+use super::directories::{Making, PROMISES_MAX};
+use super::drains::Drain;
 use super::holds::Holders;
 use super::leases::Lending;
 use super::stats::Tally;
@@ -8,9 +10,9 @@ use super::tasks::Runs;
 use crate::region::{Region, SlotNo};
 use foldhash::fast::FixedState;
 use format::shared::{HOLD_LINES, HOLDS_IN_LINE, Reply, SLOTS};
-use fs::{Cred, Error, FileSystem, Handle, Ino, LockHolder, LockOwner, OpenFlags, Ordered, Result};
+use fs::{Cred, Error, FileSystem, Handle, Ino, LockHolder, LockOwner, OpenFlags, Ordered, Promise, Result};
 use parking_lot::Mutex;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
@@ -30,6 +32,7 @@ pub(crate) struct Client {
     pub arenas: Arc<Arenas>,
     pub holders: Arc<Holders>,
     pub leases: Arc<dyn Lending>,
+    pub directories: Arc<dyn Making>,
     /// Of those with its credentials.
     pub arena: Arc<Arena>,
     pub order: Order,
@@ -108,12 +111,25 @@ impl Client {
         region: Arc<Region>,
         (cred, order): (Cred, Order),
         handles_max: usize,
-        (arenas, holders, leases): (Arc<Arenas>, Arc<Holders>, Arc<dyn Lending>),
-        arena: Arc<Arena>,
+        (arenas, arena, holders): (Arc<Arenas>, Arc<Arena>, Arc<Holders>),
+        (leases, directories): (Arc<dyn Lending>, Arc<dyn Making>),
         tally: Tally,
     ) -> Client {
         let held = Mutex::default();
-        Client { session, region, cred, handles_max, arenas, holders, leases, arena, tally, order, held }
+        Client {
+            session,
+            region,
+            cred,
+            handles_max,
+            arenas,
+            holders,
+            leases,
+            directories,
+            arena,
+            tally,
+            order,
+            held,
+        }
     }
 
     /// A file that it holds was opened for it. False when it holds it no longer, or has too many.
@@ -159,6 +175,13 @@ impl Client {
         let held = self.held.lock();
         let open = held.handles.len() + held.closing.len();
         if open < self.handles_max { Ok(()) } else { Err(Error::TooManyOpen) }
+    }
+
+    /// Inodes that are promised to it: so many, or fewer.
+    pub fn promised(&self, most: u64) -> Result<Vec<Promise>> {
+        // Each will be one more open file.
+        let room = self.handles_max.saturating_sub(self.held.lock().handles.len() + PROMISES_MAX);
+        Ok(self.directories.promise(self.session, (most as usize).min(PROMISES_MAX).min(room)))
     }
 
     /// The client has this handle now.
@@ -258,6 +281,7 @@ impl Client {
     /// handles, and the client may come for them again.
     pub async fn clean_up<F: FileSystem>(&self, fs: &F, manager_ends: bool) {
         self.holders.part(self.session);
+        self.directories.part(self.session);
         // While its handles are there still.
         if let Err(e) = self.leases.end(self.session).await {
             tracing::error!("session {}: writes of its client are lost: {e}", self.session);
@@ -305,6 +329,7 @@ pub(crate) struct Session {
     /// Calls under way, by their slots; and what is done at the end.
     pub tasks: [Option<Box<dyn Runs>>; SLOTS],
     pub clean_up: Option<Task>,
+    pub stream: Stream,
     pub wakers: Vec<Option<Waker>>,
     /// The manager looks at its doorbell; otherwise the client must write to the eventfd.
     pub active: bool,
@@ -312,6 +337,35 @@ pub(crate) struct Session {
     pub last: u64,
     pub ending: bool,
     pub event: OwnedFd,
+}
+
+/// What a session has posted one way: run in order, one after the other.
+#[derive(Default)]
+pub(crate) struct Stream {
+    /// Not begun.
+    pub queue: VecDeque<SlotNo>,
+    pub running: Option<SlotNo>,
+    /// How much was ever taken out of the client's memory, and how much of that is done.
+    pub taken: u64,
+    pub done: u64,
+    /// Who waits until so much is done.
+    pub waiting: Vec<(u64, Arc<Drain>)>,
+    /// Calls that came meanwhile, and those of them that are not wanted any more.
+    pub stashed: u64,
+    pub cancelled: u64,
+}
+
+impl Stream {
+    pub fn is_idle(&self) -> bool {
+        self.running.is_none() && self.queue.is_empty()
+    }
+
+    /// One more is done.
+    pub fn one_done(&mut self) {
+        self.done += 1;
+        let done = self.done;
+        self.waiting.extract_if(.., |(until, _)| *until <= done).for_each(|(_, drain)| drain.one_less());
+    }
 }
 
 /// A connection, which becomes a session with the client's first message.

@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// The classes, by the numbers of [`crate::wire::Op`]; 0 is what is no operation.
-const CLASSES: [&str; 41] = [
+const CLASSES: [&str; 45] = [
     "unknown",
     "ping",
     "lookup",
@@ -60,6 +60,10 @@ const CLASSES: [&str; 41] = [
     "unhold",
     "lease",
     "write_atomic",
+    "lend_directory",
+    "promise",
+    "post_create",
+    "post_unlink",
 ];
 const READ: usize = crate::wire::Op::Read as usize;
 const WRITE: usize = crate::wire::Op::Write as usize;

@@ -3,7 +3,7 @@
 use super::execute::execute;
 use super::session::Client;
 use crate::region::SlotNo;
-use fs::FileSystem;
+use fs::{FileSystem, Watched};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use std::future::Future;
@@ -17,8 +17,8 @@ use std::task::{Context, Poll};
 
 /// Runs one call after the other in the same memory: futures of calls are large, and most end as soon as they are begun.
 pub(crate) trait Runs: Send {
-    /// Begins the call in a slot. What was begun before is given up.
-    fn begin(&mut self, client: Arc<Client>, slot: SlotNo);
+    /// Begins the call in a slot, which was posted one way or not. What was begun before is given up.
+    fn begin(&mut self, client: Arc<Client>, slot: SlotNo, one_way: bool);
     /// Goes on with it.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()>;
     /// Forgets it.
@@ -30,9 +30,9 @@ struct Runner<M, T> {
     call: Pin<Box<Option<T>>>,
 }
 
-impl<M: Fn(Arc<Client>, SlotNo) -> T + Send, T: Future<Output = ()> + Send> Runs for Runner<M, T> {
-    fn begin(&mut self, client: Arc<Client>, slot: SlotNo) {
-        self.call.set(Some((self.make)(client, slot)));
+impl<M: Fn(Arc<Client>, SlotNo, bool) -> T + Send, T: Future<Output = ()> + Send> Runs for Runner<M, T> {
+    fn begin(&mut self, client: Arc<Client>, slot: SlotNo, one_way: bool) {
+        self.call.set(Some((self.make)(client, slot, one_way)));
     }
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.call.as_mut().as_pin_mut().map_or(Poll::Ready(()), |call| call.poll(cx))
@@ -43,11 +43,11 @@ impl<M: Fn(Arc<Client>, SlotNo) -> T + Send, T: Future<Output = ()> + Send> Runs
 }
 
 /// Runs calls on a file system.
-pub(crate) fn runner<F: FileSystem>(fs: &Arc<F>) -> Box<dyn Runs> {
+pub(crate) fn runner<F: FileSystem>(fs: &Arc<Watched<F>>) -> Box<dyn Runs> {
     let fs = fs.clone();
-    let make = move |client: Arc<Client>, slot| {
-        let fs = fs.clone();
-        async move { execute(&*fs, &client, slot).await }
+    let make = move |client: Arc<Client>, slot, one_way| {
+        let fs = fs.calling(client.session);
+        async move { execute(&fs, &client, slot, one_way).await }
     };
     Box::new(Runner { make, call: Box::pin(None) })
 }
@@ -93,6 +93,12 @@ impl Bell {
     }
     pub fn stopping(&self) -> bool {
         self.stopping.load(Ordering::SeqCst)
+    }
+
+    /// Has the thread look at what waits for posted requests.
+    pub fn ring_for_drains(&self) {
+        self.any.store(true, Ordering::SeqCst);
+        self.ring();
     }
 
     /// Has the thread end a session.

@@ -45,7 +45,14 @@ impl<F: FileSystem> Rig<F> {
     pub fn serve(&mut self) {
         drop(self.server.take());
         let opening = fs::Opening { volume: [1; 16], number: 7, after: [0; 4] };
-        let options = Options { opening, lease_windows_max: 64, ..Options::default() };
+        let (directories_max, directory_pause) = (64, Duration::ZERO);
+        let options = Options {
+            opening,
+            lease_windows_max: 64,
+            directories_max,
+            directory_pause,
+            ..Options::default()
+        };
         let path = self.dir.path().join("socket");
         self.server = Some(Server::start_at_door(self.doors.door(), &path, options).unwrap());
     }
@@ -53,6 +60,12 @@ impl<F: FileSystem> Rig<F> {
     pub fn client(&self) -> Blocking<Remote> {
         let path = self.dir.path().join("socket");
         Client::new(Arc::new(Remote::connect(path).unwrap()), Cred::of_process()).blocking()
+    }
+
+    /// Calls of one kind so far.
+    pub fn count(&self, name: &str) -> u64 {
+        let stats = self.server.as_ref().unwrap().stats();
+        stats.door.calls.iter().find(|c| c.name == name).map_or(0, |c| c.calls())
     }
 
     pub fn calls(&self) -> u64 {

@@ -1,11 +1,15 @@
 use super::*;
 use crate::region::Region;
+use crate::server::directories::Directories;
+use crate::server::drains::Drains;
 use crate::server::ear::Ear;
 use crate::server::leases::Leases;
 use crate::server::session::Order;
 use crate::server::stats::Board;
+use crate::server::tasks::Bell;
 use format::shared::SESSION_BYTES;
 use sim::{HandClock, Model};
+use std::time::Duration;
 
 const INO: Ino = Ino(7);
 
@@ -27,10 +31,12 @@ impl Rig {
         let tally = Arc::new(Board::new(&Arc::new(doors.clone()))).tally(1);
         let arena = self.arenas.of(&cred).unwrap();
         let (arenas, changes, holders) = (self.arenas.clone(), self.changes.clone(), Arc::default());
+        let drains = Arc::new(Drains::new(Arc::new(Bell::new().unwrap())));
+        let directories = Arc::new(Directories::new(doors.clone(), drains, 0, Duration::ZERO));
         let leases = Arc::new(Leases::new(doors, Arc::new(Ear { arenas, changes, holders }), 0));
-        let both = (self.arenas.clone(), Arc::default(), leases as _);
+        let (both, lent) = ((self.arenas.clone(), arena, Arc::default()), (leases as _, directories as _));
         let order = Order { of: fs::Ordered::default(), program: false };
-        let client = Arc::new(Client::new(uid as u64, region, (cred, order), 100, both, arena, tally));
+        let client = Arc::new(Client::new(uid as u64, region, (cred, order), 100, both, lent, tally));
         self.arenas.enter(&client);
         client
     }

@@ -28,7 +28,7 @@ use super::ear::Ear;
 use super::session::Client;
 use crate::leased::{Leased, WINDOW};
 use format::shared::LEASE_WINDOWS;
-use fs::leases::{Call, Lender, Settling};
+use fs::leases::{Call, Caller, Lender, Settling};
 use fs::watched::{Change, Watched, Watcher};
 use fs::{Error, FileSystem, FileType, Handle, Ino, Result};
 use lease::{Lease, Pages, Window};
@@ -408,11 +408,11 @@ impl<F: FileSystem> Lending for Leases<F> {
 }
 
 impl<F: FileSystem> Lender for Leases<F> {
-    fn lends(&self, ino: Ino) -> bool {
+    fn lends(&self, ino: Ino, _caller: Caller) -> bool {
         self.table.lock().leases.contains_key(&ino)
     }
 
-    fn settle(&self, file: Option<(Ino, Call)>) -> Settling<'_> {
+    fn settle(&self, file: Option<(Ino, Call)>, _caller: Caller) -> Settling<'_> {
         match file {
             Some((ino, call)) => Box::pin(self.settle_file(ino, call)),
             None => Box::pin(self.settle_all()),

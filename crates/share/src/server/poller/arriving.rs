@@ -2,7 +2,7 @@
 
 use super::{DOORBELL, KINDS, PROCESS, Poller, SOCKET};
 use crate::region::Region;
-use crate::server::session::{Client, Connection, Order, Session};
+use crate::server::session::{Client, Connection, Order, Session, Stream};
 use crate::{memory, socket};
 use format::shared::{Hello, MAGIC, SESSION_BYTES, SLOTS, VERSION, Welcome};
 use fs::FileSystem;
@@ -126,8 +126,8 @@ impl<F: FileSystem> Poller<F> {
             Arc::new(region),
             (connection.cred.clone(), order),
             self.options.handles_max,
-            (self.arenas.clone(), self.holders.clone(), self.leases.clone()),
-            arena,
+            (self.arenas.clone(), arena, self.holders.clone()),
+            (self.leases.clone(), self.directories.clone()),
             tally,
         );
         let client = Arc::new(client);
@@ -137,6 +137,7 @@ impl<F: FileSystem> Poller<F> {
             client,
             tasks: std::array::from_fn(|_| None),
             clean_up: None,
+            stream: Stream::default(),
             wakers: vec![None; SLOTS + 1],
             active: false,
             last: self.round,

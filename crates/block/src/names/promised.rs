@@ -1,0 +1,89 @@
+//! Inodes that are promised before they are made (see `fs::FileSystem::promise`): slots that nobody else gets, and numbers of handles.
+//!
+//! A promise takes what is free now: a slot of a segment of inodes, which is on the medium or will be with the running epoch whether the inode is
+//! made or not. What making the inode needs besides, memory and room in the log, is waited for when it is made.
+//!
+//! Tested in tests/promised.rs.
+
+use super::{New, Slot};
+use crate::core::{Core, Res};
+use crate::handles::{Open, ReadAhead};
+use format::Ino;
+use format::limits::SEGMENT_BLOCKS;
+use fs::{Attr, Cred, Error, FileType, OpenFlags, Promise};
+
+/// Slots that are set aside on one volume.
+const PROMISED_MAX: u64 = 1 << 14;
+
+impl Core {
+    /// See [`fs::FileSystem::promise`].
+    pub fn promise(&mut self, most: usize) -> Result<Vec<Promise>, Error> {
+        self.writable()?;
+        if self.strict {
+            return Err(Error::NotSupported("creates that are late"));
+        }
+        if self.admit().is_err() {
+            return Ok(Vec::new());
+        }
+        // Others must not meet a full volume because of this.
+        let spare = self.space.free_now() >= self.space.reserved() + self.keep + 2 * SEGMENT_BLOCKS as u64;
+        let room = PROMISED_MAX.saturating_sub(self.slab.promised) as usize;
+        let mut all = Vec::new();
+        while spare && all.len() < most.min(room) {
+            let slot = match self.slab.set_aside() {
+                Some(slot) => slot,
+                None => {
+                    // Makes a segment of inodes, as for an inode.
+                    let Ok(slot) = self.new_slot(&mut None) else { break };
+                    self.slab.release(slot);
+                    continue;
+                }
+            };
+            let (generation, handle) = (self.next_generation(slot), self.handles.set_aside());
+            all.push(Promise { ino: Ino(slot as u64), generation, handle });
+        }
+        Ok(all)
+    }
+
+    /// Gives back what was promised and not used.
+    pub fn give_back_promised(&mut self, promises: &[Promise]) {
+        for promise in promises {
+            self.slab.redeem();
+            self.slab.release(promise.ino.0 as Slot);
+        }
+    }
+
+    /// See [`fs::FileSystem::create_promised`].
+    pub fn create_promised(
+        &mut self,
+        cred: &Cred,
+        (parent, name): (Ino, &[u8]),
+        (perm, flags): (u16, OpenFlags),
+        promise: Promise,
+    ) -> Res<Attr> {
+        let promised = Some((promise.ino.0 as Slot, promise.generation));
+        let new = New { kind: FileType::Regular, perm, rdev: 0, target: b"", promised };
+        let slot = self.make(cred, parent, name, &new, &mut None)?;
+        self.slab.get_mut(slot).opens += 1;
+        let open = Open { slot, flags, directory: false, ahead: ReadAhead::default() };
+        self.handles.insert_as(promise.handle, open, cred.clone());
+        Ok(self.attr(slot))
+    }
+
+    /// See [`fs::FileSystem::names`].
+    pub fn names(&self, dir: Ino, most: usize) -> Result<Vec<Vec<u8>>, Error> {
+        let (slot, inode) = self.inode(dir)?;
+        if !inode.is_dir() {
+            return Err(Error::NotDirectory);
+        }
+        let mut all = Vec::new();
+        let Some(dir) = self.index.dir(slot) else { return Ok(all) };
+        for (_, entry) in dir.from(0) {
+            if all.len() == most {
+                return Err(Error::TooLarge);
+            }
+            all.push(self.slab.get(entry).name.bytes().to_vec());
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,92 @@
+//! Inodes that are promised before they are made.
+//!
+//! Verifies that what was promised is what is made, that nobody else gets it meanwhile, that what is given back is free again, that nothing of a promise outlives a
+//! stop, and that a promise is kept on a volume that others have filled.
+
+use block::{MkfsOptions, OpenOptions, Volume};
+use fs::{Cred, Error, FileSystem, Ino, OpenFlags, block_on};
+use media::RamMedia;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+fn volume(bytes: u64, strict: bool) -> (Arc<RamMedia>, Volume) {
+    let media = Arc::new(RamMedia::new(bytes).unwrap());
+    block::mkfs(media.clone(), &MkfsOptions { strict, ..Default::default() }).unwrap();
+    let volume = Volume::open(media.clone(), OpenOptions::default()).unwrap();
+    (media, volume)
+}
+
+#[test]
+fn what_is_promised_is_made() {
+    let (media, volume) = volume(64 << 20, false);
+    let cred = Cred::root();
+    let before = block_on(volume.statfs()).unwrap();
+    let promised = volume.promise(900).unwrap();
+    assert_eq!(promised.len(), 900);
+    assert_eq!(block_on(volume.statfs()).unwrap().inodes_free % 512, before.inodes_free % 512);
+    let mine: HashSet<Ino> = promised.iter().map(|p| p.ino).collect();
+    assert_eq!(mine.len(), 900);
+    for i in 0..700 {
+        let (attr, handle) =
+            block_on(volume.create(&cred, Ino::ROOT, format!("other{i}").as_bytes(), 0o600, RW)).unwrap();
+        assert!(!mine.contains(&attr.ino) && promised.iter().all(|p| p.handle != handle));
+        block_on(volume.release(handle)).unwrap();
+    }
+    let (used, back) = promised.split_at(500);
+    for (i, &promise) in used.iter().enumerate() {
+        let name = format!("f{i}");
+        assert_eq!(block_on(volume.getattr(promise.ino, None)), Err(Error::Stale));
+        let make = || block_on(volume.create_promised(&cred, Ino::ROOT, name.as_bytes(), 0o640, RW, promise));
+        let attr = make().unwrap();
+        assert_eq!((attr.ino, attr.generation, attr.perm), (promise.ino, promise.generation, 0o640));
+        assert_eq!(block_on(volume.lookup(&cred, Ino::ROOT, name.as_bytes())).unwrap(), attr);
+        assert_eq!(block_on(volume.write(promise.handle, 0, b"bytes")), Ok(5));
+        block_on(volume.release(promise.handle)).unwrap();
+    }
+    let taken = block_on(volume.create_promised(&cred, Ino::ROOT, b"f0", 0o640, RW, back[0]));
+    assert_eq!(taken, Err(Error::Exists));
+    volume.give_back(&back[..300]);
+    let names = volume.names(Ino::ROOT, 5000).unwrap();
+    assert_eq!(names.len(), 1200);
+    assert_eq!(volume.names(Ino::ROOT, 1199), Err(Error::TooLarge));
+    // 100 are promised still.
+    drop(volume);
+    let volume = Volume::open(media, OpenOptions::default()).unwrap();
+    let after = block_on(volume.statfs()).unwrap();
+    assert_eq!(after.inodes - after.inodes_free, before.inodes - before.inodes_free + 1200);
+    assert_eq!(volume.names(Ino::ROOT, 5000).unwrap().len(), 1200);
+    assert_eq!(block_on(volume.getattr(back[350].ino, None)), Err(Error::Stale));
+}
+
+#[test]
+fn a_full_volume_keeps_what_it_promised() {
+    let (_media, volume) = volume(40 << 20, false);
+    let cred = Cred::root();
+    let promised = volume.promise(100).unwrap();
+    let mut made = 0;
+    let file = block_on(volume.create(&cred, Ino::ROOT, b"fill", 0o600, RW)).unwrap().1;
+    let mut at = 0;
+    while let Ok(n) = block_on(volume.write(file, at, &[1; 4096])) {
+        at += n as u64;
+    }
+    while let Ok((_, handle)) =
+        block_on(volume.create(&cred, Ino::ROOT, format!("o{made}").as_bytes(), 0o600, RW))
+    {
+        block_on(volume.release(handle)).unwrap();
+        made += 1;
+    }
+    assert!(made < 2000, "{made}");
+    assert_eq!(volume.promise(10), Ok(Vec::new()), "nothing is left to promise");
+    for (i, &promise) in promised.iter().enumerate() {
+        let name = format!("f{i}");
+        block_on(volume.create_promised(&cred, Ino::ROOT, name.as_bytes(), 0o600, RW, promise)).unwrap();
+    }
+}
+
+#[test]
+fn a_strict_volume_promises_nothing() {
+    let (_media, volume) = volume(64 << 20, true);
+    assert!(matches!(volume.promise(1), Err(Error::NotSupported(_))));
+}

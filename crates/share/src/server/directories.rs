@@ -1,0 +1,422 @@
+//! Directory leases: clients make and remove files in a directory without waiting for us (see `format::shared`).
+//!
+//! A lease is for one directory and one session. It says that nobody else makes, removes, finds or lists names there, so the client, which was told all
+//! names, knows that its creates and unlinks will succeed: what it posts under the lease counts as done. Every call of anybody else that names the directory,
+//! or a file that was made so, first ends the lease (`fs::leases`): its word is taken away, and what was posted before is run. Nobody waits for the client.
+//! What makes everything durable or ordered waits for what was posted, and leaves the leases. What a killed client had posted is run.
+//!
+//! What a create could still lack was set aside before (`fs::FileSystem::promise`): the inode, whose number the client knows, and the handle. The
+//! names in the directory, its permissions and the directory itself change by nobody else's call; a client that changes them itself does not use its lease any more.
+//! All the same every check of an ordinary call is made. What is posted under a lease that is over, or with an inode that was not promised to this session,
+//! is refused without having done anything; honest clients have not acknowledged it.
+//!
+//! Nobody keeps anything of the directory while there is a lease: what clients kept ends when it begins, and they cannot get it again without ending it; a
+//! kernel that has the directory keeps it from being lent ([`fs::watched::Watcher::keeps`]). Directories that others come to are not lent for
+//! a while, each time longer.
+//!
+//! Bounded: leases, inodes promised to one session and to all, directories that are remembered. Tested in tests/directories.rs and
+//! tests/directories_random.rs, attacked in tests/directory_attacks.rs.
+
+use super::drains::Drains;
+use super::session::Client;
+use crate::region::Region;
+use foldhash::fast::FixedState;
+use format::shared::DIRECTORIES;
+use fs::leases::{Call, Caller, Lender, Settling};
+use fs::watched::{Change, Watched};
+use fs::{Access, Attr, Error, FileSystem, FileType, Ino, Promise, Result};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::time::{Duration, Instant};
+
+/// Names in a directory that is lent, and the bytes of them all, each with its length.
+const NAMES_MAX: usize = 4096;
+const NAME_BYTES_MAX: usize = 60 << 10;
+/// Inodes that are promised to one session, and to all.
+pub(crate) const PROMISES_MAX: usize = 128;
+const PROMISES_ALL: usize = 4096;
+/// Directories of which it is remembered that others came to them.
+const SHARED_MAX: usize = 4096;
+/// How often the time doubles for which such a directory is not lent.
+const DOUBLINGS: u32 = 8;
+
+/// What a client is told with a lease.
+pub(crate) struct Granted {
+    pub number: u64,
+    pub attr: Attr,
+    pub names: Vec<Vec<u8>>,
+}
+
+/// What the calls of a client can want of directory leases.
+pub(crate) trait Making: Send + Sync {
+    /// Lends a directory to a session, in a place of its memory; what it had there before is over. `None`: not now.
+    fn grant<'a>(
+        &'a self,
+        client: &'a Client,
+        dir: Ino,
+        place: usize,
+    ) -> Pin<Box<dyn Future<Output = Result<Option<Granted>>> + Send + 'a>>;
+
+    /// Promises inodes to a session.
+    fn promise(&self, session: u64, most: usize) -> Vec<Promise>;
+
+    /// What was promised to a session, to be made now. `Stale`: it was not, or the directory is not lent to it under this number (any more); then the promise is over.
+    fn begin(&self, session: u64, ino: Ino, lease: (Ino, u64)) -> Result<Promise>;
+
+    /// Whether a directory is lent to a session under this number.
+    fn admits(&self, session: u64, lease: (Ino, u64)) -> bool;
+
+    /// What was begun is made, or failed.
+    fn end(&self, promise: Promise, lease: (Ino, u64), result: &Result<Attr>);
+
+    /// A file that was made under a lease is there no longer.
+    fn removed(&self, ino: Ino);
+
+    /// Something that may have been acknowledged failed.
+    fn failed(&self, error: &Error);
+
+    /// From now on a session, or every one, acknowledges nothing more.
+    fn revoke(&self, session: Option<u64>);
+
+    /// A session is over, and everything that it had posted is done.
+    fn part(&self, session: u64);
+}
+
+struct Lease {
+    dir: Ino,
+    session: u64,
+    place: usize,
+    number: u64,
+    region: Arc<Region>,
+    /// Nothing more is acknowledged.
+    ending: AtomicBool,
+}
+
+impl Lease {
+    /// The client finds the lease gone. What it has posted before it looks is to be seen after this.
+    fn revoke(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+        let word = self.region.directory(self.place);
+        let _ = word.compare_exchange(self.number, 0, Ordering::SeqCst, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// An inode that was promised.
+struct Promised {
+    session: u64,
+    promise: Promise,
+    /// It is being made.
+    begun: bool,
+}
+
+/// A directory that others came to.
+struct Shared {
+    until: Instant,
+    times: u32,
+}
+
+#[derive(Default)]
+struct Table {
+    leases: HashMap<Ino, Arc<Lease>, FixedState>,
+    /// Files that were made under leases: the directory, and the number of the lease.
+    made: HashMap<Ino, (Ino, u64), FixedState>,
+    promised: HashMap<Ino, Promised, FixedState>,
+    shared: HashMap<Ino, Shared, FixedState>,
+}
+
+impl Table {
+    /// The lease on a directory, or under which a file was made.
+    fn find(&self, ino: Ino) -> Option<&Arc<Lease>> {
+        if let Some(lease) = self.leases.get(&ino) {
+            return Some(lease);
+        }
+        let (dir, number) = self.made.get(&ino)?;
+        self.leases.get(dir).filter(|lease| lease.number == *number)
+    }
+
+    fn promised_to(&self, session: u64) -> usize {
+        self.promised.values().filter(|p| p.session == session).count()
+    }
+}
+
+/// All directory leases of a server.
+pub(crate) struct Directories<F> {
+    /// A door of their own: all others are told.
+    fs: Watched<F>,
+    drains: Arc<Drains>,
+    table: Mutex<Table>,
+    next: AtomicU64,
+    /// Most leases that all clients have.
+    leases_max: usize,
+    /// How long a directory is not lent to which somebody came for the first time.
+    pause: Duration,
+    /// Something that was acknowledged could not be done, and no sync has said so yet.
+    lost: AtomicBool,
+}
+
+impl<F: FileSystem> Directories<F> {
+    pub fn new(fs: Watched<F>, drains: Arc<Drains>, leases_max: usize, pause: Duration) -> Directories<F> {
+        Directories {
+            fs,
+            drains,
+            table: Mutex::default(),
+            next: AtomicU64::new(1),
+            leases_max,
+            pause,
+            lost: AtomicBool::new(false),
+        }
+    }
+
+    fn forget(&self, table: &mut Table, lease: &Arc<Lease>) {
+        if table.leases.get(&lease.dir).is_none_or(|known| !Arc::ptr_eq(known, lease)) {
+            return;
+        }
+        table.leases.remove(&lease.dir);
+        let Table { leases, made, .. } = table;
+        match leases.is_empty() {
+            true => made.clear(),
+            false => made.retain(|_, (_, number)| *number != lease.number),
+        }
+        self.fs.lease_ends();
+    }
+
+    /// Somebody else comes: ends a lease when everything that was acknowledged under it is done.
+    async fn recall(&self, lease: &Arc<Lease>) {
+        lease.revoke();
+        self.drains.drain(Some(lease.session)).await;
+        let mut table = self.table.lock();
+        if !table.leases.get(&lease.dir).is_some_and(|known| Arc::ptr_eq(known, lease)) {
+            return;
+        }
+        self.forget(&mut table, lease);
+        if self.pause.is_zero() {
+            return;
+        }
+        if table.shared.len() >= SHARED_MAX {
+            table.shared.clear();
+        }
+        let now = Instant::now();
+        let shared = table.shared.entry(lease.dir).or_insert(Shared { until: now, times: 0 });
+        // It was quiet for so long as it was not lent.
+        if now.saturating_duration_since(shared.until) > self.pause * (1 << shared.times) {
+            shared.times = 0;
+        }
+        shared.until = now + self.pause * (1 << shared.times);
+        shared.times = (shared.times + 1).min(DOUBLINGS);
+    }
+
+    async fn settle_inode(&self, ino: Ino, caller: Caller) {
+        loop {
+            let (lease, promised) = {
+                let table = self.table.lock();
+                let lease = table.find(ino).filter(|lease| lease.session != caller).cloned();
+                (lease, table.promised.get(&ino).map(|p| p.session).filter(|&session| session != caller))
+            };
+            match (lease, promised) {
+                (Some(lease), _) => return self.recall(&lease).await,
+                // Somebody has its number: it may have been made, and that not run yet.
+                (None, Some(session)) => {
+                    self.drains.drain(Some(session)).await;
+                    let table = self.table.lock();
+                    if table.promised.contains_key(&ino) || table.find(ino).is_none() {
+                        return;
+                    }
+                }
+                (None, None) => return,
+            }
+        }
+    }
+
+    /// Makes a lease known. `None`: the directory or the place is taken, or others came there not long ago.
+    fn begin_lease(&self, client: &Client, dir: Ino, place: usize) -> Option<Arc<Lease>> {
+        let mut table = self.table.lock();
+        // Everything that this session had posted is done: this call was run behind it.
+        let before = table.leases.values().find(|l| l.session == client.session && l.place == place).cloned();
+        if let Some(before) = before {
+            before.revoke();
+            self.forget(&mut table, &before);
+        }
+        let shared = table.shared.get(&dir).is_some_and(|shared| Instant::now() < shared.until);
+        if shared || table.leases.len() >= self.leases_max || table.leases.contains_key(&dir) {
+            return None;
+        }
+        let lease = Arc::new(Lease {
+            dir,
+            session: client.session,
+            place,
+            number: self.next.fetch_add(1, Ordering::Relaxed),
+            region: client.region.clone(),
+            ending: AtomicBool::new(false),
+        });
+        table.leases.insert(dir, lease.clone());
+        self.fs.lease_begins();
+        Some(lease)
+    }
+
+    /// What the client must know, if nobody else has to do with the directory.
+    async fn known(&self, client: &Client, lease: &Lease) -> Option<(Attr, Vec<Vec<u8>>)> {
+        let (dir, engine) = (lease.dir, self.fs.inner());
+        // Calls that begin from now on see the lease. One that changes names and has not seen it is counted; what others keep, they must ask for again.
+        if self.fs.is_changing(dir)
+            || self.fs.keeps(dir)
+            || !self.fs.changed_now(&Change::Attr { ino: dir })
+            || self.fs.is_changing(dir)
+        {
+            return None;
+        }
+        let attr = engine.getattr(dir, None).await.ok()?;
+        let fits = attr.kind == FileType::Directory && attr.nlink > 0 && attr.perm & 0o1000 == 0;
+        if !fits || fs::perm::check(&client.cred, &attr, Access::WRITE | Access::EXEC).is_err() {
+            return None;
+        }
+        let names = engine.names(dir, NAMES_MAX).ok()?;
+        let bytes: usize = names.iter().map(|name| name.len() + 1).sum();
+        (bytes <= NAME_BYTES_MAX).then_some((attr, names))
+    }
+}
+
+impl<F: FileSystem> Making for Directories<F> {
+    fn grant<'a>(
+        &'a self,
+        client: &'a Client,
+        dir: Ino,
+        place: usize,
+    ) -> Pin<Box<dyn Future<Output = Result<Option<Granted>>> + Send + 'a>> {
+        Box::pin(async move {
+            if place >= DIRECTORIES {
+                return Err(Error::Invalid("no such lease"));
+            }
+            let Some(lease) = self.begin_lease(client, dir, place) else { return Ok(None) };
+            let known = self.known(client, &lease).await;
+            let mut table = self.table.lock();
+            if let Some((attr, names)) = known.filter(|_| !lease.ending.load(Ordering::SeqCst)) {
+                client.region.directory(place).store(lease.number, Ordering::SeqCst);
+                fence(Ordering::SeqCst);
+                // Whoever ends it at this moment has looked at the word before, or sees it.
+                if !lease.ending.load(Ordering::SeqCst) {
+                    return Ok(Some(Granted { number: lease.number, attr, names }));
+                }
+                lease.revoke();
+            }
+            self.forget(&mut table, &lease);
+            Ok(None)
+        })
+    }
+
+    fn promise(&self, session: u64, most: usize) -> Vec<Promise> {
+        let mut table = self.table.lock();
+        let room = PROMISES_MAX.saturating_sub(table.promised_to(session));
+        let room = room.min(PROMISES_ALL.saturating_sub(table.promised.len()));
+        let all = self.fs.inner().promise(most.min(room)).unwrap_or_default();
+        for &promise in &all {
+            // Whatever had this number is gone.
+            table.made.remove(&promise.ino);
+            table.promised.insert(promise.ino, Promised { session, promise, begun: false });
+        }
+        all
+    }
+
+    fn begin(&self, session: u64, ino: Ino, lease: (Ino, u64)) -> Result<Promise> {
+        let mut table = self.table.lock();
+        let admits = table.leases.get(&lease.0).is_some_and(|l| (l.session, l.number) == (session, lease.1));
+        let promised = table.promised.get_mut(&ino).filter(|p| p.session == session && !p.begun);
+        let promised = promised.ok_or(Error::Stale)?;
+        let promise = promised.promise;
+        if admits {
+            promised.begun = true;
+            return Ok(promise);
+        }
+        table.promised.remove(&ino);
+        drop(table);
+        self.fs.inner().give_back(&[promise]);
+        Err(Error::Stale)
+    }
+
+    fn admits(&self, session: u64, (dir, number): (Ino, u64)) -> bool {
+        let table = self.table.lock();
+        table.leases.get(&dir).is_some_and(|lease| (lease.session, lease.number) == (session, number))
+    }
+
+    fn end(&self, promise: Promise, lease: (Ino, u64), result: &Result<Attr>) {
+        let mut table = self.table.lock();
+        table.promised.remove(&promise.ino);
+        match result {
+            Ok(_) => drop(table.made.insert(promise.ino, lease)),
+            Err(e) => {
+                drop(table);
+                self.fs.inner().give_back(&[promise]);
+                self.failed(e);
+            }
+        }
+    }
+
+    fn removed(&self, ino: Ino) {
+        self.table.lock().made.remove(&ino);
+    }
+
+    fn failed(&self, error: &Error) {
+        // What a client does wrong is answered to nobody else.
+        if matches!(error, Error::Media(_) | Error::Corrupt(_)) {
+            tracing::error!("a change that was acknowledged is lost: {error}");
+            self.lost.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn revoke(&self, session: Option<u64>) {
+        let table = self.table.lock();
+        let which = |lease: &&Arc<Lease>| session.is_none_or(|session| lease.session == session);
+        table.leases.values().filter(which).for_each(|lease| lease.revoke());
+    }
+
+    fn part(&self, session: u64) {
+        let mut table = self.table.lock();
+        let leases: Vec<_> = table.leases.values().filter(|l| l.session == session).cloned().collect();
+        leases.iter().for_each(|lease| self.forget(&mut table, lease));
+        let left: Vec<Promise> =
+            table.promised.values().filter(|p| p.session == session && !p.begun).map(|p| p.promise).collect();
+        left.iter().for_each(|promise| drop(table.promised.remove(&promise.ino)));
+        drop(table);
+        self.fs.inner().give_back(&left);
+    }
+}
+
+impl<F: FileSystem> Lender for Directories<F> {
+    fn lends(&self, ino: Ino, caller: Caller) -> bool {
+        let table = self.table.lock();
+        table.find(ino).is_some_and(|lease| lease.session != caller)
+            || table.promised.get(&ino).is_some_and(|p| p.session != caller)
+    }
+
+    fn lends_directories(&self) -> bool {
+        !self.table.lock().leases.is_empty()
+    }
+
+    fn drain(&self) -> Settling<'_> {
+        Box::pin(async {
+            self.drains.drain(None).await;
+            Ok(())
+        })
+    }
+
+    fn settle(&self, file: Option<(Ino, Call)>, caller: Caller) -> Settling<'_> {
+        Box::pin(async move {
+            match file {
+                // That tells nobody anything; and it is posted one way, and must not wait for what others have posted.
+                Some((_, Call::Close(_))) => {}
+                Some((ino, _)) => self.settle_inode(ino, caller).await,
+                None => {
+                    self.drains.drain(None).await;
+                    if self.lost.swap(false, Ordering::SeqCst) {
+                        let text = "changes that were acknowledged could not be made".into();
+                        return Err(Error::from_errno(libc::EIO, text));
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+}

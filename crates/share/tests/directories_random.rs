@@ -1,0 +1,117 @@
+//! Random calls in a few directories, by two sessions and a door beside them, and by a model that knows nothing of leases: the same answers.
+//!
+//! One of the sessions makes most of the calls, so that it has leases, and the others come between. What the kinds of calls can do to a lease, and to what is posted under
+//! it, is in reach of a few names. Verifies results, errors, attributes and listings; times are not compared.
+
+mod rig;
+
+use fs::client::OpenOptions as Open;
+use fs::{Attr, Blocking, Client, Cred, Error, FileSystem, RenameFlags};
+use rig::{Rig, volume};
+use sim::{Model, system_clock};
+use std::sync::Arc;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// What was answered, as far as both must say the same.
+type Said = Result<String, i32>;
+
+fn said<T>(result: Result<T, Error>, say: impl FnOnce(T) -> String) -> Said {
+    result.map(say).map_err(|e| e.errno())
+}
+
+fn of(attr: Attr) -> String {
+    let size = if attr.kind == fs::FileType::Directory { 0 } else { attr.size };
+    format!("{:?} {:o} {} {} {} {}", attr.kind, attr.perm, attr.nlink, attr.uid, attr.gid, size)
+}
+
+/// One call, chosen by numbers.
+fn call<F: FileSystem>(fs: &Blocking<F>, kind: u64, (a, b): (&str, &str), n: u64) -> Said {
+    let nothing = |()| String::new();
+    let dir = a.split('/').next().unwrap_or("");
+    match kind {
+        0..30 => said(fs.open(a, Open::new().write(true).create_new(true)), |_| String::new()),
+        30..36 => said(fs.open(a, Open::new().read(true).write(true).create(true)), |_| String::new()),
+        36..50 => said(fs.unlink(a), nothing),
+        50..56 => said(fs.stat(a), of),
+        56..60 => said(fs.open(a, Open::new().write(true).create(true)), |file| {
+            format!("{:?}", file.write_all_at(&vec![7; n as usize], 0).map_err(|e| e.errno()))
+        }),
+        60..64 => said(fs.read(a), |bytes| format!("{} {:?}", bytes.len(), bytes.first())),
+        64..70 => said(fs.rename(a, b, RenameFlags::empty()), nothing),
+        70 => said(fs.rename(a, b, RenameFlags::EXCHANGE), nothing),
+        71..74 => said(fs.link(a, b), |attr| attr.nlink.to_string()),
+        74..76 => said(fs.symlink(b, a), |_| String::new()),
+        76..78 => said(fs.mkdir(a, 0o755), |_| String::new()),
+        78..80 => said(fs.rmdir(a), nothing),
+        80..82 => said(fs.chmod(a, 0o600 + (n % 8) as u16), |_| String::new()),
+        82 => said(fs.chmod(dir, 0o700 + (n % 8) as u16), |_| String::new()),
+        83..85 => said(fs.stat(dir), of),
+        85 => said(fs.sync(), nothing),
+        86 => said(fs.rename(dir, if n % 2 == 0 { "x" } else { "y" }, RenameFlags::empty()), nothing),
+        87 => said(fs.rename(if n % 2 == 0 { "x" } else { "y" }, dir, RenameFlags::empty()), nothing),
+        88 => said(fs.mkdir(dir, 0o755), |_| String::new()),
+        89..92 => {
+            // Open while its name goes.
+            let opened = fs.open(a, Open::new().read(true).write(true).create(true));
+            said(opened, |file| {
+                let gone = fs.unlink(a).map_err(|e| e.errno());
+                let written = file.write_all_at(b"still", 0).map_err(|e| e.errno());
+                format!("{gone:?} {written:?} {:?}", file.metadata().map(of).map_err(|e| e.errno()))
+            })
+        }
+        _ => said(fs.read_dir(dir), |entries| {
+            let mut all: Vec<String> = entries
+                .map(|e| e.map_or_else(|e| e.to_string(), |e| format!("{:?} {}", e.name, of(e.attr))))
+                .collect();
+            all.sort();
+            all.join("\n")
+        }),
+    }
+}
+
+fn compare(seed: u64, calls: u32) -> (u64, u64) {
+    let rig = Rig::new(volume(128 << 20));
+    let sessions = [rig.client(), rig.client()];
+    let model = Client::new(Arc::new(Model::new(system_clock())), Cred::of_process()).blocking();
+    let mut random = Random(seed);
+    for dir in ["p", "q"] {
+        assert_eq!(call(&rig.beside, 88, (dir, dir), 0), call(&model, 88, (dir, dir), 0));
+    }
+    for n in 0..calls {
+        let name = |random: &mut Random| {
+            let dir = if random.below(5) == 0 { "q" } else { "p" };
+            format!("{dir}/{}", random.below(60))
+        };
+        let (a, b) = (name(&mut random), name(&mut random));
+        let (kind, size) = (random.below(96), random.below(6000));
+        let want = call(&model, kind, (&a, &b), size);
+        let who = random.below(60);
+        let got = match who {
+            0 => call(&rig.beside, kind, (&a, &b), size),
+            1 => call(&sessions[1], kind, (&a, &b), size),
+            _ => call(&sessions[0], kind, (&a, &b), size),
+        };
+        assert_eq!(got, want, "seed {seed}, call {n}: {kind} {a} {b} by {who}");
+    }
+    (rig.count("post_create"), rig.count("post_unlink"))
+}
+
+#[test]
+fn the_same_answers_as_without_leases() {
+    let seeds: u64 = std::env::var("FREEHOLD_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(24);
+    let (mut created, mut removed) = (0, 0);
+    for seed in 0..seeds {
+        let posted = compare(0x5eed + seed, 4000);
+        (created, removed) = (created + posted.0, removed + posted.1);
+    }
+    println!("{created} creates and {removed} unlinks were posted");
+    assert!(created > 70 * seeds && removed > 7 * seeds, "{created} {removed}");
+}

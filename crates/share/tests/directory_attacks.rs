@@ -1,0 +1,312 @@
+//! Directory leases in the hands of clients that do not keep to the rules, written without the client's code: raw memory and a raw socket.
+//!
+//! Verifies that what is posted without a lease, under one that is over, or with inodes that were not promised to this session does nothing; that numbers that
+//! repeat or jump, slots that are posted twice, and calls of all kinds in the stream harm nobody else; that leases and promises are bounded and come
+//! back; and that what a client had posted when it was killed is done. The rest of the threat model: tests/hostile.rs.
+
+mod attacker;
+
+use attacker::*;
+use block::{MkfsOptions, OpenOptions, Volume};
+use format::shared::*;
+use fs::client::OpenOptions as Open;
+use fs::watched::Watched;
+use fs::{Blocking, Client, Cred};
+use media::RamMedia;
+use share::{Remote, Server, server::Options};
+use std::mem::offset_of;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+const LEND: u16 = 41;
+const PROMISE: u16 = 42;
+const CREATE: u16 = 43;
+const UNLINK: u16 = 44;
+const NEW: Open = Open::new().read(true).write(true).create_new(true);
+
+/// What a lease brings.
+struct Lent {
+    dir: u64,
+    number: u64,
+    inodes: Vec<u64>,
+}
+
+/// What an attacker does with directory leases.
+impl Attacker {
+    fn payload(&self, len: usize) -> Vec<u8> {
+        // SAFETY: within the mapping; nobody writes there now.
+        unsafe { std::slice::from_raw_parts(self.base.add(PAYLOAD_AT), len).to_vec() }
+    }
+    fn inodes(bytes: &[u8]) -> Vec<u64> {
+        bytes.chunks(24).map(|p| u64::from_le_bytes(p[..8].try_into().unwrap())).collect()
+    }
+    fn lend(&self, dir: u64, place: u32) -> Option<Lent> {
+        let reply = self.call(&Request { mode: place.into(), len: 16.into(), ..request(LEND, dir) });
+        assert_eq!(reply.errno.get(), 0);
+        let bytes = self.payload(reply.len.get() as usize);
+        (reply.value.get() != 0).then(|| {
+            let at = size_of::<AttrImage>();
+            let count = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+            let inodes = Attacker::inodes(&bytes[at + 8..][..24 * count]);
+            Lent { dir, number: reply.value.get(), inodes }
+        })
+    }
+    /// Has something stand in a slot as a posted request, without its bit.
+    fn stand(&self, slot: usize, r: &Request, name: &[u8], number: u64) {
+        self.bytes(PAYLOAD_AT + slot * PAYLOAD_MAX, name);
+        let r = Request { first: (name.len() as u16).into(), more: number.into(), ..*r };
+        self.bytes(Self::slot(slot) + offset_of!(SlotHeader, message), zerocopy::IntoBytes::as_bytes(&r));
+        self.word(Self::slot(slot)).store(state::POSTED, Ordering::SeqCst);
+    }
+    /// Posts what stands in slots.
+    fn send(&self, bits: u64) {
+        self.long(offset_of!(SessionHeader, one_way)).fetch_or(bits, Ordering::SeqCst);
+        self.ring(0);
+    }
+    fn create(&self, lent: &Lent, ino: u64) -> Request {
+        Request {
+            mode: 0o644.into(),
+            flags: 3.into(),
+            other: ino.into(),
+            extra: lent.number.into(),
+            ..request(CREATE, lent.dir)
+        }
+    }
+    /// Posts one, and waits for what became of it.
+    fn posted(&self, r: &Request, name: &[u8]) -> i32 {
+        self.stand(3, r, name, 1);
+        self.send(1 << 3);
+        self.reply(3).errno.get()
+    }
+}
+
+struct Rig {
+    server: Server,
+    doors: Watched<Volume>,
+    beside: Blocking<Watched<Volume>>,
+    _dir: tempfile::TempDir,
+}
+
+/// A server, and some directories.
+fn rig(dirs: &[&str]) -> (Rig, Vec<u64>) {
+    let dir = tempfile::tempdir().unwrap();
+    let media = Arc::new(RamMedia::new(64 << 20).unwrap());
+    block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
+    let doors = Watched::new(Arc::new(Volume::open(media, OpenOptions::default()).unwrap()));
+    let options = Options { directories_max: 64, directory_pause: Duration::ZERO, ..Options::default() };
+    let server = Server::start_at_door(doors.door(), &dir.path().join("socket"), options).unwrap();
+    let beside = Client::new(Arc::new(doors.clone()), Cred::root()).blocking();
+    let inodes = dirs.iter().map(|name| {
+        beside.mkdir(name, 0o755).unwrap();
+        beside.stat(name).unwrap().ino.0
+    });
+    let inodes = inodes.collect();
+    (Rig { server, doors, beside, _dir: dir }, inodes)
+}
+
+impl Rig {
+    /// Somebody who behaves is served, with a lease.
+    fn still_there(&self) {
+        let fs = Client::new(Arc::new(Remote::connect(self.server.path()).unwrap()), Cred::root()).blocking();
+        let name = format!("still{}", self.beside.statfs().unwrap().inodes_free);
+        fs.mkdir(&name, 0o755).unwrap();
+        for i in 0..200 {
+            fs.open(format!("{name}/{i}"), NEW).unwrap();
+            if i % 2 == 0 {
+                fs.unlink(format!("{name}/{i}")).unwrap();
+            }
+        }
+        assert_eq!(self.names(&name), 100);
+        self.beside.sync().unwrap();
+    }
+    fn names(&self, dir: &str) -> usize {
+        self.beside.read_dir(dir).unwrap().count()
+    }
+    fn eventually(&self, what: impl Fn() -> bool, why: &str) {
+        let begun = Instant::now();
+        while !what() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{why}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn what_is_not_lent_or_promised() {
+    let (rig, dirs) = rig(&["d", "e"]);
+    let (one, two) = (Attacker::new(rig.server.path()), Attacker::new(rig.server.path()));
+    let lent = one.lend(dirs[0], 0).unwrap();
+    let theirs = two.lend(dirs[1], 0).unwrap();
+    assert!(two.lend(dirs[0], 1).is_none(), "two leases on one directory");
+    for (number, ino, dir) in [
+        (0, lent.inodes[0], dirs[0]),
+        (lent.number, 0, dirs[0]),
+        (lent.number, u64::MAX, dirs[0]),
+        (lent.number, 1, dirs[0]),
+        (lent.number, dirs[0], dirs[0]),
+        (lent.number, theirs.inodes[0], dirs[0]),
+        (lent.number, lent.inodes[1], dirs[1]),
+        (theirs.number, lent.inodes[2], dirs[1]),
+        (u64::MAX, lent.inodes[3], dirs[0]),
+        (lent.number, lent.inodes[4], u64::MAX),
+    ] {
+        let r = one.create(&Lent { dir, number, inodes: Vec::new() }, ino);
+        assert_eq!(one.posted(&r, b"f"), libc::ESTALE, "{number} {ino} {dir}");
+        let r = Request { extra: number.into(), ..request(UNLINK, dir) };
+        if (number, dir) != (lent.number, dirs[0]) {
+            assert_eq!(one.posted(&r, b"f"), libc::ESTALE);
+        }
+    }
+    assert_eq!(one.posted(&one.create(&lent, lent.inodes[5]), b"f"), 0);
+    assert_eq!(one.posted(&one.create(&lent, lent.inodes[5]), b"g"), libc::ESTALE, "twice");
+    for (name, errno) in [
+        (&b"f"[..], libc::EEXIST),
+        (b"..", libc::EEXIST),
+        (b"a/b", libc::EINVAL),
+        (b"", libc::EINVAL),
+        (&[b'x'; 256], libc::ENAMETOOLONG),
+    ] {
+        let more = one.call(&Request { len: 1.into(), ..request(PROMISE, 0) });
+        let inodes = Attacker::inodes(&one.payload(more.len.get() as usize));
+        assert_eq!(one.posted(&one.create(&lent, inodes[0]), name), errno);
+    }
+    let how = Request { flags: 0.into(), ..one.create(&lent, lent.inodes[6]) };
+    assert_ne!(one.posted(&how, b"h"), 0, "neither read nor written");
+    // Nobody else's sync tells of all that.
+    rig.beside.sync().unwrap();
+    assert_eq!((rig.names("d"), rig.names("e")), (1, 0));
+    rig.still_there();
+}
+
+#[test]
+fn after_the_end() {
+    let (rig, dirs) = rig(&["d"]);
+    let attacker = Attacker::new(rig.server.path());
+    let word = offset_of!(SessionHeader, directories);
+    for round in 0..20 {
+        let lent = attacker.lend(dirs[0], round % 16).unwrap();
+        let word = word + 8 * (round as usize % 16);
+        assert_eq!(attacker.long(word).load(Ordering::SeqCst), lent.number);
+        // The word says what it likes.
+        attacker.long(word).store(if round % 2 == 0 { u64::MAX } else { lent.number }, Ordering::SeqCst);
+        assert_eq!(rig.names("d"), 0);
+        assert!(!rig.doors.lends());
+        attacker.long(word).store(lent.number, Ordering::SeqCst);
+        assert_eq!(attacker.posted(&attacker.create(&lent, lent.inodes[0]), b"f"), libc::ESTALE);
+        assert_eq!(rig.names("d"), 0);
+    }
+    rig.still_there();
+}
+
+#[test]
+fn numbers_that_repeat_and_jump() {
+    let (rig, dirs) = rig(&["d"]);
+    let attacker = Attacker::new(rig.server.path());
+    let lent = attacker.lend(dirs[0], 0).unwrap();
+    for (slot, number) in [5, 5, 0, u64::MAX, 5, 1 << 40, 3, 3].into_iter().enumerate() {
+        let r = attacker.create(&lent, lent.inodes[slot]);
+        attacker.stand(slot + 8, &r, format!("f{slot}").as_bytes(), number);
+    }
+    attacker.send(0xff << 8);
+    (8..16).for_each(|slot| assert_eq!(attacker.reply(slot).errno.get(), 0));
+    assert_eq!(rig.names("d"), 8);
+    rig.still_there();
+}
+
+#[test]
+fn everything_at_once() {
+    let (rig, dirs) = rig(&["d", "e"]);
+    let attacker = Attacker::new(rig.server.path());
+    let mut random = 0x9E37_79B9u64;
+    let mut next = || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random >> 33
+    };
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(3) {
+        for slot in 0..64 {
+            let r = Request {
+                op: ((next() % 48) as u16).into(),
+                object: [dirs[0], dirs[1], 1, next() % 300][next() as usize % 4].into(),
+                other: (next() % 600).into(),
+                extra: (next() % 40).into(),
+                mode: (next() as u32 % 20).into(),
+                flags: (next() as u32 % 4).into(),
+                len: (next() % 200).into(),
+                ..request(1, 0)
+            };
+            // Those that would wait for a lock for ever are not of interest here.
+            if !matches!(r.op.get(), 35..=37) {
+                attacker.stand(slot, &r, &b"abcdefgh"[..next() as usize % 8], next() % 4);
+            }
+        }
+        attacker.send(next() | next() << 32);
+        attacker.long(offset_of!(SessionHeader, doorbell)).fetch_or(next() | next() << 32, Ordering::SeqCst);
+        attacker.long(offset_of!(SessionHeader, cancel)).fetch_or(next() | next() << 32, Ordering::SeqCst);
+        attacker.ring(0);
+        rig.beside.stat("d").ok();
+        rig.beside.sync().unwrap();
+    }
+    rig.still_there();
+    drop(attacker);
+    rig.eventually(|| rig.server.counters().sessions <= 1, "its session ends");
+    rig.still_there();
+}
+
+#[test]
+fn thousands_of_leases_and_promises() {
+    let names: Vec<String> = (0..200).map(|i| format!("d{i}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (rig, dirs) = rig(&names);
+    let before = rig.beside.statfs().unwrap();
+    let attackers: Vec<Attacker> = (0..12).map(|_| Attacker::new(rig.server.path())).collect();
+    let mut promised = 0;
+    for (n, attacker) in attackers.iter().enumerate() {
+        let mut of_one = 0;
+        for round in 0..100 {
+            if let Some(lent) = attacker.lend(dirs[(n * 16 + round) % 200], round as u32 % 16) {
+                of_one += lent.inodes.len();
+            }
+            let more = attacker.call(&Request { len: u64::MAX.into(), ..request(PROMISE, 0) });
+            of_one += more.len.get() as usize / 24;
+        }
+        assert!((16..=128).contains(&of_one), "{of_one} promised to one");
+        promised += of_one;
+    }
+    println!("{promised} promised");
+    for place in [16, 17, u32::MAX] {
+        let r = Request { mode: place.into(), ..request(LEND, dirs[0]) };
+        assert_eq!(attackers[0].call(&r).errno.get(), libc::EINVAL);
+    }
+    for ino in [0, u64::MAX, 1 << 32] {
+        assert_eq!(attackers[0].call(&request(LEND, ino)).value.get(), 0);
+    }
+    rig.still_there();
+    drop(attackers);
+    rig.eventually(|| rig.server.counters().sessions == 0 && !rig.doors.lends(), "leases are left");
+    rig.still_there();
+    let after = rig.beside.statfs().unwrap();
+    assert!(
+        before.inodes - before.inodes_free + 250 > after.inodes - after.inodes_free,
+        "{before:?} {after:?}"
+    );
+}
+
+#[test]
+fn killed_with_a_full_stream() {
+    let (rig, dirs) = rig(&["d"]);
+    for round in 0..30 {
+        let attacker = Attacker::new(rig.server.path());
+        let lent = attacker.lend(dirs[0], 0).unwrap();
+        for slot in 0..16 {
+            let r = attacker.create(&lent, lent.inodes[slot]);
+            attacker.stand(slot, &r, format!("f{round}-{slot}").as_bytes(), slot as u64);
+        }
+        // Nobody is woken.
+        attacker.long(offset_of!(SessionHeader, one_way)).fetch_or(0xffff, Ordering::SeqCst);
+        drop(attacker);
+        assert_eq!(rig.names("d"), 16 * (round + 1));
+    }
+    rig.still_there();
+}
