@@ -216,7 +216,8 @@ mod tests {
 
         let session = doors.door();
         let cred = Cred::root();
-        let ino = fs::block_on(session.mknod(&cred, Ino::ROOT, b"file", libc::S_IFREG | 0o644, 0)).unwrap().ino;
+        let ino =
+            fs::block_on(session.mknod(&cred, Ino::ROOT, b"file", libc::S_IFREG | 0o644, 0)).unwrap().ino;
         std::fs::write(dir.path().join("known"), b"x").unwrap();
         assert!(dir.path().join("absent").symlink_metadata().is_err());
 

@@ -230,7 +230,10 @@ impl Admin {
                     }
                 }
                 got if Some(got) == cid => found = Some(done),
-                got => tracing::warn!(device = self.bus.name(), "answer to an admin command that nobody waits for: {got}"),
+                got => tracing::warn!(
+                    device = self.bus.name(),
+                    "answer to an admin command that nobody waits for: {got}"
+                ),
             }
         }
         self.ring.ring_completions();

@@ -40,7 +40,11 @@ impl DmaMemory {
         // SAFETY: the mapping made above. Whether the limit allows locking does not matter for correctness, as mapping for
         // the device pins the pages.
         if unsafe { libc::mlock(base.as_ptr().cast(), len) } != 0 {
-            tracing::debug!(device = bus.name(), "memory of queues is not locked: {}", io::Error::last_os_error());
+            tracing::debug!(
+                device = bus.name(),
+                "memory of queues is not locked: {}",
+                io::Error::last_os_error()
+            );
         }
         // SAFETY: the memory is unmapped for the device, by `drop`, before it goes away.
         match unsafe { bus.map(base.as_ptr(), len) } {

@@ -128,14 +128,19 @@ mod tests {
     fn a_plain_controller_promises_little() {
         let (c, n) = parts();
         let l = limits(&c, &n).unwrap();
-        assert_eq!((l.lba, l.blocks, l.zeroes_max, l.deallocate, l.shadow, l.cache), (512, 1000, 0, false, false, false));
+        assert_eq!(
+            (l.lba, l.blocks, l.zeroes_max, l.deallocate, l.shadow, l.cache),
+            (512, 1000, 0, false, false, false)
+        );
         assert_eq!(l.cut, Cut { bytes_max: BYTES_MAX, unit: 512, sgl: false });
     }
 
     #[test]
     fn limits_of_transfers() {
         let (mut c, n) = parts();
-        for (mdts, bytes) in [(0, BYTES_MAX), (1, 8192), (5, 128 << 10), (9, 2 << 20), (10, BYTES_MAX), (255, BYTES_MAX)] {
+        for (mdts, bytes) in
+            [(0, BYTES_MAX), (1, 8192), (5, 128 << 10), (9, 2 << 20), (10, BYTES_MAX), (255, BYTES_MAX)]
+        {
             c.mdts = mdts;
             assert_eq!(limits(&c, &n).unwrap().cut.bytes_max, bytes, "{mdts}");
         }

@@ -161,6 +161,11 @@ impl NvmeMedia {
         Health { aborts, resets, events }
     }
 
+    /// Requests that were submitted and are not completed, those that wait for a place included.
+    pub fn in_flight(&self) -> usize {
+        self.pairs.iter().map(|pair| pair.lock().requests()).sum()
+    }
+
     /// I/O queue pairs in use.
     pub fn queues(&self) -> usize {
         self.pairs.len()
@@ -282,7 +287,11 @@ impl Media for NvmeMedia {
         // SAFETY: the front keeps the arena as long as the medium lives, whose drop unmaps it before that.
         let device = unsafe { self.bus.map(arena.ptr(0, arena.len()), arena.len()) }.map_err(|e| {
             let errno = e.raw_os_error().unwrap_or(libc::EIO);
-            MediaError::Setup { device: self.bus.name().into(), doing: "mapping memory for the device", errno }
+            MediaError::Setup {
+                device: self.bus.name().into(),
+                doing: "mapping memory for the device",
+                errno,
+            }
         })?;
         self.mapped.lock().push((device, arena.len()));
         let id = self.context.front.register(arena)?;

@@ -263,7 +263,11 @@ impl Pair {
     }
 
     /// Takes completions in and sends what waits. Fails when the controller completes what is not under way.
-    pub(super) fn collect(&mut self, context: &Context, out: &mut Vec<Completion>) -> Result<(), &'static str> {
+    pub(super) fn collect(
+        &mut self,
+        context: &Context,
+        out: &mut Vec<Completion>,
+    ) -> Result<(), &'static str> {
         out.append(&mut self.ended);
         if !self.open || !self.ring.has_completion() {
             return Ok(());
@@ -341,7 +345,8 @@ impl Pair {
 
     /// Commands that were sent longer than `limit` ago, or, if they were to be aborted, than `limit` and `grace`.
     pub(super) fn late(&self, now: Instant, limit: Duration, grace: Duration) -> Vec<Late> {
-        let places = self.places.iter().enumerate().filter_map(|(n, p)| Some((n, p.uses, p.flight.as_ref()?)));
+        let places =
+            self.places.iter().enumerate().filter_map(|(n, p)| Some((n, p.uses, p.flight.as_ref()?)));
         places
             .filter(|(_, _, f)| {
                 let limit = if f.aborted { limit + grace } else { limit };
@@ -429,7 +434,8 @@ fn cid(number: u16, uses: u8) -> u16 {
 /// Memory of a transfer as the device sees it.
 fn memory(request: &Request, context: &Context) -> Segments {
     let arenas = context.arenas.read();
-    let segment = |b: &crate::BufRef| Segment { device: arenas[b.arena.0 as usize] + b.offset, len: b.len as u64 };
+    let segment =
+        |b: &crate::BufRef| Segment { device: arenas[b.arena.0 as usize] + b.offset, len: b.len as u64 };
     request.bufs.iter().map(segment).collect()
 }
 

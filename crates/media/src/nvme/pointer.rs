@@ -73,7 +73,11 @@ pub(super) fn sgl(segments: &[Segment], list: &Region) -> (u64, u64) {
             for (i, segment) in many.iter().enumerate() {
                 list.write(i * size_of::<SglDescriptor>(), data(segment).as_bytes());
             }
-            descriptor(list.device(), size_of_val(&[data(&many[0])]) as u32 * many.len() as u32, SGL_LAST_SEGMENT)
+            descriptor(
+                list.device(),
+                size_of_val(&[data(&many[0])]) as u32 * many.len() as u32,
+                SGL_LAST_SEGMENT,
+            )
         }
     };
     let bytes = whole.as_bytes();
@@ -85,4 +89,69 @@ fn descriptor(address: u64, len: u32, kind: u8) -> SglDescriptor {
     let mut d = SglDescriptor::new_zeroed();
     (d.address, d.len, d.kind) = (address.into(), len.into(), kind);
     d
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nvme::dma::{Carver, DmaMemory};
+    use crate::nvme::fake::{Config, FakeController};
+    use zerocopy::FromBytes;
+
+    fn list() -> Region {
+        let bus = FakeController::new(Config::new(1 << 20));
+        Carver::new(DmaMemory::new(bus, PAGE).unwrap()).take(PAGE)
+    }
+
+    fn entries(list: &Region, n: usize) -> Vec<u64> {
+        (0..n)
+            .map(|i| {
+                let mut bytes = [0; 8];
+                list.read(i * 8, &mut bytes);
+                u64::from_le_bytes(bytes)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn prps_of_one_two_and_many_pages() {
+        let list = list();
+        let s = |device, len| Segment { device, len };
+        assert_eq!(prp(&[s(0x5000, 512)], &list), (0x5000, 0));
+        assert_eq!(prp(&[s(0x5200, 4096 - 512)], &list), (0x5200, 0));
+        assert_eq!(prp(&[s(0x5200, 4096)], &list), (0x5200, 0x6000));
+        assert_eq!(prp(&[s(0x5E00, 512), s(0x9000, 4096)], &list), (0x5E00, 0x9000));
+        assert_eq!(prp(&[s(0x5E00, 512), s(0x9000, 8192)], &list), (0x5E00, list.device()));
+        assert_eq!(entries(&list, 2), [0x9000, 0xA000]);
+        // The largest transfer, at an odd offset, fills the list exactly.
+        assert_eq!(prp(&[s(0x20_0200, BYTES_MAX)], &list), (0x20_0200, list.device()));
+        let all = entries(&list, 512);
+        assert!(all.iter().enumerate().all(|(i, e)| *e == 0x20_1000 + i as u64 * 4096));
+    }
+
+    #[test]
+    fn which_memory_prps_can_express() {
+        let s = |device, len| Segment { device, len };
+        assert!(is_prp(&[s(0x200, 512)]));
+        assert!(is_prp(&[s(0x200, 0xE00), s(0x5000, 4096), s(0x9000, 512)]));
+        assert!(!is_prp(&[s(0x200, 512), s(0x5000, 512)]));
+        assert!(!is_prp(&[s(0, 4096), s(0x5200, 512)]));
+    }
+
+    #[test]
+    fn sgls_of_one_and_many_pieces() {
+        let list = list();
+        let s = |device, len| Segment { device, len };
+        let (low, high) = sgl(&[s(0x5200, 512)], &list);
+        assert_eq!((low, high), (0x5200, 512));
+        let (low, high) = sgl(&[s(0x5200, 512), s(0x9000, 1024)], &list);
+        assert_eq!((low, high), (list.device(), 32 | (SGL_LAST_SEGMENT as u64) << 56));
+        let mut bytes = [0; 32];
+        list.read(0, &mut bytes);
+        let all = <[SglDescriptor]>::ref_from_bytes(&bytes[..]).unwrap();
+        assert_eq!(
+            all.iter().map(|d| (d.address.get(), d.len.get())).collect::<Vec<_>>(),
+            [(0x5200, 512), (0x9000, 1024)]
+        );
+    }
 }

@@ -64,7 +64,11 @@ impl NvmeMedia {
                 if late.aborted {
                     return self.recover(watch, "a command can not be aborted");
                 }
-                tracing::warn!(device = self.bus.name(), "command {:#x} of queue {id} takes too long", late.cid);
+                tracing::warn!(
+                    device = self.bus.name(),
+                    "command {:#x} of queue {id} takes too long",
+                    late.cid
+                );
                 self.aborts.fetch_add(1, Relaxed);
                 pair.lock().note_abort(&late);
                 if self.admin.lock().abort(id, late.cid).is_err() {

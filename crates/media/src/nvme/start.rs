@@ -36,9 +36,12 @@ pub(super) fn start(bus: Arc<dyn Bus>, options: Options) -> Result<NvmeMedia, Me
         return Err(trouble(Trouble::Gone));
     }
     if !cap.has_nvm_command_set() || cap.mpsmin() != 0 {
-        return Err(trouble(Trouble::Unfit("it is not a controller for 4 KiB pages and the NVM command set")));
+        return Err(trouble(Trouble::Unfit(
+            "it is not a controller for 4 KiB pages and the NVM command set",
+        )));
     }
-    let reachable = |queue: u16| register::cq_head_doorbell(queue, cap.dstrd()) as u64 + 4 <= bus.registers() as u64;
+    let reachable =
+        |queue: u16| register::cq_head_doorbell(queue, cap.dstrd()) as u64 + 4 <= bus.registers() as u64;
     let queues = (1..=options.queues.clamp(1, 64)).take_while(|q| reachable(*q)).count() as u16;
     if queues == 0 {
         return Err(trouble(Trouble::Unfit("its doorbells are out of reach")));
@@ -53,7 +56,13 @@ pub(super) fn start(bus: Arc<dyn Bus>, options: Options) -> Result<NvmeMedia, Me
     admin.start().map_err(trouble)?;
     let nsid = match options.namespace {
         Some(nsid) => nsid,
-        None => admin.namespaces().map_err(trouble)?.first().copied().ok_or(Trouble::Unfit("it has no namespace")).map_err(trouble)?,
+        None => admin
+            .namespaces()
+            .map_err(trouble)?
+            .first()
+            .copied()
+            .ok_or(Trouble::Unfit("it has no namespace"))
+            .map_err(trouble)?,
     };
     let limits = identify(&mut admin, cap, nsid).map_err(trouble)?;
     let volatile_cache = limits.cache && admin.write_cache().map_err(trouble)?;

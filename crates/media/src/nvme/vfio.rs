@@ -11,6 +11,7 @@ use crate::MediaError;
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::io;
@@ -189,12 +190,16 @@ impl VfioBus {
             errno: e.raw_os_error().unwrap_or(libc::EIO),
         };
         let number = address.iommu_group().map_err(|e| match e.raw_os_error() {
-            Some(libc::ENOENT) => failed("finding its IOMMU group", io::Error::from_raw_os_error(libc::ENODEV)),
+            Some(libc::ENOENT) => {
+                failed("finding its IOMMU group", io::Error::from_raw_os_error(libc::ENODEV))
+            }
             _ => failed("finding its IOMMU group", e),
         })?;
         let open = |path: &str| rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-        let group = open(&format!("/dev/vfio/{number}"))
-            .map_err(|e| failed("opening its IOMMU group; is it bound to vfio-pci?", e.into()))?;
+        let group = open(&format!("/dev/vfio/{number}")).map_err(|e| match e {
+            Errno::NOENT => failed("opening its IOMMU group: it is not bound to vfio-pci", Errno::NODEV.into()),
+            e => failed("opening its IOMMU group", e.into()),
+        })?;
         let mut status = GroupStatus { argsz: size::<GroupStatus>(), ..Default::default() };
         exchange(&group, GROUP_GET_STATUS, &mut status).map_err(|e| failed("asking for its group", e))?;
         if status.flags & GROUP_VIABLE == 0 {
@@ -241,7 +246,8 @@ impl VfioBus {
             return Err(failed("mapping its registers; it is not an NVMe controller", e));
         }
         let bar_len = registers.size.min(BAR_MAX) as usize;
-        let bar = map_bar(&device, registers.offset, bar_len).map_err(|e| failed("mapping its registers", e))?;
+        let bar =
+            map_bar(&device, registers.offset, bar_len).map_err(|e| failed("mapping its registers", e))?;
         let ranges = iova_ranges(&container);
         let interrupt = match interrupts(&device) {
             Ok(fd) => Some(fd),
@@ -325,8 +331,14 @@ fn interrupts(device: &OwnedFd) -> io::Result<OwnedFd> {
 
 /// What the IOMMU can translate, first and last addresses; empty where the kernel does not say.
 fn iova_ranges(container: &OwnedFd) -> Vec<(u64, u64)> {
-    let mut info =
-        IommuInfo { argsz: size::<IommuInfo>(), flags: 0, page_sizes: 0, cap_offset: 0, pad: 0, caps: [0; 512] };
+    let mut info = IommuInfo {
+        argsz: size::<IommuInfo>(),
+        flags: 0,
+        page_sizes: 0,
+        cap_offset: 0,
+        pad: 0,
+        caps: [0; 512],
+    };
     if exchange(container, IOMMU_GET_INFO, &mut info).is_err() || info.flags & IOMMU_INFO_CAPS == 0 {
         return Vec::new();
     }
@@ -475,14 +487,18 @@ mod tests {
         assert_eq!(GET_API_VERSION, 0x3B64);
         assert_eq!(IOMMU_UNMAP_DMA, 0x3B72);
         assert_eq!([size::<GroupStatus>(), size::<DeviceInfo>(), size::<RegionInfo>()], [8, 16, 32]);
-        assert_eq!([size::<IrqInfo>(), size::<IrqSet>(), size::<DmaMap>(), size::<DmaUnmap>()], [16, 24, 32, 24]);
+        assert_eq!(
+            [size::<IrqInfo>(), size::<IrqSet>(), size::<DmaMap>(), size::<DmaUnmap>()],
+            [16, 24, 32, 24]
+        );
         assert_eq!(std::mem::offset_of!(IommuInfo, caps), 24);
     }
 
     #[test]
     fn ranges_are_found_in_the_chain() {
         let mut bytes = vec![0u8; 128];
-        let mut put = |at: usize, value: u64, n: usize| bytes[at..at + n].copy_from_slice(&value.to_le_bytes()[..n]);
+        let mut put =
+            |at: usize, value: u64, n: usize| bytes[at..at + n].copy_from_slice(&value.to_le_bytes()[..n]);
         // Another capability, then the ranges.
         put(0, 2, 2);
         put(4, 24 + 32, 4);

@@ -96,7 +96,9 @@ impl State {
                 let mut data = Vec::with_capacity(len as usize);
                 for (at, n) in self.walk(entry, len)? {
                     // SAFETY: `walk` gives mapped memory, which the driver leaves alone while the command is under way.
-                    data.extend_from_slice(unsafe { std::slice::from_raw_parts(at as *const u8, n as usize) });
+                    data.extend_from_slice(unsafe {
+                        std::slice::from_raw_parts(at as *const u8, n as usize)
+                    });
                 }
                 Ok(vec![Made { change: Change::Write, offset, len, data, fua }])
             }
@@ -226,7 +228,9 @@ impl State {
         let under_way: Vec<Submission> = self
             .executing
             .iter()
-            .filter(|e: &&Executing| e.sq != 0 && !matches!(e.failure, Some(Failure::Lost { done: true, .. })))
+            .filter(|e: &&Executing| {
+                e.sq != 0 && !matches!(e.failure, Some(Failure::Lost { done: true, .. }))
+            })
             .map(|e| e.entry)
             .collect();
         let mut power = self.power.clone();

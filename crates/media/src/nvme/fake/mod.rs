@@ -209,6 +209,12 @@ impl FakeController {
         (state.stops, state.resettable) = (false, !for_good);
     }
 
+    /// Its firmware does nothing, until told otherwise.
+    pub fn stall(&self, on: bool) {
+        self.shared.state.lock().stalled = on;
+        self.shared.rung.notify_all();
+    }
+
     /// Removes the controller.
     pub fn remove(&self) {
         self.shared.state.lock().gone = true;

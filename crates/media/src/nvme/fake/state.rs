@@ -106,6 +106,7 @@ pub(super) struct State {
     pub(super) next_id: u64,
     pub(super) faults: Vec<Fault>,
     pub(super) gone: bool,
+    pub(super) stalled: bool,
     /// Clearing CC.EN stops it.
     pub(super) stops: bool,
     /// A function level reset works.
@@ -150,6 +151,7 @@ impl State {
             next_id: 0,
             faults: Vec::new(),
             gone: false,
+            stalled: false,
             stops: true,
             resettable: true,
             violations: Vec::new(),
@@ -316,7 +318,8 @@ impl State {
         let entries = entries as u32;
         let (old, limit) = (*place as u32, other as u32);
         let moved = (value + entries - old) % entries;
-        let room = if tail { (limit + entries - old - 1) % entries } else { (limit + entries - old) % entries };
+        let room =
+            if tail { (limit + entries - old - 1) % entries } else { (limit + entries - old) % entries };
         *place = value as u16;
         if moved > room {
             self.violation(format!("doorbell of queue {id} moved by {moved}, with {room} entries"));
@@ -364,7 +367,7 @@ impl State {
     /// One step of the firmware.
     pub(super) fn step(&mut self) -> Next {
         const LONG: Duration = Duration::from_millis(200);
-        if self.gone {
+        if self.gone || self.stalled {
             return Next::After(LONG);
         }
         let enabled = self.config_register & cc::EN != 0;
