@@ -35,7 +35,8 @@ expect "mkfs" "$freehold" mkfs "nvme:$b" --label lab --force
 refused "mkfs again" "already" "$freehold" mkfs "nvme:$b"
 expect "fsck of an empty one" "$freehold" fsck "nvme:$b"
 expect "mount" "$freehold" mount "nvme:$b" "$mnt"
-refused "a second mount" "use" "$freehold" mount "nvme:$b" "$mnt"
+refused "a second mount" "mounted at" "$freehold" mount "nvme:$b" "$mnt"
+refused "mkfs of what is mounted" "use" "$freehold" mkfs "nvme:$b" --force
 head -c 20000000 /dev/urandom > /tmp/data
 cp /tmp/data "$mnt/data" && mkdir "$mnt/dir" && for i in $(seq 200); do echo "$i" > "$mnt/dir/$i"; done
 expect "sync" sync -f "$mnt/data"

@@ -327,7 +327,7 @@ fn a_command_that_is_aborted() {
     assert_eq!(errno(rig.write(0, 2)), libc::EIO, "a write is not");
     rig.controller.inject(Fault::next(Some(nvm::WRITE), Failure::Delay(Duration::from_secs(30))));
     assert_eq!(errno(rig.write(0, 3)), libc::EIO);
-    assert_eq!(rig.media.health(), Health { aborts: 3, resets: 0, events: 0 });
+    assert_eq!(rig.media.health(), Health { aborts: 3, ..Health::default() });
     rig.end();
 }
 
@@ -346,7 +346,7 @@ fn a_command_that_takes_its_time() {
 #[test]
 fn resets() {
     let lost = |done| Failure::Lost { done, abortable: false };
-    for failure in [lost(false), lost(true), Failure::Hang, Failure::Fatal] {
+    for failure in [lost(false), lost(true), Failure::Hang, Failure::Fatal, Failure::Restart] {
         // Without a cache nothing is in doubt after a reset.
         let rig = Rig::new(Config { volatile_cache: false, ..Config::new(SIZE) }, impatient());
         rig.write(0, 1).unwrap();
@@ -553,11 +553,12 @@ fn nothing_that_was_flushed_is_lost() {
         let mut values: Vec<Vec<u8>> = vec![vec![0]; PAGES as usize];
         for round in 0..12u8 {
             if random.below(3) == 0 {
-                let failure = match random.below(5) {
+                let failure = match random.below(6) {
                     0 => Failure::Status(Status::WRITE_FAULT.0 | (random.below(2) as u16) << 14),
                     1 => Failure::Lost { done: random.below(2) == 0, abortable: random.below(2) == 0 },
                     2 => Failure::Hang,
                     3 => Failure::Fatal,
+                    4 => Failure::Restart,
                     _ => Failure::Twice,
                 };
                 rig.controller.inject(Fault { after: random.below(40), ..Fault::next(None, failure) });

@@ -158,7 +158,10 @@ fn times() {
                     count += depth;
                 }
                 let each = start.elapsed() / count as u32;
-                println!("4 KiB reads {name}, depth {depth}, shadow doorbells {shadow_doorbells}: {each:?} each");
+                println!(
+                    "4 KiB reads {name}, depth {depth}, shadow doorbells {shadow_doorbells}: {each:?} each, {:?}",
+                    media.health()
+                );
             }
         }
     }

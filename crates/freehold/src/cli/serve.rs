@@ -18,7 +18,7 @@ The file is TOML, with a section for each volume:
   metrics = \"127.0.0.1:9464\"       # optional, for Prometheus
 
   [[volume]]
-  image = \"/srv/disk.img\"        # or a block device, or "nvme:0000:00:04.0"; relative to the directory of the file
+  image = \"/srv/disk.img\"        # or a block device, or nvme:0000:00:04.0; relative to the directory of the file
   mountpoint = \"/data\"
   options = \"noatime,cache=1g\"   # optional, as after mount -o
 

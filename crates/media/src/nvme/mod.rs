@@ -99,6 +99,8 @@ pub struct Health {
     pub resets: u64,
     /// Asynchronous events that the controller reported.
     pub events: u64,
+    /// Doorbells in memory that the controller may have missed, and was told of a second time.
+    pub nudges: u64,
 }
 
 /// A namespace of an NVMe controller.
@@ -127,6 +129,7 @@ pub struct NvmeMedia {
     aborts: AtomicU64,
     resets: AtomicU64,
     events: AtomicU64,
+    nudges: AtomicU64,
     /// eventfd(2) that ends the sleep of the reaper.
     alarm: OwnedFd,
     bus: Arc<dyn Bus>,
@@ -155,10 +158,11 @@ impl NvmeMedia {
         self.context.front.counters()
     }
 
-    /// Aborts, resets and events so far.
+    /// What went wrong so far.
     pub fn health(&self) -> Health {
-        let [aborts, resets, events] = [&self.aborts, &self.resets, &self.events].map(|n| n.load(Relaxed));
-        Health { aborts, resets, events }
+        let numbers = [&self.aborts, &self.resets, &self.events, &self.nudges];
+        let [aborts, resets, events, nudges] = numbers.map(|n| n.load(Relaxed));
+        Health { aborts, resets, events, nudges }
     }
 
     /// Requests that were submitted and are not completed, those that wait for a place included.
@@ -282,6 +286,9 @@ impl Media for NvmeMedia {
     }
 
     fn register(&self, arena: Arc<Arena>) -> Result<ArenaId, MediaError> {
+        if self.dead.load(SeqCst) {
+            return Err(self.context.front.gone());
+        }
         // The lock keeps the order of numbers the same here and in the front.
         let mut arenas = self.context.arenas.write();
         // SAFETY: the front keeps the arena as long as the medium lives, whose drop unmaps it before that.

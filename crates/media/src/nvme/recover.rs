@@ -2,7 +2,7 @@
 //!
 //! The thread that reaps looks after it, every [`LOOK`] while nothing completes:
 //! - registers read as all ones: the controller is gone; all requests fail;
-//! - CSTS.CFS, or a completion of something that is not under way: reset;
+//! - CSTS.CFS, CSTS.RDY that is 0, or a completion of something that is not under way: reset;
 //! - a command takes longer than [`Options::timeout`](super::Options): Abort (NVMe 1.4, section 5.1); its completion comes, and says
 //!   what happened. If it does not come within the time for admin commands, or Abort gets no answer: reset.
 //!
@@ -26,6 +26,8 @@ const RESETS: u32 = 3;
 /// What the thread that looks after the controller remembers.
 pub(super) struct Watch {
     looked: Instant,
+    /// [`super::pair::Context::progress`] at that time.
+    seen: u64,
     /// [`super::pair::Context::progress`] at the last reset, and resets since it was different.
     progress: u64,
     resets: u32,
@@ -33,7 +35,7 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn new() -> Watch {
-        Watch { looked: Instant::now(), progress: 0, resets: 0 }
+        Watch { looked: Instant::now(), seen: 0, progress: 0, resets: 0 }
     }
 }
 
@@ -52,11 +54,17 @@ impl NvmeMedia {
         match status {
             Err(_) => return self.give_up("it is gone"),
             Ok(status) if status & csts::CFS != 0 => return self.recover(watch, "it reports a fatal error"),
+            Ok(status) if status & csts::RDY == 0 => return self.recover(watch, "it has stopped by itself"),
             Ok(_) => {}
         }
+        // Nothing has completed since the last look.
+        let progress = self.context.progress.load(Relaxed);
+        let stalled = std::mem::replace(&mut watch.seen, progress) == progress;
         for pair in &self.pairs {
             let mut guard = pair.lock();
-            guard.insist();
+            if stalled && guard.commands() > 0 && guard.insist() {
+                self.nudges.fetch_add(1, Relaxed);
+            }
             let id = guard.ring_ref().id();
             let late = guard.late(now, self.options.timeout, self.options.admin_timeout);
             drop(guard);

@@ -117,6 +117,7 @@ pub(super) fn start(bus: Arc<dyn Bus>, options: Options) -> Result<NvmeMedia, Me
         aborts: AtomicU64::new(0),
         resets: AtomicU64::new(0),
         events: AtomicU64::new(0),
+        nudges: AtomicU64::new(0),
         alarm,
         bus,
     };

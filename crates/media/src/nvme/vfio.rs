@@ -197,7 +197,9 @@ impl VfioBus {
         })?;
         let open = |path: &str| rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let group = open(&format!("/dev/vfio/{number}")).map_err(|e| match e {
-            Errno::NOENT => failed("opening its IOMMU group: it is not bound to vfio-pci", Errno::NODEV.into()),
+            Errno::NOENT => {
+                failed("opening its IOMMU group: it is not bound to vfio-pci", Errno::NODEV.into())
+            }
             e => failed("opening its IOMMU group", e.into()),
         })?;
         let mut status = GroupStatus { argsz: size::<GroupStatus>(), ..Default::default() };

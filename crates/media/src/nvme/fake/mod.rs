@@ -119,6 +119,8 @@ pub enum Failure {
     Hang,
     /// The controller sets CSTS.CFS.
     Fatal,
+    /// The controller resets itself: CSTS.RDY is 0, and everything is forgotten.
+    Restart,
     /// The controller is removed: registers read as all ones.
     Remove,
 }

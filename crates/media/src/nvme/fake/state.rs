@@ -308,6 +308,9 @@ impl State {
             false => self.completion.get_mut(&id).map(|q| (&mut q.head, q.tail, q.entries)),
         };
         let Some((place, other, entries)) = queue else {
+            if self.hung {
+                return;
+            }
             return self.violation(format!("doorbell of queue {id}, which does not exist"));
         };
         if value >= entries as u32 || value == *place as u32 {
@@ -371,7 +374,7 @@ impl State {
             return Next::After(LONG);
         }
         let enabled = self.config_register & cc::EN != 0;
-        if enabled && self.status & csts::RDY == 0 {
+        if enabled && !self.hung && self.status & csts::RDY == 0 {
             self.status |= csts::RDY;
         }
         if !enabled || self.hung || self.status & csts::CFS != 0 {
@@ -460,6 +463,11 @@ impl State {
             Some(Failure::Fatal) => {
                 self.status |= csts::CFS;
                 self.executing.push(executing);
+            }
+            Some(Failure::Restart) => {
+                self.executing.push(executing);
+                self.forget();
+                self.hung = true;
             }
             Some(Failure::Remove) => self.gone = true,
             Some(Failure::Lost { done, .. }) => {
