@@ -8,7 +8,7 @@
 
 use super::bus::Bus;
 use super::dma::{PAGE, Region};
-use super::ring::{Ring, Shadow};
+use super::ring::{Ring, RingFacts, Shadow};
 use format::nvme::identify::{self, CNS_ACTIVE_NAMESPACES, CNS_CONTROLLER, CNS_NAMESPACE};
 use format::nvme::queue::{admin as opcode, feature};
 use format::nvme::register::{self, ALL_ONES, Cap, cc, csts};
@@ -157,7 +157,7 @@ impl Admin {
         self.events.clear();
         let last = ENTRIES as u32 - 1;
         self.bus.write32(register::AQA, last << 16 | last);
-        let [submissions, completions] = self.ring.device();
+        let [submissions, completions] = self.ring.facts().device;
         self.bus.write64(register::ASQ, submissions);
         self.bus.write64(register::ACQ, completions);
         self.running = true;
@@ -356,9 +356,9 @@ impl Admin {
     }
 
     /// Create I/O Completion Queue and Submission Queue (5.3, 5.4), in that order, both contiguous.
-    pub(super) fn create_queues(&mut self, ring: &Ring, interrupts: bool) -> Result<(), Trouble> {
-        let [submissions, completions] = ring.device();
-        let size_and_id = (ring.entries() as u32 - 1) << 16 | ring.id() as u32;
+    pub(super) fn create_queues(&mut self, ring: RingFacts, interrupts: bool) -> Result<(), Trouble> {
+        let [submissions, completions] = ring.device;
+        let size_and_id = (ring.entries as u32 - 1) << 16 | ring.id as u32;
         let mut entry = command(opcode::CREATE_CQ);
         entry.dptr1 = completions.into();
         entry.cdw10 = size_and_id.into();
@@ -368,7 +368,7 @@ impl Admin {
         let mut entry = command(opcode::CREATE_SQ);
         entry.dptr1 = submissions.into();
         entry.cdw10 = size_and_id.into();
-        entry.cdw11 = ((ring.id() as u32) << 16 | 1).into();
+        entry.cdw11 = ((ring.id as u32) << 16 | 1).into();
         self.execute("creating a submission queue", entry).map(|_| ())
     }
 

@@ -12,7 +12,7 @@ use super::dma::Region;
 use super::limits::{DEALLOCATE_MAX, Limits};
 use super::plan;
 use super::pointer::{self, Segment, Segments};
-use super::ring::{Ring, Shadow};
+use super::ring::{Ring, RingFacts, Shadow};
 use crate::front::Front;
 use crate::{Completion, Flags, MediaError, Op, Request};
 use format::nvme::queue::{PSDT_SGL, nvm};
@@ -140,8 +140,9 @@ impl Pair {
         }
     }
 
-    pub(super) fn ring_ref(&self) -> &Ring {
-        &self.ring
+    /// What the controller is told of its queues.
+    pub(super) fn ring_facts(&self) -> RingFacts {
+        self.ring.facts()
     }
 
     /// Requests that have not ended.
@@ -388,10 +389,14 @@ impl Pair {
         }
     }
 
-    /// The controller runs, has empty queues again, and knows this one.
-    pub(super) fn reopen(&mut self, shadow: Option<Arc<Shadow>>) {
-        debug_assert_eq!(self.commands(), 0);
+    /// Empty queues, of which the controller knows nothing yet. Nothing is under way.
+    pub(super) fn renew(&mut self, shadow: Option<Arc<Shadow>>) {
+        assert!(!self.open && self.commands() == 0);
         self.ring.reset(shadow);
+    }
+
+    /// The controller knows its queues.
+    pub(super) fn open(&mut self) {
         self.open = true;
     }
 
@@ -467,7 +472,7 @@ fn entry(piece: &Piece, request: &Request, context: &Context, pages: &[Region; 2
     let at = |entry: &mut Submission, opcode: u8, flags: u32| {
         entry.opcode = opcode;
         (entry.cdw10, entry.cdw11) = ((lba as u32).into(), ((lba >> 32) as u32).into());
-        entry.cdw12 = (blocks as u32 - 1 | flags).into();
+        entry.cdw12 = ((blocks as u32 - 1) | flags).into();
     };
     let fua = if request.flags.contains(Flags::FUA) { nvm::FUA } else { 0 };
     let segments = match piece.kind {

@@ -143,7 +143,7 @@ mod tests {
                 let rest = slice(memory.iter().copied(), done, total);
                 assert_eq!(rest.iter().map(|s| s.len).sum::<u64>(), total - done);
                 let share = next(&cut, at + done, &rest, write);
-                assert!(share.len > 0 && share.len <= cut.bytes_max && share.len % 512 == 0);
+                assert!(share.len > 0 && share.len <= cut.bytes_max && share.len.is_multiple_of(512));
                 let end = done + share.len;
                 if write && end < total {
                     assert_eq!((at + end) % unit, 0, "cut within an atomic unit");

@@ -65,7 +65,7 @@ impl NvmeMedia {
             if stalled && guard.commands() > 0 && guard.insist() {
                 self.nudges.fetch_add(1, Relaxed);
             }
-            let id = guard.ring_ref().id();
+            let id = guard.ring_facts().id;
             let late = guard.late(now, self.options.timeout, self.options.admin_timeout);
             drop(guard);
             for late in late {

@@ -81,6 +81,15 @@ impl Doorbell {
     }
 }
 
+/// What a controller needs to know of a pair of queues.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RingFacts {
+    pub(super) id: u16,
+    pub(super) entries: u16,
+    /// Where the submission queue and the completion queue are for the device.
+    pub(super) device: [u64; 2],
+}
+
 /// A pair of queues.
 pub(super) struct Ring {
     bus: Arc<dyn Bus>,
@@ -122,18 +131,15 @@ impl Ring {
         }
     }
 
-    pub(super) fn id(&self) -> u16 {
-        self.id
-    }
-
     /// Entries of either queue. One less can be under way.
     pub(super) fn entries(&self) -> u16 {
         self.entries
     }
 
-    /// Where the device finds the submission queue and the completion queue.
-    pub(super) fn device(&self) -> [u64; 2] {
-        [self.submissions.device(), self.completions.device()]
+    /// What the controller is told when the queues are made.
+    pub(super) fn facts(&self) -> RingFacts {
+        let device = [self.submissions.device(), self.completions.device()];
+        RingFacts { id: self.id, entries: self.entries, device }
     }
 
     /// As new, for a controller that has forgotten its queues. The controller must have stopped.

@@ -146,13 +146,14 @@ fn give_queues(media: &NvmeMedia, admin: &mut Admin) -> Result<(), Trouble> {
     }
     let interrupts = media.options.interrupts && media.bus.interrupt().is_some();
     for pair in &media.pairs {
-        let mut pair = pair.lock();
-        pair.reopen(media.shadow.clone());
-        let created = admin.create_queues(pair.ring_ref(), interrupts);
-        if created.is_err() {
-            pair.close();
-        }
-        created?;
+        let ring = {
+            let mut pair = pair.lock();
+            pair.renew(media.shadow.clone());
+            pair.ring_facts()
+        };
+        // Without the lock: whoever submits meanwhile does not wait for the controller.
+        admin.create_queues(ring, interrupts)?;
+        pair.lock().open();
     }
     admin.ask_event();
     Ok(())

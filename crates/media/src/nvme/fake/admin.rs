@@ -23,8 +23,8 @@ impl State {
             opcode::GET_LOG_PAGE => {
                 let bytes = (entry.cdw10.get() >> 16) as u64 * 4 + 4;
                 match self.memory.at(entry.dptr1.get(), bytes) {
-                    // SAFETY: mapped memory that the driver waits for.
                     Some(to) => {
+                        // SAFETY: mapped memory that the driver waits for.
                         unsafe { std::ptr::write_bytes(to, 0, bytes as usize) };
                         Ok(0)
                     }

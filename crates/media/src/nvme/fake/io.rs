@@ -163,7 +163,7 @@ impl State {
 
     fn walk_prps(&self, first: u64, second: u64, len: u64) -> Result<Vec<(u64, u64)>, Status> {
         let bad = Status(Status::PRP_OFFSET_INVALID.0 | DNR);
-        if first % 4 != 0 {
+        if !first.is_multiple_of(4) {
             return Err(bad);
         }
         let head = (PAGE - first % PAGE).min(len);
@@ -175,7 +175,7 @@ impl State {
         let list = if left <= PAGE {
             vec![second]
         } else {
-            if second % 8 != 0 {
+            if !second.is_multiple_of(8) {
                 return Err(bad);
             }
             // One page of entries is all that this controller needs for the transfers it takes from the driver.
@@ -188,7 +188,7 @@ impl State {
             bytes.chunks_exact(8).map(|e| u64::from_le_bytes(e.try_into().expect("eight bytes"))).collect()
         };
         for page in list {
-            if page % PAGE != 0 {
+            if !page.is_multiple_of(PAGE) {
                 return Err(bad);
             }
             all.push((page, left.min(PAGE)));

@@ -299,7 +299,7 @@ impl State {
             // Only says that there is something in the shadow.
             return;
         }
-        self.set_doorbell(id, number % 2 == 0, value);
+        self.set_doorbell(id, number.is_multiple_of(2), value);
     }
 
     fn set_doorbell(&mut self, id: u16, tail: bool, value: u32) {
