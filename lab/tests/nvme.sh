@@ -16,6 +16,11 @@ to_kernel() {
     echo "$1" > /sys/bus/pci/drivers_probe
 }
 
+free_huge() { awk '/^HugePages_Free/ {print $2}' /proc/meminfo; }
+all_are_free() { [ "$(free_huge)" = "$huge" ]; }
+
+echo 32 > /proc/sys/vm/nr_hugepages
+huge=$(free_huge)
 eventually 20 address lab-b
 b=$(address lab-b)
 modprobe vfio-pci
@@ -35,6 +40,7 @@ expect "mkfs" "$freehold" mkfs "nvme:$b" --label lab --force
 refused "mkfs again" "already" "$freehold" mkfs "nvme:$b"
 expect "fsck of an empty one" "$freehold" fsck "nvme:$b"
 expect "mount" "$freehold" mount "nvme:$b" "$mnt"
+[ "$(free_huge)" -lt "$huge" ] && pass "queues are in huge pages" || fail "no huge page is in use: $(free_huge) of $huge are free"
 refused "a second mount" "mounted at" "$freehold" mount "nvme:$b" "$mnt"
 refused "mkfs of what is mounted" "use" "$freehold" mkfs "nvme:$b" --force
 head -c 20000000 /dev/urandom > /tmp/data
@@ -42,6 +48,7 @@ cp /tmp/data "$mnt/data" && mkdir "$mnt/dir" && for i in $(seq 200); do echo "$i
 expect "sync" sync -f "$mnt/data"
 expect "what was written is read" cmp /tmp/data "$mnt/data"
 expect "umount" "$freehold" umount "$mnt"
+expect "huge pages were given back" eventually 20 all_are_free
 expect "fsck" "$freehold" fsck "nvme:$b"
 
 echo "--- killed servers"
