@@ -16,6 +16,7 @@ pub mod inode;
 pub mod layout;
 pub mod limits;
 pub mod log;
+pub mod nvme;
 pub mod segtable;
 pub mod shared;
 pub mod superblock;

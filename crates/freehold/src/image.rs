@@ -112,6 +112,9 @@ const SIGNATURES: &[(&str, u64, &[u8])] = &[
 /// `Media`: it cannot be opened or read.
 pub fn foreign_content(path: impl AsRef<Path>) -> Result<Option<&'static str>> {
     let path = path.as_ref();
+    if crate::nvme_address(path).is_some() {
+        return Ok(foreign(&head_of_controller(path)?.0));
+    }
     let look = || -> io::Result<Option<&'static str>> {
         let mut file = File::open(path)?;
         let mut head = Vec::new();
@@ -119,15 +122,31 @@ pub fn foreign_content(path: impl AsRef<Path>) -> Result<Option<&'static str>> {
         if SUPERBLOCKS.iter().any(|b| superblock(&head, b.byte()).is_some()) {
             return Ok(None);
         }
-        for (name, at, magic) in SIGNATURES {
-            if head.get(*at as usize..).is_some_and(|rest| rest.starts_with(magic)) {
-                return Ok(Some(name));
-            }
+        if let Some(name) = foreign(&head) {
+            return Ok(Some(name));
         }
         let regular = !file.metadata()?.file_type().is_block_device();
         Ok((regular && head.iter().any(|&b| b != 0)).then_some("data of another kind"))
     };
     look().map_err(|e| failed(path, "looking at what it holds", e))
+}
+
+/// Whose signature stands in the first MiB, unless there is a superblock of ours.
+fn foreign(head: &[u8]) -> Option<&'static str> {
+    if SUPERBLOCKS.iter().any(|b| superblock(head, b.byte()).is_some()) {
+        return None;
+    }
+    let is = |at: u64, magic: &[u8]| head.get(at as usize..).is_some_and(|rest| rest.starts_with(magic));
+    SIGNATURES.iter().find(|(_, at, magic)| is(*at, magic)).map(|(name, ..)| *name)
+}
+
+/// The first MiB of an NVMe controller, and its size. It must be free.
+fn head_of_controller(path: &Path) -> Result<(Vec<u8>, u64)> {
+    let medium = crate::medium(path, true)?;
+    let bytes = medium.geometry().bytes;
+    let mut head = vec![0; bytes.min(1 << 20) as usize];
+    media::blocking::Blocking::new(medium)?.read(0, &mut head)?;
+    Ok((head, bytes))
 }
 
 fn superblock(head: &[u8], at: u64) -> Option<Superblock> {
@@ -141,6 +160,13 @@ fn superblock(head: &[u8], at: u64) -> Option<Superblock> {
 /// `Media`; `NotAVolume` when neither copy is whole.
 pub fn identity(path: impl AsRef<Path>) -> Result<(Superblock, u64)> {
     let path = path.as_ref();
+    if crate::nvme_address(path).is_some() {
+        let (head, size) = head_of_controller(path)?;
+        let found = SUPERBLOCKS.iter().find_map(|b| superblock(&head, b.byte()));
+        return found
+            .map(|sb| (sb, size))
+            .ok_or_else(|| Error::NotAVolume("neither copy of the superblock is whole".into()));
+    }
     let look = || -> io::Result<(Option<Superblock>, u64)> {
         let mut file = File::open(path)?;
         let size = file.seek(SeekFrom::End(0))?;

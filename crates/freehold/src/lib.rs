@@ -1,6 +1,7 @@
-//! Freehold: a file system in user space, on an image file or a block device.
+//! Freehold: a file system in user space, on an image file, a block device or an NVMe controller.
 //!
-//! This is the facade. Here, and nowhere else, concrete types are wired together: a medium ([`media::UringMedia`]), the
+//! This is the facade. Here, and nowhere else, concrete types are wired together: a medium ([`media::UringMedia`] or
+//! [`media::NvmeMedia`]), the
 //! block engine ([`Volume`]), the file API ([`Client`]) and the FUSE door ([`mount()`]). The command `freehold` is built on it.
 //!
 //! ```
@@ -35,6 +36,7 @@ pub mod control;
 pub mod device;
 mod image;
 mod kernel;
+mod medium;
 pub mod metrics;
 pub mod mounts;
 pub mod observe;
@@ -49,29 +51,20 @@ pub use fs::{
 };
 pub use fuse::{Mount, MountOptions, remount};
 pub use image::{Allocated, Allocation, create_image, foreign_content, identity};
-use media::{Media, UringMedia};
+use media::Media;
+pub use medium::{absolute, nvme_address};
 pub use share::Remote;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Opens the medium at `path`, an image file or a block device, by io_uring with direct I/O where there is such.
+/// Opens the medium at `path`: an image file or a block device, by io_uring with direct I/O where there is such, or, as
+/// `nvme:0000:00:04.0`, the NVMe controller at this PCI address, which is bound to vfio-pci and driven by this process.
 ///
 /// # Errors
 /// `Media`: it does not exist, must not be opened, somebody else uses it (`EBUSY`), is read-only (`EROFS`).
 pub fn medium(path: impl AsRef<Path>, read_only: bool) -> Result<Arc<dyn Media>> {
-    Ok(uring(path.as_ref(), read_only)?)
-}
-
-/// As [`medium`], with its own type: for those who want to look at it.
-fn uring(path: &Path, read_only: bool) -> Result<Arc<UringMedia>> {
-    if !read_only && image::is_read_only_device(path) {
-        // The kernel would let it be opened, and fail every write.
-        let device = path.display().to_string();
-        return Err(media::MediaError::Setup { device, doing: "opening", errno: libc::EROFS }.into());
-    }
-    let options = media::uring::Options { read_only, ..Default::default() };
-    Ok(Arc::new(UringMedia::open(path, options)?))
+    Ok(medium::open_media(path.as_ref(), read_only)?)
 }
 
 /// Makes an empty volume in an image file or on a block device, of the medium's size. Everything on it is lost. An image whose

@@ -6,10 +6,10 @@
 //!
 //! Tested here and in `tests/observe.rs`.
 
+use crate::medium;
 use crate::{Mount, Volume};
 use fs::meter::{self, DoorStats};
 use fs::{FileSystem, Meter, Ordered};
-use media::UringMedia;
 use serde::{Deserialize, Serialize};
 use share::server::stats::Observer;
 use std::path::Path;
@@ -246,7 +246,7 @@ pub struct Observed {
     begun: Instant,
     volume: Volume,
     /// The volume keeps it; it must be let go with the volume, so that the image is free then.
-    media: Weak<UringMedia>,
+    media: Weak<dyn medium::Device>,
     fuse: Arc<Meter>,
     share: Option<Observer>,
     ordered: Option<String>,
@@ -257,13 +257,13 @@ impl Observed {
     pub(crate) fn new(
         (image, point): (&Path, &Path),
         volume: &Volume,
-        media: Weak<UringMedia>,
+        media: Weak<dyn medium::Device>,
         mount: &Mount,
         (share, ordered): (Option<Observer>, &Ordered),
     ) -> Observed {
         let ordered = (!ordered.is_off()).then(|| ordered.to_string());
         let text = |path: &Path| {
-            let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
+            let path = crate::absolute(path).unwrap_or_else(|_| path.into());
             path.to_string_lossy().into_owned()
         };
         let (image, point, fuse) = (text(image), text(point), mount.meter().clone());
@@ -362,7 +362,7 @@ impl Observed {
         let c = media.counters();
         Some(Device {
             in_flight: media.in_flight() as u64,
-            queue_depth: media::Media::geometry(&*media).queue_depth as u64,
+            queue_depth: media.geometry().queue_depth as u64,
             reads: c.reads,
             writes: c.writes,
             flushes: c.flushes,

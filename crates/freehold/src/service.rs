@@ -67,8 +67,13 @@ impl Service {
         point: &Path,
         options: &ServeOptions,
     ) -> std::result::Result<Service, StartError> {
-        let place =
-            place::choose(options.numa, image, None).map_err(|e| StartError::Mount(io::Error::other(e)))?;
+        let numa = match (options.numa, crate::nvme_address(image)) {
+            (place::Numa::Auto, Some(address)) => {
+                address.numa_node().map_or(place::Numa::Off, place::Numa::Node)
+            }
+            (numa, _) => numa,
+        };
+        let place = place::choose(numa, image, None).map_err(|e| StartError::Mount(io::Error::other(e)))?;
         let Some(place) = place else { return Service::start_here(image, point, options, None) };
         // All threads of the volume are started from one that is where they shall be; this one stays as it is.
         let start = || {
@@ -88,7 +93,7 @@ impl Service {
         place: Option<Place>,
     ) -> std::result::Result<Service, StartError> {
         let open = || {
-            let media = crate::uring(image, options.volume.read_only)?;
+            let media = crate::medium::open_media(image, options.volume.read_only)?;
             let watched = Arc::downgrade(&media);
             Ok((Volume::open(media, options.volume.clone())?, watched))
         };
@@ -242,8 +247,12 @@ fn open_sessions(
     Ok(Some((server, place)))
 }
 
-/// The name of a socket: device and inode number of the image, or the number of the device; and `suffix`.
+/// The name of a socket: device and inode number of the image, or the number of the device, or the address of the controller;
+/// and `suffix`.
 pub(crate) fn address(image: &Path, suffix: &str) -> io::Result<SocketAddr> {
+    if let Some(address) = crate::nvme_address(image) {
+        return SocketAddr::from_abstract_name(format!("freehold-nvme-{address}{suffix}"));
+    }
     let meta = std::fs::metadata(image)?;
     let name = match meta.mode() & libc::S_IFMT == libc::S_IFBLK {
         true => format!("freehold-device-{}{suffix}", meta.rdev()),

@@ -15,6 +15,7 @@ pub mod error;
 pub mod flash;
 mod front;
 pub mod logged;
+pub mod nvme;
 pub mod ram;
 pub mod uring;
 
@@ -24,6 +25,7 @@ pub use error::MediaError;
 pub use flash::SimFlash;
 pub use front::MAX_BUFS;
 pub use logged::Logged;
+pub use nvme::NvmeMedia;
 pub use ram::RamMedia;
 use smallvec::SmallVec;
 use std::sync::Arc;

@@ -5,6 +5,8 @@
 
 use media::blocking::Blocking;
 use media::flash::{Config, Order};
+use media::nvme::fake::{self, FakeController};
+use media::nvme::{NvmeMedia, Options as NvmeOptions};
 use media::uring::Options;
 use media::{
     Arena, ArenaId, BufRef, Completion, Flags, Media, MediaError, Op, RamMedia, Request, SimFlash,
@@ -23,13 +25,27 @@ struct Device {
     id: ArenaId,
     /// Keeps the directory of an image file.
     _home: Option<tempfile::TempDir>,
+    /// Dropped after the medium.
+    _rules: Option<Rules>,
+}
+
+/// The driver of a simulated controller has kept the rules to the end, and left nothing mapped.
+struct Rules(Arc<FakeController>);
+
+impl Drop for Rules {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_eq!(self.0.violations(), [""; 0]);
+            assert_eq!(self.0.mapped(), 0);
+        }
+    }
 }
 
 impl Device {
     fn new(media: Arc<dyn Media>) -> Device {
         let arena = Arc::new(Arena::new(8 << 20).unwrap());
         let id = media.register(arena.clone()).unwrap();
-        Device { media, arena, id, _home: None }
+        Device { media, arena, id, _home: None, _rules: None }
     }
 
     fn buf(&self, offset: u64, len: u32) -> BufRef {
@@ -96,6 +112,33 @@ fn uring_plain() -> Device {
 /// A file system that cannot set ranges to zero.
 fn uring_tmpfs() -> Device {
     image(tempfile::tempdir_in("/dev/shm").unwrap(), Options::default())
+}
+
+fn controller(config: fake::Config, options: NvmeOptions) -> Device {
+    let controller = FakeController::new(config);
+    let media = NvmeMedia::start(controller.clone(), options).unwrap();
+    Device { _rules: Some(Rules(controller)), ..Device::new(Arc::new(media)) }
+}
+
+fn nvme() -> Device {
+    controller(fake::Config::new(SIZE), NvmeOptions { queues: 3, ..Default::default() })
+}
+
+/// Two entries in a queue, transfers of two pages, nothing optional.
+fn nvme_least() -> Device {
+    controller(fake::Config::least(SIZE), NvmeOptions::default())
+}
+
+/// Doorbells in memory, PRPs alone.
+fn nvme_shadow() -> Device {
+    let config = fake::Config { shadow_doorbells: true, sgl: false, mdts: 0, ..fake::Config::new(SIZE) };
+    controller(config, NvmeOptions { queues: 2, depth: 16, ..Default::default() })
+}
+
+/// Without interrupts.
+fn nvme_polled() -> Device {
+    let config = fake::Config { interrupts: false, write_zeroes: false, ..fake::Config::new(SIZE) };
+    controller(config, NvmeOptions { poll: Duration::ZERO, ..Default::default() })
 }
 
 struct Random(u64);
@@ -333,4 +376,15 @@ macro_rules! conform {
     })* };
 }
 
-conform!(ram, flash, flash_shuffled, uring, uring_plain, uring_tmpfs);
+conform!(
+    ram,
+    flash,
+    flash_shuffled,
+    uring,
+    uring_plain,
+    uring_tmpfs,
+    nvme,
+    nvme_least,
+    nvme_shadow,
+    nvme_polled
+);

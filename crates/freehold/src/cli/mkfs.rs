@@ -14,6 +14,7 @@ Examples:
   freehold mkfs disk.img --size 8G                 a new image; its space is reserved at once
   freehold mkfs disk.img --size 1t --sparse        an image that takes space as it is filled
   freehold mkfs /dev/nvme1n1 --label scratch       a whole device
+  freehold mkfs nvme:0000:00:04.0                  an NVMe controller that is bound to vfio-pci
   freehold mkfs disk.img --size 8G --force         again, over what it holds")]
 pub struct Args {
     /// Image file or block device
@@ -45,13 +46,14 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<()> {
     let image = &args.image;
     let name = image.display();
-    let exists = image.exists();
-    let is_device = exists && super::is_device(image);
+    let is_controller = freehold::nvme_address(image).is_some();
+    let exists = is_controller || image.exists();
+    let is_device = is_controller || exists && super::is_device(image);
     if exists && !is_device && !image.is_file() {
         bail!("{name} is neither an image file nor a block device");
     }
     if exists {
-        if let Some(m) = mounts::of_image(image).context("looking for mounts")?.first() {
+        if !is_controller && let Some(m) = mounts::of_image(image).context("looking for mounts")?.first() {
             bail!("{name} is mounted at {} as {}. Unmount it first", m.point.display(), m.kind);
         }
         if !args.force {

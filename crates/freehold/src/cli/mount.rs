@@ -168,7 +168,10 @@ fn start(args: &Args) -> anyhow::Result<()> {
     for options in &args.options {
         command.arg("-o").arg(options);
     }
-    command.arg("--").arg(absolute(&args.image)?).arg(absolute(&args.dir)?);
+    command
+        .arg("--")
+        .arg(freehold::absolute(&args.image).with_context(|| format!("{}", args.image.display()))?)
+        .arg(absolute(&args.dir)?);
     command.current_dir("/").stdin(Stdio::null()).stdout(theirs).stderr(Stdio::null());
     // SAFETY: setsid and close_range are async-signal-safe.
     unsafe {

@@ -18,7 +18,7 @@ The file is TOML, with a section for each volume:
   metrics = \"127.0.0.1:9464\"       # optional, for Prometheus
 
   [[volume]]
-  image = \"/srv/disk.img\"        # or a block device; relative to the directory of the file
+  image = \"/srv/disk.img\"        # or a block device, or nvme:0000:00:04.0; relative to the directory of the file
   mountpoint = \"/data\"
   options = \"noatime,cache=1g\"   # optional, as after mount -o
 
@@ -86,7 +86,11 @@ impl Plan {
             if options.metrics.is_some() {
                 bail!("{name}: metrics are those of all volumes; write them at the top of the file");
             }
-            volumes.push((base.join(&entry.image), base.join(&entry.mountpoint), options));
+            let image = match freehold::nvme_address(&entry.image) {
+                Some(_) => entry.image.clone(),
+                None => base.join(&entry.image),
+            };
+            volumes.push((image, base.join(&entry.mountpoint), options));
         }
         Ok(Plan { metrics, volumes })
     }

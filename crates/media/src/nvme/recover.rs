@@ -1,0 +1,159 @@
+//! What happens when a controller does not do what it should.
+//!
+//! The thread that reaps looks after it, every [`LOOK`] while nothing completes:
+//! - registers read as all ones: the controller is gone; all requests fail;
+//! - CSTS.CFS, CSTS.RDY that is 0, or a completion of something that is not under way: reset;
+//! - a command takes longer than [`Options::timeout`](super::Options): Abort (NVMe 1.4, section 5.1); its completion comes, and says
+//!   what happened. If it does not come within the time for admin commands, or Abort gets no answer: reset.
+//!
+//! A reset (7.3.2) stops the controller: after CSTS.RDY is 0 it has forgotten its commands and leaves memory alone. If it does not
+//! stop, the function is reset; if that fails, the device is cut off from memory. Only then may the memory of requests be given
+//! back, so only then do they fail. A controller that stopped is started again, must be the same with the same namespace, and
+//! gets its queues back. After [`RESETS`] resets without a single completion in between it is given up.
+
+use super::admin::Trouble;
+use super::{NvmeMedia, start};
+use format::nvme::register::csts;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::{Duration, Instant};
+
+/// Time between two looks at the controller.
+pub(super) const LOOK: Duration = Duration::from_millis(10);
+
+/// Resets without progress before the controller is given up.
+const RESETS: u32 = 3;
+
+/// What the thread that looks after the controller remembers.
+pub(super) struct Watch {
+    looked: Instant,
+    /// [`super::pair::Context::progress`] at that time.
+    seen: u64,
+    /// [`super::pair::Context::progress`] at the last reset, and resets since it was different.
+    progress: u64,
+    resets: u32,
+}
+
+impl Watch {
+    pub(super) fn new() -> Watch {
+        Watch { looked: Instant::now(), seen: 0, progress: 0, resets: 0 }
+    }
+}
+
+impl NvmeMedia {
+    /// Looks whether the controller lives, and for commands that take too long, unless that was done just now.
+    pub(super) fn look_after(&self, watch: &mut Watch, now: Instant) {
+        if now.saturating_duration_since(watch.looked) < LOOK || self.dead.load(SeqCst) {
+            return;
+        }
+        watch.looked = now;
+        let status = {
+            let mut admin = self.admin.lock();
+            self.take_events(&mut admin);
+            admin.status()
+        };
+        match status {
+            Err(_) => return self.give_up("it is gone"),
+            Ok(status) if status & csts::CFS != 0 => return self.recover(watch, "it reports a fatal error"),
+            Ok(status) if status & csts::RDY == 0 => return self.recover(watch, "it has stopped by itself"),
+            Ok(_) => {}
+        }
+        // Nothing has completed since the last look.
+        let progress = self.context.progress.load(Relaxed);
+        let stalled = std::mem::replace(&mut watch.seen, progress) == progress;
+        for pair in &self.pairs {
+            let mut guard = pair.lock();
+            if stalled && guard.commands() > 0 && guard.insist() {
+                self.nudges.fetch_add(1, Relaxed);
+            }
+            let id = guard.ring_facts().id;
+            let late = guard.late(now, self.options.timeout, self.options.admin_timeout);
+            drop(guard);
+            for late in late {
+                if late.aborted {
+                    return self.recover(watch, "a command can not be aborted");
+                }
+                tracing::warn!(
+                    device = self.bus.name(),
+                    "command {:#x} of queue {id} takes too long",
+                    late.cid
+                );
+                self.aborts.fetch_add(1, Relaxed);
+                pair.lock().note_abort(&late);
+                if self.admin.lock().abort(id, late.cid).is_err() {
+                    return self.recover(watch, "it does not answer");
+                }
+            }
+        }
+    }
+
+    fn take_events(&self, admin: &mut super::Admin) {
+        if !admin.has_news() {
+            return;
+        }
+        let events = admin.events().unwrap_or_default();
+        for event in events {
+            self.events.fetch_add(1, Relaxed);
+            let (kind, info) = (event & 7, event >> 8 & 0xFF);
+            tracing::warn!(device = self.bus.name(), "it reports event {kind}, information {info:#x}");
+        }
+    }
+
+    /// Stops the controller, decides about everything under way, and starts it again.
+    pub(super) fn recover(&self, watch: &mut Watch, why: &'static str) {
+        if self.dead.load(SeqCst) {
+            return;
+        }
+        tracing::warn!(device = self.bus.name(), "resetting the controller: {why}");
+        self.resets.fetch_add(1, Relaxed);
+        let progress = self.context.progress.load(Relaxed);
+        watch.resets = if progress == watch.progress { watch.resets + 1 } else { 1 };
+        watch.progress = progress;
+        for pair in &self.pairs {
+            pair.lock().close();
+        }
+        let mut admin = self.admin.lock();
+        let stopped = match admin.stop() {
+            Err(Trouble::Gone) => Err(Trouble::Gone),
+            Err(_) => match self.bus.reset() {
+                Ok(()) => admin.stop(),
+                Err(_) => Err(Trouble::Timeout("resetting it")),
+            },
+            Ok(()) => Ok(()),
+        };
+        if let Err(trouble) = stopped {
+            drop(admin);
+            return self.give_up(trouble.told().0);
+        }
+        // It keeps its cache over a reset, or has lost it, or has written it: nobody knows, least of all after a failure.
+        let context = &self.context;
+        if context.front.geometry.volatile_cache
+            && context.written.load(SeqCst) > context.flushed.load(SeqCst)
+        {
+            context.doubtful.store(true, SeqCst);
+        }
+        for pair in &self.pairs {
+            pair.lock().forget_commands(context);
+        }
+        if watch.resets > RESETS {
+            drop(admin);
+            return self.give_up("resetting it does not help");
+        }
+        let restarted = start::restart(self, &mut admin);
+        drop(admin);
+        match restarted {
+            Ok(()) => self.pairs.iter().for_each(|pair| pair.lock().resume(context)),
+            Err(trouble) => self.give_up(trouble.told().0),
+        }
+    }
+
+    /// Nothing works from now on. All requests fail, after the device can do no harm to their memory.
+    pub(super) fn give_up(&self, why: &'static str) {
+        tracing::error!(device = self.bus.name(), "the controller is given up: {why}");
+        self.bus.cut_off();
+        self.admin.lock().is_cut_off();
+        self.dead.store(true, SeqCst);
+        for pair in &self.pairs {
+            pair.lock().fail_all(&self.context);
+        }
+    }
+}
