@@ -323,8 +323,8 @@ impl Nvme {
         self.agenda.at(moved, Event::Moved { queue: page.queue, id: page.id });
         let full = self.stalled.iter().any(Option::is_some);
         let die = &mut self.dies[number];
-        let next_reads = !die.reads.is_empty() && !(full && die.programs > 0);
-        let free = if next_reads { now } else { over };
+        let programs_next = die.reads.is_empty() || (full && die.programs > 0);
+        let free = if programs_next { over } else { now };
         self.agenda.at(free, Event::Free(number));
     }
 
