@@ -378,7 +378,9 @@ impl<F: FileSystem> Making for Directories<F> {
         leases.iter().for_each(|lease| self.forget(&mut table, lease));
         let left: Vec<Promise> =
             table.promised.values().filter(|p| p.session == session && !p.begun).map(|p| p.promise).collect();
-        left.iter().for_each(|promise| drop(table.promised.remove(&promise.ino)));
+        for promise in &left {
+            table.promised.remove(&promise.ino);
+        }
         drop(table);
         self.fs.inner().give_back(&left);
     }
