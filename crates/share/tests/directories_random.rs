@@ -55,8 +55,12 @@ fn call<F: FileSystem>(fs: &Blocking<F>, kind: u64, (a, b): (&str, &str), n: u64
         82 => said(fs.chmod(dir, 0o700 + (n % 8) as u16), |_| String::new()),
         83..85 => said(fs.stat(dir), of),
         85 => said(fs.sync(), nothing),
-        86 => said(fs.rename(dir, if n % 2 == 0 { "x" } else { "y" }, RenameFlags::empty()), nothing),
-        87 => said(fs.rename(if n % 2 == 0 { "x" } else { "y" }, dir, RenameFlags::empty()), nothing),
+        86 => {
+            said(fs.rename(dir, if n.is_multiple_of(2) { "x" } else { "y" }, RenameFlags::empty()), nothing)
+        }
+        87 => {
+            said(fs.rename(if n.is_multiple_of(2) { "x" } else { "y" }, dir, RenameFlags::empty()), nothing)
+        }
         88 => said(fs.mkdir(dir, 0o755), |_| String::new()),
         89..92 => {
             // Open while its name goes.

@@ -42,7 +42,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         targets = all.into_iter().filter(|m| m.is_freehold()).map(|m| m.point).collect();
     }
     let (mut lines, mut failed) = (Vec::new(), false);
-    for line in targets.iter().map(look) {
+    for line in targets.iter().map(|target| look(target)) {
         match line {
             Ok(line) => lines.push(line),
             // A dead mount does not hide the others.
@@ -67,10 +67,10 @@ fn tell(lines: &[Line], json: bool) {
     print!("{}", show::table(&rows, &[6]));
 }
 
-fn look(target: &PathBuf) -> anyhow::Result<Line> {
+fn look(target: &Path) -> anyhow::Result<Line> {
     let meta = in_time(target, |path| path.metadata()).map_err(|e| explain::host(e, "looking at", target))?;
     let inside = if meta.is_dir() {
-        Some(target.clone())
+        Some(target.to_path_buf())
     } else {
         // A served image is asked through its mount.
         let served = mounts::of_image(target).unwrap_or_default();
