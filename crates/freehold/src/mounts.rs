@@ -126,13 +126,19 @@ impl std::fmt::Display for Process {
     }
 }
 
+/// How often the table of locks is read before a lock counts as not there.
+const LOCKS_READ: u32 = 4;
+
 /// Who holds the lock on an image, as far as `/proc/locks` tells (not across containers).
 pub fn lock_holder(image: &Path) -> Option<Process> {
     let meta = std::fs::metadata(image).ok()?;
     let (major, minor) = (libc::major(meta.dev()), libc::minor(meta.dev()));
     let file = format!("{major:02x}:{minor:02x}:{}", meta.ino());
-    let table = std::fs::read_to_string("/proc/locks").ok()?;
-    let line = table.lines().find(|l| l.contains("FLOCK") && l.split(' ').any(|w| w == file))?;
+    // The kernel gives the table in pieces, and leaves out lines of it when others take and drop locks in between.
+    let line = (0..LOCKS_READ).find_map(|_| {
+        let table = std::fs::read_to_string("/proc/locks").ok()?;
+        table.lines().find(|l| l.contains("FLOCK") && l.split(' ').any(|w| w == file)).map(str::to_string)
+    })?;
     // "1: FLOCK  ADVISORY  WRITE 4711 fe:00:12345 0 EOF"
     // 0 or -1: it has ended, or is in another container.
     let pid = line.split_whitespace().nth(4)?.parse().ok().filter(|pid| *pid > 0)?;
