@@ -1,9 +1,9 @@
 //! Whether separation is worth it: both ways are tried, and the faster one is used.
 //!
-//! Time is cut into windows of as many requests. Nearly all windows use what was faster so far; one in [`EVERY`] uses the other way. The first half
+//! Time is cut into windows of as many requests. Nearly all windows use what was faster so far; one in 256 uses the other way. The first half
 //! of a window that differs from the one before does not count: what went out in the old way is still under way. A way is as good
 //! as the bytes that came back in a second, on the average of its windows. So the loss against the better way is at most
-//! what one window in `EVERY` loses.
+//! what one window in 256 loses.
 
 use super::Ns;
 
