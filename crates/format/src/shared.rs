@@ -220,7 +220,11 @@ media_struct! {
         /// atomic: not 0 when pages were read here, for the time of access; set by the client, taken by the manager
         read: U32,
         /// zero
-        reserved1: [u8; 4028],
+        reserved1: [u8; 60],
+        /// atomic: not 0 when a page became dirty; set by the client afterwards, taken by the manager before it looks for dirty pages
+        written: U32,
+        /// zero
+        reserved2: [u8; 3964],
     }
 }
 

@@ -39,6 +39,10 @@ impl<'a> Leased<'a> {
     pub fn read(&self) -> &'a AtomicU32 {
         self.memory.word(self.at + offset_of!(LeaseHeader, read))
     }
+    /// Not 0: pages became dirty.
+    pub fn written(&self) -> &'a AtomicU32 {
+        self.memory.word(self.at + offset_of!(LeaseHeader, written))
+    }
     /// The word of a page.
     pub fn word(&self, page: usize) -> &'a AtomicU64 {
         assert!(page < WINDOW_PAGES);
@@ -78,6 +82,10 @@ impl<'a> Leased<'a> {
             let w = w & !lease::BUSY;
             Some(if done { (w | lease::DIRTY | lease::THERE).wrapping_add(lease::WRITE) } else { w })
         });
+        // Whoever took it before looks at the page after that.
+        if done && self.written().load(Ordering::SeqCst) == 0 {
+            self.written().store(1, Ordering::SeqCst);
+        }
         done
     }
 
@@ -101,6 +109,7 @@ impl<'a> Leased<'a> {
             self.word(page).store(if open(page) { lease::OPEN } else { 0 }, Ordering::Relaxed);
         }
         self.read().store(0, Ordering::Relaxed);
+        self.written().store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 

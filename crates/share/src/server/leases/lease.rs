@@ -8,7 +8,7 @@ use fs::{Handle, Ino};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 /// Most pages that are written at once.
 const RUN: usize = 64;
@@ -72,6 +72,30 @@ impl Window {
     }
 }
 
+/// Somebody sees to it that what was written gets into the file; see [`Lease::orders`].
+pub(super) struct Orders<'a> {
+    lease: &'a Lease,
+    /// Nobody else knows that something was written.
+    lost: bool,
+}
+
+impl Orders<'_> {
+    /// It is there.
+    pub fn done(mut self) {
+        self.lost = false;
+    }
+}
+
+impl Drop for Orders<'_> {
+    fn drop(&mut self) {
+        if self.lost {
+            let windows = self.lease.windows.lock();
+            windows.iter().for_each(|w| self.lease.view(w.slot).written().store(1, Ordering::SeqCst));
+        }
+        self.lease.ordering.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// The lease of one client on one file.
 pub(super) struct Lease {
     pub ino: Ino,
@@ -82,6 +106,8 @@ pub(super) struct Lease {
     pub told: AtomicBool,
     /// Nothing more is granted; it ends when all is written.
     pub ending: AtomicBool,
+    /// How many see to it that what was written gets into the file.
+    ordering: AtomicUsize,
     /// By their place. Windows come and go only in somebody's turn.
     pub windows: Mutex<Vec<Window>>,
     turns: Turns,
@@ -96,6 +122,7 @@ impl Lease {
             region,
             told: AtomicBool::new(false),
             ending: AtomicBool::new(false),
+            ordering: AtomicUsize::new(0),
             windows: Mutex::default(),
             turns: Turns::default(),
         }
@@ -152,6 +179,17 @@ impl Lease {
         }
     }
 
+    /// `None` when everything that the client wrote is in the file. Else it is to be written before the result is told that it was.
+    pub fn orders(&self) -> Option<Orders<'_>> {
+        let others = self.ordering.fetch_add(1, Ordering::SeqCst) != 0;
+        let mut orders = Orders { lease: self, lost: false };
+        for window in self.windows.lock().iter() {
+            orders.lost |= self.view(window.slot).written().swap(0, Ordering::SeqCst) != 0;
+        }
+        // What somebody else is writing at this moment is not in the file yet.
+        (orders.lost || others).then_some(orders)
+    }
+
     /// An offset in a window in which the client has read since this was asked last.
     pub fn was_read(&self) -> Option<u64> {
         let windows = self.windows.lock();
@@ -201,9 +239,16 @@ mod tests {
         assert_eq!(at, base + 13 * PAGE64);
         lease.written(at, PAGE);
         assert!(lease.next(all.clone(), &mut 10).is_none());
+        drop(lease.orders().expect("written"));
+        let orders = lease.orders().expect("and given up");
+        lease.orders().expect("somebody is at it").done();
+        orders.done();
+        assert!(lease.orders().is_none());
         let mut back = [0; 10];
         assert!(view.copy(10, 100, &mut back) && back == [9, 9, 9, 9, 9, 1, 1, 1, 1, 1]);
-        assert!(view.write(10, 0, &[4; PAGE]) && lease.next(all, &mut 10).is_some());
+        assert!(
+            view.write(10, 0, &[4; PAGE]) && lease.orders().is_some() && lease.next(all, &mut 10).is_some()
+        );
     }
 
     #[test]

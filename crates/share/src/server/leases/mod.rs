@@ -390,7 +390,11 @@ impl<F: FileSystem> Lending for Leases<F> {
     fn order(&self, session: u64) -> Settling<'_> {
         Box::pin(async move {
             for lease in self.all(|lease| lease.session == session) {
-                self.keep(&lease).await?;
+                // Each change of a name comes here: looking for dirty pages would be most of what it costs.
+                if let Some(ordering) = lease.orders() {
+                    self.keep(&lease).await?;
+                    ordering.done();
+                }
             }
             Ok(())
         })
