@@ -5,7 +5,7 @@ use sched::queues::{Direction::*, Mode};
 use sim::timed::nvme::Profile;
 use sim::timed::separation::{Stream, run, stream};
 
-/// As many queues as SPDK gives a program by default on an eight-core machine: one for each core.
+/// Chosen: two for each class.
 const QUEUES: usize = 8;
 
 fn main() {
