@@ -5,6 +5,7 @@
 
 use crate::hook::{Out, Res, errno, fail, hook};
 use crate::mounts::{self, borrowed_memory};
+use crate::signals::Held;
 use crate::table::{self, Open};
 use fs::{FileSystem, LockKind, RecordLock};
 use libc::{c_int, c_uint, c_ulong, off_t};
@@ -184,30 +185,8 @@ fn waiting(wait: bool, call: impl Fn(bool) -> Res<()>) -> Res<()> {
     if !wait {
         return call(false);
     }
-    loop {
-        // A handler may be for one time only: it is looked at before and after.
-        let before = signals_interrupt();
-        match share::client::interruptible(|| call(true)) {
-            Err(Out::Errno(libc::EINTR)) if !before && !signals_interrupt() => {}
-            done => return done,
-        }
-    }
-}
-
-/// Whether the program handles some signal such that calls are interrupted (no SA_RESTART). Which signal came, nobody says.
-fn signals_interrupt() -> bool {
-    (1..libc::SIGRTMAX()).any(|signal| {
-        // SAFETY: only asks; a structure of zeros is a valid one.
-        let action = unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            if libc::sigaction(signal, std::ptr::null(), &mut action) != 0 {
-                return false;
-            }
-            action
-        };
-        let handled = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
-        handled && action.sa_flags & libc::SA_RESTART == 0
-    })
+    let held = Held::begin();
+    share::client::interruptible(&|| held.interrupted(), || call(true))
 }
 
 hook! {

@@ -30,7 +30,7 @@
 //! fail: splice (`EINVAL`), io_uring and AIO and raw system calls (`EBADF` for reads, `EPERM` for writes; calls by syscall(2) are served as far as `numbers` says), most of ioctl (`ENOTTY`),
 //! `wprintf` and its kin on streams. Shared writable mappings need the FUSE mount,
 //! and others see what is written to them after msync (`mmap`).
-//! Calls wait uninterrupted: a signal does not end a wait for a lock. A signal handler that uses files of a volume while the same thread
+//! Signals end waits for locks and nothing else. A signal handler that uses files of a volume while the same thread
 //! is inside of a call of ours is refused in the same way (`EBADF`, `EPERM`) instead of waiting for itself. C++ streams that took
 //! `stdout` before a redirection keep the old one. Where there is no FUSE mount, static programs
 //! started by one that went into a volume do not know it. A program that changes its user or groups uses the FUSE mount from then on (`ids`).
@@ -57,6 +57,7 @@ mod pool;
 mod rings;
 mod rw;
 mod sendfile;
+mod signals;
 mod spawn;
 mod stat;
 mod stdio;

@@ -42,21 +42,32 @@ thread_local! {
     /// Where `block_on` on this thread notes the slots that the future polled now waits for; null outside of it. Nothing here
     /// has a destructor, so that a program can still use its files while it exits.
     static AWAITED: Cell<*const List> = const { Cell::new(std::ptr::null()) };
-    /// See [`interruptible`].
-    static INTERRUPTIBLE: Cell<bool> = const { Cell::new(false) };
+    /// See [`interruptible`]; null outside of it.
+    static INTERRUPTED: Cell<*const Asked<'static>> = const { Cell::new(std::ptr::null()) };
 }
 
-/// Runs calls, of which one that waits long for its answer is given up when this thread handles a signal. It fails with EINTR then, unless
-/// it had been done already.
-pub fn interruptible<T>(calls: impl FnOnce() -> T) -> T {
-    struct Restore(bool);
+type Asked<'a> = &'a dyn Fn() -> bool;
+
+/// How often it is asked whether a call shall be given up.
+const ASK: Duration = Duration::from_millis(10);
+
+/// Runs calls. One that waits long for its answer is given up when `interrupted`, asked again and again on this thread, says so. It fails with EINTR
+/// then, unless it had been done already.
+pub fn interruptible<T>(interrupted: &dyn Fn() -> bool, calls: impl FnOnce() -> T) -> T {
+    struct Restore(*const Asked<'static>);
     impl Drop for Restore {
         fn drop(&mut self) {
-            INTERRUPTIBLE.set(self.0);
+            INTERRUPTED.set(self.0);
         }
     }
-    let _restore = Restore(INTERRUPTIBLE.replace(true));
+    let _restore = Restore(INTERRUPTED.replace((&raw const interrupted).cast()));
     calls()
+}
+
+/// Whether the calls that this thread runs can be interrupted, and if so, whether they are now.
+fn interrupted() -> Option<bool> {
+    // SAFETY: set by `interruptible`, whose argument lives until it sets the former value again.
+    unsafe { INTERRUPTED.get().as_ref() }.map(|asked| asked())
 }
 
 /// Sessions (their addresses) and slots.
@@ -136,12 +147,15 @@ fn looks(session: &Session, ready: impl FnMut() -> bool) -> bool {
 fn sleep(session: &Session, slots: &[usize], woken: &AtomicU32, foreign: bool) {
     let done = |slot: &usize| session.region.state(*slot).load(Ordering::Acquire) == state::DONE;
     let ready = || slots.iter().any(done) || woken.load(Ordering::Acquire) != 0;
-    // A signal that comes while this looks would be missed.
-    if !slots.is_empty() && !INTERRUPTIBLE.get() && looks(session, ready) {
+    if !slots.is_empty() && looks(session, ready) {
         return;
     }
     // Slots of other sessions are looked at again and again: a program with several managers in one future is rare.
-    let time = if foreign || slots.len() > 1 { Duration::from_micros(200) } else { LOOK };
+    let time = match foreign || slots.len() > 1 {
+        true => Duration::from_micros(200),
+        false if INTERRUPTED.get().is_null() => LOOK,
+        false => ASK,
+    };
     let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: time.as_nanos() as i64 };
     let slept = match slots {
         [slot] => {
@@ -155,15 +169,14 @@ fn sleep(session: &Session, slots: &[usize], woken: &AtomicU32, foreign: bool) {
         }
         _ => futex::wait(woken, futex::Flags::PRIVATE, 0, Some(&time)),
     };
-    match slept {
-        Err(rustix::io::Errno::TIMEDOUT) => drop(session.check_alive()),
+    if slept == Err(rustix::io::Errno::TIMEDOUT) {
+        session.check_alive();
+    }
+    if !slots.iter().any(done) && interrupted() == Some(true) {
         // The manager answers that it was given up, or what came of it.
-        Err(rustix::io::Errno::INTR) if INTERRUPTIBLE.get() => {
-            let all = slots.iter().fold(0, |all, slot| all | 1 << slot);
-            session.region.cancel().fetch_or(all, Ordering::SeqCst);
-            session.ring();
-        }
-        _ => {}
+        let all = slots.iter().fold(0, |all, slot| all | 1 << slot);
+        session.region.cancel().fetch_or(all, Ordering::SeqCst);
+        session.ring();
     }
 }
 
