@@ -1,0 +1,5 @@
+//! A bucket as a file system (US3FS, and beyond it).
+//!
+//! [`store`] is what the engine asks of an object store. Nothing is kept in a bucket that other tools for it would not understand.
+
+pub mod store;
