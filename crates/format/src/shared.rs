@@ -42,7 +42,7 @@ use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 /// "FHSHARED"
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FHSHARED");
 /// Version of everything in this file.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Slots of a session: calls that it can have under way.
 pub const SLOTS: usize = 64;
 /// Most bytes of file data in one call.
@@ -388,6 +388,27 @@ media_struct! {
         version: U32,
         /// zero
         reserved: [u8; 52],
+    }
+}
+
+media_struct! {
+    /// A client shows the manager a memory (a memfd, which comes with it) whose bytes stand for open file descriptions: whoever has such a description
+    /// has the byte locked (fcntl(2), open file description locks).
+    pub struct Show: 16 {
+        /// "FHSHARED"
+        magic: U64,
+        /// zero
+        reserved: [u8; 8],
+    }
+}
+
+media_struct! {
+    /// The manager's answer to `Show`.
+    pub struct Shown: 8 {
+        /// 0, or why it is not taken
+        errno: I32,
+        /// the memory's number in this session, from 1
+        number: U32,
     }
 }
 

@@ -14,6 +14,8 @@
 use crate::hook::{Res, errno, fail};
 use libc::c_int;
 use parking_lot::Mutex;
+use share::Description;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -48,7 +50,8 @@ pub(crate) struct Slot {
     pub kind: AtomicU32,
     path_len: AtomicU32,
     pub offset: AtomicU64,
-    reserved: u64,
+    /// Not 0 when the whole file was locked through it (flock): the opening of the volume, by the manager that knows of the lock.
+    pub locked: AtomicU64,
     path: [u8; PATH_MAX],
 }
 const _: () = assert!(size_of::<Slot>() == SLOT);
@@ -260,6 +263,7 @@ impl Place {
         slot.flags.store(facts.flags, Ordering::Relaxed);
         slot.kind.store(facts.kind, Ordering::Relaxed);
         slot.offset.store(0, Ordering::Relaxed);
+        slot.locked.store(0, Ordering::Relaxed);
         let known = facts.path.len() <= PATH_MAX;
         if known {
             let to = slot.path.as_ptr().cast_mut();
@@ -268,6 +272,35 @@ impl Place {
         }
         slot.path_len.store(if known { facts.path.len() as u32 + 1 } else { 0 }, Ordering::Relaxed);
         slot.used.store(1, Ordering::Release);
+    }
+
+    /// Where the kernel's descriptions that mean this slot stand in the memfd.
+    fn position(&self) -> i64 {
+        BASE + self.number as i64
+    }
+
+    /// Has the manager see when the description behind `fd`, which means this slot, is gone from all processes (`share::Description`); with false no more.
+    pub(crate) fn show(&self, fd: c_int, shown: bool) -> Res<()> {
+        // SAFETY: all zeros is a valid value.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        lock.l_type = if shown { libc::F_WRLCK } else { libc::F_UNLCK } as _;
+        lock.l_whence = libc::SEEK_SET as _;
+        (lock.l_start, lock.l_len) = (self.position(), 1);
+        // SAFETY: nothing is touched but the kernel's description; the argument is what the command needs.
+        match unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_OFD_SETLK, &lock) } {
+            0 => Ok(()),
+            _ => fail(errno()),
+        }
+    }
+
+    /// Makes a call about the description behind `fd`, which means this slot.
+    pub(crate) fn with_description<T>(&self, fd: c_int, call: impl FnOnce(&Description<'_>) -> T) -> T {
+        let open = || match reopen(fd, libc::O_RDWR | libc::O_CLOEXEC) {
+            own if own < 0 => Err(std::io::Error::last_os_error()),
+            // SAFETY: the descriptor is new, and nobody else's.
+            own => Ok(unsafe { OwnedFd::from_raw_fd(own) }),
+        };
+        call(&Description { memory: self.arena.ino, at: self.position() as u64, open: &open })
     }
 
     /// Whether another program was started with it.

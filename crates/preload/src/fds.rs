@@ -180,6 +180,26 @@ fn record_lock(open: &Open, command: c_int, lock: &mut libc::flock) -> Res<c_int
     Ok(0)
 }
 
+/// Locks the whole file for the open file description, whoever else has that, or gives the lock up.
+fn whole_lock(fd: c_int, open: &Open, kind: Option<LockKind>, wait: bool) -> Res<c_int> {
+    let handle = open.handle()?;
+    if kind.is_some() {
+        // First of all: should this process end, the manager has to know who else has the description.
+        open.place.show(fd, true)?;
+        open.flocked.store(true, Ordering::Relaxed);
+    }
+    open.place.with_description(fd, |description| {
+        let flock = |wait| open.mount.run(|fs| fs.flock_description(handle, description, kind, wait));
+        waiting(wait && kind.is_some(), flock)
+    })?;
+    let known = kind.map_or(0, |_| open.mount.opening());
+    open.place.slot().locked.store(known, Ordering::Relaxed);
+    if kind.is_none() {
+        open.place.show(fd, false)?;
+    }
+    Ok(0)
+}
+
 /// Makes a call that may wait for a lock. While it waits, signals interrupt it as they do in the kernel.
 fn waiting(wait: bool, call: impl Fn(bool) -> Res<()>) -> Res<()> {
     if !wait {
@@ -202,20 +222,13 @@ hook! {
     fn fcntl | fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int { control(fd, command, argument) }
     fn flock(fd: c_int, operation: c_int) -> c_int {
         let open = table::get(fd).ok_or(Out::Libc)?;
-        let handle = open.handle()?;
         let kind = match operation & !libc::LOCK_NB {
             libc::LOCK_SH => Some(LockKind::Shared),
             libc::LOCK_EX => Some(LockKind::Exclusive),
             libc::LOCK_UN => None,
             _ => return fail(libc::EINVAL),
         };
-        if open.inherited && kind.is_some() {
-            // It would be taken for the process that gave us the descriptor, and end with this one: nobody would be locked out.
-            return fail(libc::ENOLCK);
-        }
-        let wait = operation & libc::LOCK_NB == 0;
-        waiting(wait, |wait| open.mount.run(|fs| fs.flock(handle, kind, wait)))?;
-        Ok(0)
+        whole_lock(fd, &open, kind, operation & libc::LOCK_NB == 0)
     }
     fn lockf | lockf64(fd: c_int, command: c_int, len: off_t) -> c_int {
         let open = table::get(fd).ok_or(Out::Libc)?;

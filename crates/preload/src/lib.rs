@@ -16,9 +16,8 @@
 //! How it is made: [`hook`](self) replaces functions; `mounts` has the sessions; `path` decides where a path leads; `arena` and `table`
 //! make open files of descriptors; then one file for each family of calls.
 //!
-//! An open file survives dup, fork, vfork, posix_spawn and exec, with its offset shared (see `arena`); the other process opens
-//! the inode again at first use. Not there yet: flock locks do not follow, and on a
-//! descriptor that a program was started with there are none to be had (`ENOLCK`); a file whose last name is gone before that, or whose
+//! An open file survives dup, fork, vfork, posix_spawn and exec, with its offset and its flock lock shared (see `arena`); the other process opens
+//! the inode again at first use. Not there yet: record locks of open file descriptions (F_OFD_SETLK) do not follow; a file whose last name is gone before that, or whose
 //! mode forbids opening it again, is `EBADF` there; descriptors passed over sockets are not ours at the other end.
 //!
 //! Paths of /dev and /proc that name a descriptor of ours are followed (`named`), but not those of another process's descriptors, which show

@@ -260,6 +260,11 @@ impl Mount {
         Ok(remote.block_on(call(remote))?)
     }
 
+    /// The number of the volume's opening by its manager; 0 when that is not known.
+    pub(crate) fn opening(&'static self) -> u64 {
+        self.session().map_or(0, |remote| remote.opening())
+    }
+
     /// Runs a call, and does `work` while the manager is at it; `None` where nobody had to wait. `EIO` without a session.
     pub(crate) fn run_with<T, W, U: Future<Output = fs::Result<T>>>(
         &'static self,

@@ -5,7 +5,7 @@
 //! still has the pointer after that. The last reference closes the handle.
 //!
 //! A handle belongs to the session of one process. After fork and exec a description has none that counts, and opens the inode again
-//! at first use; the offset is shared through the slot. What does not survive so: flock locks, an inode whose last
+//! at first use; the offset is shared through the slot, and a lock of flock(2) through the manager. What does not survive so: an inode whose last
 //! name and last handle went away in between, and files whose mode forbids opening them again (the calls fail with `EBADF`).
 
 use crate::arena::{self, Facts, Place};
@@ -54,10 +54,10 @@ pub(crate) struct State {
     /// In which life of the process the handle was opened; 0 when there is none.
     life: AtomicU64,
     opening: Mutex<()>,
-    /// The program was started with it.
-    pub inherited: bool,
     /// Record locks were asked for through it.
     pub locked: AtomicBool,
+    /// A lock of the whole file was asked for through it.
+    pub flocked: AtomicBool,
     /// A copy was sent to another process.
     pub shared: AtomicBool,
     /// How the description was come by; taken when the last descriptor is closed.
@@ -101,10 +101,17 @@ fn end(description: &'static Description) {
     // SAFETY: nobody gets a reference from none (see `get`), so it is this thread's alone until it is in `UNUSED`.
     let state = unsafe { (*description.state.get()).take() };
     if let Some(state) = state {
-        state.release();
-        let shared = state.shared.load(Ordering::Relaxed) || state.locked.load(Ordering::Relaxed);
-        if let Some(origin) = state.origin.into_inner() {
-            pool::done(state.place, origin, shared);
+        let flocked = state.flocked.load(Ordering::Relaxed);
+        if !flocked {
+            state.release();
+        }
+        let shared = flocked || state.shared.load(Ordering::Relaxed) || state.locked.load(Ordering::Relaxed);
+        if let Some(origin) = state.origin.lock().take() {
+            pool::done(state.place.clone(), origin, shared);
+        }
+        if flocked {
+            // The manager looks whether others have the description, which this process has no longer: also not for another file (`pool`).
+            state.release();
         }
     }
     UNUSED.lock().push(description);
@@ -236,7 +243,7 @@ pub(crate) fn adopt() {
             None => {
                 let ino = Ino(slot.ino.load(Ordering::Relaxed));
                 let state = State::new(mount, ino, kind, place.clone(), None, Origin::SHARED);
-                let open = describe(State { inherited: true, ..state });
+                let open = describe(state);
                 seen.push((address, open.clone()));
                 open
             }
@@ -293,8 +300,8 @@ impl State {
             handle: AtomicU64::new(handle.map_or(0, |h| h.0)),
             life: AtomicU64::new(handle.map_or(0, |_| mounts::life())),
             opening: Mutex::new(()),
-            inherited: false,
             locked: AtomicBool::new(false),
+            flocked: AtomicBool::new(false),
             shared: AtomicBool::new(false),
             origin: Mutex::new(Some(origin)),
         }
@@ -341,6 +348,11 @@ impl State {
     fn open_again(&self) -> Res<Handle> {
         if self.flags() & libc::O_PATH != 0 {
             return fail(libc::EBADF);
+        }
+        let locked = self.place.slot().locked.load(Ordering::Relaxed);
+        if locked != 0 && locked != self.mount.opening() {
+            // Nobody knows of the lock any more; others may have it.
+            return fail(libc::EIO);
         }
         let flags = OpenFlags::from_posix(self.flags()) - OpenFlags::TRUNCATE - OpenFlags::EXCLUSIVE;
         let (ino, cred) = (self.ino, mounts::cred());

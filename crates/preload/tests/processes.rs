@@ -75,6 +75,50 @@ os.wait(); os.unlink(j(t, 'a')); print(os.fstat(b).st_nlink, os.pread(b, 3, 0), 
     );
 }
 
+/// A lock of flock(2) belongs to the open file description, whichever process has it.
+#[test]
+fn locks_go_with_descriptions() {
+    let Some(rig) = rig() else { return };
+    let script = r#"
+import time, signal
+NB = fcntl.LOCK_EX | fcntl.LOCK_NB
+def other(kind=NB):
+    # Another description, in another process; in the kernel it is closed before its process is waited for.
+    code = f'import fcntl, os, sys; f = os.open(sys.argv[1], os.O_RDWR)\ntry: fcntl.flock(f, {kind}); print("got it", flush=True)\nexcept OSError: print("locked", flush=True)\nfcntl.flock(f, 8)'
+    sys.stdout.flush(); subprocess.run(['python3', '-c', code, j(t, 'f')])
+def comes(what):
+    for i in range(500):
+        try: fcntl.flock(what, NB); fcntl.flock(what, fcntl.LOCK_UN); print('free'); return
+        except OSError: time.sleep(0.01)
+    print('never free')
+open(j(t, 'f'), 'w').close(); probe = os.open(j(t, 'f'), os.O_RDWR)
+# The parent closes, the child has it still; then the child is killed.
+r, w = os.pipe(); f = os.open(j(t, 'f'), os.O_RDWR); fcntl.flock(f, fcntl.LOCK_EX)
+child = os.fork()
+if child == 0: os.read(r, 1); os._exit(0)
+os.close(f); other(); other(fcntl.LOCK_SH | fcntl.LOCK_NB); os.kill(child, signal.SIGKILL); os.wait(); comes(probe); other()
+# The parent ends, as daemons do.
+sys.stdout.flush()
+if os.fork() == 0:
+    f = os.open(j(t, 'f'), os.O_RDWR); fcntl.flock(f, fcntl.LOCK_EX)
+    if os.fork(): os._exit(0)
+    os.read(r, 1); os._exit(0)
+os.wait(); other(); os.write(w, b'x'); comes(probe)
+# The child unlocks, converts, and locks for its parent.
+f = os.open(j(t, 'f'), os.O_RDWR); fcntl.flock(f, fcntl.LOCK_EX)
+def child(do):
+    if os.fork() == 0: do(); os._exit(0)
+    os.wait()
+child(lambda: fcntl.flock(f, fcntl.LOCK_UN)); other()
+child(lambda: fcntl.flock(f, NB)); other(); child(lambda: os.close(f)); other()
+child(lambda: fcntl.flock(f, fcntl.LOCK_SH)); other(); other(fcntl.LOCK_SH | fcntl.LOCK_NB); os.close(f); other()
+"#;
+    same(&rig, script);
+    rig.same("exec 9>$T/l; flock -n 9 && echo mine; flock -n $T/l echo no || echo locked; exec 9>&-; flock -n $T/l echo free");
+    rig.same("( flock -n 9 || echo not; flock -n $T/l echo no || echo locked; flock -u 9; flock -n $T/l echo free ) 9>$T/l");
+    rig.same("exec 8>$T/l; flock 8; bash -c 'exec 8>&-; true'; flock -n $T/l echo no || echo locked; exec 8>&-; flock -n $T/l echo free");
+}
+
 #[test]
 fn programs_that_close_everything() {
     let Some(rig) = rig() else { return };

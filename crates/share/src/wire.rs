@@ -106,7 +106,8 @@ ops! {
     Getlk = 35,
     /// As `Getlk`; mode 2: release; flags 1: wait.
     Setlk = 36,
-    /// object: handle; mode: kind, 2: release; flags 1: wait.
+    /// object: handle; mode: kind, 2: release; flags 1: wait. For a description that processes share: other: number of the memory that was shown; offset: the
+    /// byte; more: the session. `ESTALE`: it was shown in another session.
     Flock = 37,
     /// object: inode, which no longer is one of the client's holds.
     Unhold = 38,

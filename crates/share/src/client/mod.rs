@@ -9,6 +9,7 @@
 mod arena;
 mod asking;
 mod call;
+mod descriptions;
 mod directories;
 mod files;
 mod filesystem;
@@ -23,6 +24,8 @@ use crate::region::Region;
 use crate::spin::Patience;
 use crate::{memory, socket};
 use arena::Arena;
+pub use descriptions::Description;
+use descriptions::Memories;
 use directories::Directories;
 use format::shared::{Hello, MAGIC, SESSION_BYTES, SLOTS, VERSION, Welcome};
 use fs::{Cred, Error};
@@ -77,6 +80,7 @@ struct Session {
     cred: Cred,
     leases: Leases,
     directories: Directories,
+    memories: Memories,
     /// The manager is gone.
     dead: AtomicBool,
     helper: Helper,
@@ -125,6 +129,11 @@ impl Remote {
     /// The manager's number of this session.
     pub fn session(&self) -> u64 {
         self.now().number
+    }
+
+    /// The number of the volume's opening by the manager of this session; 0 when there is none.
+    pub fn opening(&self) -> u64 {
+        self.now().opening.number
     }
 
     /// The descriptors that the session needs: whoever closes them ends it.
@@ -196,6 +205,7 @@ impl Session {
             cred,
             leases: Leases::default(),
             directories: Directories::default(),
+            memories: Memories::default(),
             dead: AtomicBool::new(false),
             helper: Helper::default(),
         })
@@ -267,7 +277,7 @@ impl Session {
         self.dead.load(Ordering::Acquire) || !self.kept.alive()
     }
 
-    /// Asks the kernel whether the manager is still there. The socket says nothing else: a manager does not speak first.
+    /// Asks the kernel whether the manager is still there. The socket says nothing else: a manager speaks only when it is spoken to.
     fn check_alive(&self) -> bool {
         let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
         let polled = rustix::event::poll(&mut fds, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }));

@@ -22,6 +22,24 @@ struct State {
 }
 
 impl Drain {
+    /// There is one to wait for.
+    pub fn new(session: Option<u64>) -> Drain {
+        Drain { session, state: Mutex::new(State { left: 1, waker: None }) }
+    }
+
+    /// Waits until there is nothing left to wait for.
+    pub async fn over(&self) {
+        poll_fn(|cx| {
+            let mut state = self.state.lock();
+            if state.left == 0 {
+                return Poll::Ready(());
+            }
+            state.waker = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
     /// There is one more to wait for.
     pub fn add(&self) {
         self.state.lock().left += 1;
@@ -61,22 +79,14 @@ impl Drains {
 
     /// Waits until everything is done that one session, or all of them, had posted when this was called.
     pub async fn drain(&self, session: Option<u64>) {
-        let drain = Arc::new(Drain { session, state: Mutex::new(State { left: 1, waker: None }) });
+        let drain = Arc::new(Drain::new(session));
         self.asked.lock().push(drain.clone());
         self.any.store(true, Ordering::SeqCst);
         self.bell.ring_for_drains();
         if self.over.load(Ordering::SeqCst) {
             drain.end();
         }
-        poll_fn(|cx| {
-            let mut state = drain.state.lock();
-            if state.left == 0 {
-                return Poll::Ready(());
-            }
-            state.waker = Some(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        drain.over().await;
     }
 
     /// For the thread of the server: those that are new.

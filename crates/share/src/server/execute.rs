@@ -1,6 +1,7 @@
 //! Running one call: the request is taken apart and checked, the file system is asked, the answer is written.
 
 use super::arena::Aligned;
+use super::descriptions;
 use super::session::Client;
 use crate::region::SlotNo;
 use crate::wire::{self, GARBLED, Op};
@@ -508,7 +509,16 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             }
             done?;
         }
-        Op::Flock => fs.flock(client.handle(object)?, kind(r)?, r.flags.get() & 1 != 0).await?,
+        Op::Flock => {
+            let (handle, kind, wait) = (client.handle(object)?, kind(r)?, r.flags.get() & 1 != 0);
+            match r.other.get() {
+                0 => fs.flock(handle, kind, wait).await?,
+                number => {
+                    let memory = client.shown(r.more.get(), number)?;
+                    descriptions::flock(fs, client, handle, (&memory, offset), kind, wait).await?
+                }
+            }
+        }
     }
     Ok(0)
 }

@@ -7,6 +7,7 @@
 //! at it, and forgets a client whose process or connection ends, with everything that it held.
 
 mod arena;
+mod descriptions;
 mod directories;
 mod drains;
 mod ear;
@@ -23,6 +24,7 @@ mod tasks;
 use crate::changes::Changes;
 use crate::spin::Patience;
 use arena::Arenas;
+use descriptions::{Descriptions, Keeper};
 use directories::Directories;
 use drains::Drains;
 use ear::Ear;
@@ -118,6 +120,8 @@ pub struct Server {
     guard: Option<Guard>,
     /// Looks after write leases.
     ticker: Option<Ticker>,
+    /// Looks after locks that outlive their sessions.
+    keeper: Option<Keeper>,
 }
 
 impl Server {
@@ -155,10 +159,13 @@ impl Server {
         let lender: Arc<dyn Lender> = directories.clone();
         fs.lend(lender.clone());
         let ticker = Ticker::start(leases.clone())?;
+        let descriptions = Arc::<Descriptions>::default();
+        let leaves_nameless = options.opening.number != 0;
+        let keeper = Keeper::start(fs.door(), descriptions.clone(), leaves_nameless)?;
         let (lock_timeout, place) = (options.lock_timeout, options.place.clone());
         let poller = Poller::new(
             fs.clone(),
-            (&ear, leases, directories, drains),
+            (&ear, leases, directories, drains, descriptions),
             listener,
             bell.clone(),
             (counters.clone(), board.clone()),
@@ -183,6 +190,7 @@ impl Server {
             thread: Some(thread),
             guard: None,
             ticker: Some(ticker),
+            keeper: Some(keeper),
         };
         if let Some(timeout) = lock_timeout {
             server.guard = Some(Guard::start(server.observer(), timeout)?);
@@ -212,6 +220,7 @@ impl Server {
             self.bell.stop();
             let _ = thread.join();
             drop(self.ticker.take());
+            drop(self.keeper.take());
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -4,6 +4,7 @@ mod arriving;
 mod stream;
 
 use super::arena::Arenas;
+use super::descriptions::Descriptions;
 use super::directories::Making;
 use super::drains::Drains;
 use super::ear::Ear;
@@ -52,6 +53,9 @@ const PUBLISH: Duration = Duration::from_millis(20);
 /// How long calls that were begun may take when the server is stopped. Who waits for a lock does so no longer.
 const FINISH: Duration = Duration::from_millis(500);
 
+/// What the thread works with, besides the file system.
+pub(super) type Parts<'a> = (&'a Ear, Arc<dyn Lending>, Arc<dyn Making>, Arc<Drains>, Arc<Descriptions>);
+
 pub(super) struct Poller<F> {
     fs: Arc<Watched<F>>,
     changes: Arc<Changes>,
@@ -60,6 +64,7 @@ pub(super) struct Poller<F> {
     leases: Arc<dyn Lending>,
     directories: Arc<dyn Making>,
     drains: Arc<Drains>,
+    descriptions: Arc<Descriptions>,
     listener: OwnedFd,
     epoll: OwnedFd,
     bell: Arc<Bell>,
@@ -88,7 +93,7 @@ pub(super) struct Poller<F> {
 impl<F: FileSystem> Poller<F> {
     pub fn new(
         fs: Arc<Watched<F>>,
-        (ear, leases, directories, drains): (&Ear, Arc<dyn Lending>, Arc<dyn Making>, Arc<Drains>),
+        (ear, leases, directories, drains, descriptions): Parts<'_>,
         listener: OwnedFd,
         bell: Arc<Bell>,
         (published, board): (Arc<Mutex<Counters>>, Arc<Board>),
@@ -105,6 +110,7 @@ impl<F: FileSystem> Poller<F> {
             leases,
             directories,
             drains,
+            descriptions,
             listener,
             epoll,
             bell,
@@ -437,6 +443,9 @@ impl<F: FileSystem> Poller<F> {
         let Some(connection) = self.connections.get(&id) else { return };
         tracing::warn!(pid = connection.pid, session = id, "a session is ended by force");
         let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
+        if let Some(session) = &connection.session {
+            session.client.evicted.store(true, Ordering::SeqCst);
+        }
         self.end(id);
     }
 
@@ -479,13 +488,13 @@ impl<F: FileSystem> Poller<F> {
     }
 }
 
-/// Empties an eventfd.
 /// A call is over, or given up.
 fn ended(mut task: Box<dyn Runs>) -> Box<dyn Runs> {
     task.end();
     task
 }
 
+/// Empties an eventfd.
 fn drain(event: &OwnedFd) {
     let mut count = [0; 8];
     let _ = rustix::io::read(event, &mut count);

@@ -1,6 +1,7 @@
 //! One client as the manager sees it.
 
 use super::arena::{Arena, Arenas};
+use super::descriptions::{Descriptions, MEMORIES_MAX, Memory};
 use super::directories::{Making, PROMISES_MAX};
 use super::drains::Drain;
 use super::holds::Holders;
@@ -17,6 +18,7 @@ use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use zerocopy::FromZeros;
 
@@ -33,9 +35,14 @@ pub(crate) struct Client {
     pub holders: Arc<Holders>,
     pub leases: Arc<dyn Lending>,
     pub directories: Arc<dyn Making>,
+    pub descriptions: Arc<Descriptions>,
     /// Of those with its credentials.
     pub arena: Arc<Arena>,
     pub order: Order,
+    /// It is ended because of its locks: none of them outlives it.
+    pub evicted: AtomicBool,
+    /// What it has shown of its open file descriptions.
+    memories: Mutex<Vec<Arc<Memory>>>,
     held: Mutex<Held>,
 }
 
@@ -112,7 +119,7 @@ impl Client {
         (cred, order): (Cred, Order),
         handles_max: usize,
         (arenas, arena, holders): (Arc<Arenas>, Arc<Arena>, Arc<Holders>),
-        (leases, directories): (Arc<dyn Lending>, Arc<dyn Making>),
+        (leases, directories, descriptions): (Arc<dyn Lending>, Arc<dyn Making>, Arc<Descriptions>),
         tally: Tally,
     ) -> Client {
         let held = Mutex::default();
@@ -125,11 +132,32 @@ impl Client {
             holders,
             leases,
             directories,
+            descriptions,
             arena,
             tally,
             order,
+            evicted: AtomicBool::new(false),
+            memories: Mutex::default(),
             held,
         }
+    }
+
+    /// It shows a memory, whose number in this session is given. `TooManyOpen`.
+    pub fn shows(&self, memory: Arc<Memory>) -> Result<u32> {
+        let mut memories = self.memories.lock();
+        if memories.len() >= MEMORIES_MAX {
+            return Err(Error::TooManyOpen);
+        }
+        memories.push(memory);
+        Ok(memories.len() as u32)
+    }
+
+    /// The memory of this number. `Stale`: it was shown in another session, or not at all.
+    pub fn shown(&self, session: u64, number: u64) -> Result<Arc<Memory>> {
+        let memories = self.memories.lock();
+        let at = usize::try_from(number).ok().and_then(|n| n.checked_sub(1));
+        let memory = at.filter(|_| session == self.session).and_then(|at| memories.get(at));
+        memory.cloned().ok_or(Error::Stale)
     }
 
     /// A file that it holds was opened for it. False when it holds it no longer, or has too many.
@@ -223,6 +251,11 @@ impl Client {
         for owner in owners {
             let _ = fs.flush(handle, owner).await;
         }
+        if let Some(looked) = self.descriptions.keep(handle) {
+            self.held.lock().closing.remove(&handle);
+            looked.over().await;
+            return Ok(());
+        }
         let released = fs.release(handle).await;
         self.held.lock().closing.remove(&handle);
         released
@@ -297,6 +330,11 @@ impl Client {
             // Through whichever handle of the file.
             for owner in locking.remove(&ino).into_iter().flat_map(|a| a.owners) {
                 let _ = fs.flush(handle, owner).await;
+            }
+            if self.evicted.load(Ordering::SeqCst) {
+                self.descriptions.forget(handle);
+            } else if self.descriptions.keep(handle).is_some() {
+                continue;
             }
             if manager_ends && fs.getattr(ino, Some(handle)).await.is_ok_and(|attr| attr.nlink == 0) {
                 continue;

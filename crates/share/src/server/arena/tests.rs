@@ -34,7 +34,8 @@ impl Rig {
         let drains = Arc::new(Drains::new(Arc::new(Bell::new().unwrap())));
         let directories = Arc::new(Directories::new(doors.clone(), drains, 0, Duration::ZERO));
         let leases = Arc::new(Leases::new(doors, Arc::new(Ear { arenas, changes, holders }), 0));
-        let (both, lent) = ((self.arenas.clone(), arena, Arc::default()), (leases as _, directories as _));
+        let both = (self.arenas.clone(), arena, Arc::default());
+        let lent = (leases as _, directories as _, Arc::default());
         let order = Order { of: fs::Ordered::default(), program: false };
         let client = Arc::new(Client::new(uid as u64, region, (cred, order), 100, both, lent, tally));
         self.arenas.enter(&client);

@@ -4,7 +4,7 @@ use super::{DOORBELL, KINDS, PROCESS, Poller, SOCKET};
 use crate::region::Region;
 use crate::server::session::{Client, Connection, Order, Session, Stream};
 use crate::{memory, socket};
-use format::shared::{Hello, MAGIC, SESSION_BYTES, SLOTS, VERSION, Welcome};
+use format::shared::{Hello, MAGIC, SESSION_BYTES, SLOTS, Show, Shown, VERSION, Welcome};
 use fs::FileSystem;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
@@ -72,8 +72,21 @@ impl<F: FileSystem> Poller<F> {
         if got.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock) {
             return;
         }
-        let hello = match got {
-            Ok((n, _)) if connection.session.is_none() => Hello::read_from_bytes(&bytes[..n]).ok(),
+        let hello = match (got, &connection.session) {
+            (Ok((n, _)), None) => Hello::read_from_bytes(&bytes[..n]).ok(),
+            (Ok((n, fds)), Some(session)) => {
+                let show = Show::read_from_bytes(&bytes[..n]).ok().filter(|s| s.magic.get() == MAGIC);
+                let (Some(_), Ok([fd])) = (show, <[OwnedFd; 1]>::try_from(fds)) else { return self.end(id) };
+                let (errno, number) =
+                    match self.descriptions.show(fd).and_then(|memory| session.client.shows(memory)) {
+                        Ok(number) => (0, number),
+                        Err(e) => (e.errno(), 0),
+                    };
+                let answer = Shown { errno: errno.into(), number: number.into() };
+                // Who does not take the answer waits for it in vain.
+                let _ = socket::send(&connection.socket, answer.as_bytes(), &[]);
+                return;
+            }
             _ => None,
         };
         let Some(hello) = hello.filter(|h| h.magic.get() == MAGIC) else { return self.end(id) };
@@ -127,7 +140,7 @@ impl<F: FileSystem> Poller<F> {
             (connection.cred.clone(), order),
             self.options.handles_max,
             (self.arenas.clone(), arena, self.holders.clone()),
-            (self.leases.clone(), self.directories.clone()),
+            (self.leases.clone(), self.directories.clone(), self.descriptions.clone()),
             tally,
         );
         let client = Arc::new(client);

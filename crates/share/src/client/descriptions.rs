@@ -1,0 +1,108 @@
+//! Locks of whole files that belong to an open file description which several processes have (see the manager's side, `server::descriptions`).
+
+use super::asking::flock_request;
+use super::{Remote, Session};
+use crate::socket;
+use format::shared::{MAGIC, Show, Shown};
+use fs::{Error, Handle, LockKind, Result};
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// How long the manager may take for an answer before it is looked whether it is still there.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Memories that the manager was shown in one session, by what the client calls them: their numbers there.
+pub(super) type Memories = Mutex<HashMap<u64, u32>>;
+
+/// An open file description, as the processes that have it know it: one byte of a memory (a sealed memfd), on which the description has a lock
+/// (F_OFD_SETLK).
+pub struct Description<'a> {
+    /// The memory: its inode number.
+    pub memory: u64,
+    /// Which byte.
+    pub at: u64,
+    /// Opens the memory.
+    pub open: &'a (dyn Fn() -> io::Result<OwnedFd> + Sync),
+}
+
+impl Session {
+    /// The number that a memory has in this session.
+    fn show(&self, description: &Description<'_>) -> Result<u32> {
+        let mut memories = self.memories.lock();
+        if let Some(&number) = memories.get(&description.memory) {
+            return Ok(number);
+        }
+        let failed = |e: io::Error| match e.raw_os_error() {
+            Some(libc::EPIPE | libc::ECONNRESET) => Error::Closed,
+            errno => Error::from_errno(errno.unwrap_or(libc::EIO), e.to_string()),
+        };
+        let memory = (description.open)().map_err(failed)?;
+        let show = Show { magic: MAGIC.into(), ..Show::new_zeroed() };
+        socket::send(&self.socket, show.as_bytes(), &[memory.as_fd()]).map_err(failed)?;
+        self.ring();
+        let mut answers = [PollFd::new(&self.socket, PollFlags::IN)];
+        while !rustix::event::poll(&mut answers, Some(&LOOK)).is_ok_and(|n| n > 0) {
+            if !self.check_alive() {
+                return Err(Error::Closed);
+            }
+        }
+        let mut bytes = [0; size_of::<Shown>()];
+        let (n, _) = socket::receive(&self.socket, &mut bytes).map_err(failed)?;
+        let shown = Shown::read_from_bytes(&bytes[..n]).map_err(|_| Error::Closed)?;
+        match shown.errno.get() {
+            0 => {
+                memories.insert(description.memory, shown.number.get());
+                Ok(shown.number.get())
+            }
+            errno => Err(Error::from_errno(errno, "open files cannot be shared".into())),
+        }
+    }
+}
+
+impl Remote {
+    /// As [`fs::FileSystem::flock`], for a description that this and other processes may have: they have the lock together, until one of them
+    /// gives it up or none of them has the description any more. `handle` is this process's handle of the file.
+    ///
+    /// # Errors
+    /// `TooManyOpen`: the user has too many such locks, or this process too many memories.
+    pub async fn flock_description(
+        &self,
+        handle: Handle,
+        description: &Description<'_>,
+        kind: Option<LockKind>,
+        wait: bool,
+    ) -> Result<()> {
+        self.link.change(handle, |file| file.locks = true);
+        loop {
+            let session = self.now();
+            let number = match session.show(description) {
+                Ok(number) => number,
+                // A call waits for the next manager, if there is to be one.
+                Err(Error::Closed) => {
+                    self.ping().await?;
+                    continue;
+                }
+                Err(e) => return Err(e),
+            };
+            let mut request = flock_request(handle, kind, wait);
+            (request.other, request.offset) = ((number as u64).into(), description.at.into());
+            request.more = session.number.into();
+            let current = match self.call(request).await {
+                Ok(answer) => {
+                    self.link.flocked(handle, kind);
+                    answer.session() == self.now().serial
+                }
+                Err(Error::Stale) if !Arc::ptr_eq(session, self.now()) => false,
+                Err(e) => return Err(e),
+            };
+            if current {
+                return Ok(());
+            }
+        }
+    }
+}
