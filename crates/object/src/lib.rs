@@ -2,4 +2,5 @@
 //!
 //! [`store`] is what the engine asks of an object store. Nothing is kept in a bucket that other tools for it would not understand.
 
+pub mod s3;
 pub mod store;
