@@ -477,7 +477,7 @@ impl Core {
                         run += 1;
                     }
                     // Of what a nearly full volume has no room for, as much as fits.
-                    run = run.min(self.space.spare(self.keep).max(1));
+                    run = run.min(self.space.spare_to_write(self.keep).max(1));
                     let (first, got) = self
                         .cache
                         .insert_run(key(slot, page), run as usize)
