@@ -3,7 +3,7 @@
 //! Such a name is a path of one component, so a file of that name can be reached as `./nvme:...`.
 
 use crate::{Result, image};
-use media::nvme::PciAddress;
+use media::nvme::{Inspection, PciAddress};
 use media::uring;
 use media::{Counters, Media, MediaError, NvmeMedia, UringMedia};
 use std::path::{Path, PathBuf};
@@ -15,6 +15,10 @@ pub(crate) trait Device: Media {
     fn counters(&self) -> Counters;
     /// Requests that have not completed.
     fn in_flight(&self) -> usize;
+    /// What the NVMe controller tells of itself; `None`: there is none that is driven here.
+    fn inspect(&self) -> Option<std::result::Result<Inspection, MediaError>> {
+        None
+    }
 }
 
 impl Device for UringMedia {
@@ -32,6 +36,9 @@ impl Device for NvmeMedia {
     }
     fn in_flight(&self) -> usize {
         NvmeMedia::in_flight(self)
+    }
+    fn inspect(&self) -> Option<std::result::Result<Inspection, MediaError>> {
+        Some(NvmeMedia::inspect(self))
     }
 }
 

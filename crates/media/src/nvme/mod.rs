@@ -21,6 +21,7 @@ pub mod bus;
 mod dma;
 #[cfg(any(test, feature = "fake-nvme"))]
 pub mod fake;
+mod inspect;
 mod iova;
 mod limits;
 mod pair;
@@ -32,6 +33,7 @@ mod ring;
 mod start;
 pub mod vfio;
 
+pub use inspect::{Inspection, inspect};
 pub use pci::PciAddress;
 
 use crate::counters::Counters;
