@@ -31,9 +31,12 @@ mod subject;
 mod sys;
 mod varmail;
 
+pub use lab::{Lab, Loop, MountGuard, Mounted};
+pub use sample::Kind;
+
 use anyhow::{Context, Result, bail};
 use driver::{Bench, Scale};
-use sample::{Kind, Results};
+use sample::Results;
 use std::path::{Path, PathBuf};
 
 /// Measure Freehold beside ext4, XFS and raw I/O on this machine's disk.
