@@ -81,6 +81,6 @@ impl Core {
 
     /// Dirty pages for which no block is reserved.
     fn overwrites(&self) -> usize {
-        self.cache.dirty().saturating_sub(self.space.reserved() as usize)
+        self.cache.dirty().saturating_sub(self.space.delayed() as usize)
     }
 }

@@ -37,7 +37,7 @@ pub use inspect::{Inspection, inspect};
 pub use pci::PciAddress;
 
 use crate::counters::Counters;
-use crate::{Arena, ArenaId, Completion, Geometry, Media, MediaError, Op, Request, Wait};
+use crate::{Arena, ArenaId, Completion, Geometry, Media, MediaError, Op, Queues, Request, Wait};
 use admin::Admin;
 use bus::Bus;
 use pair::{Context, Pair};
@@ -365,6 +365,16 @@ impl Media for NvmeMedia {
     fn wake(&self) {
         self.woken.store(true, SeqCst);
         self.interrupt();
+    }
+}
+
+impl Queues for NvmeMedia {
+    fn queues(&self) -> usize {
+        NvmeMedia::queues(self)
+    }
+
+    fn submit_to(&self, queue: usize, request: Request) {
+        NvmeMedia::submit_to(self, queue, request);
     }
 }
 

@@ -4,7 +4,6 @@
 //! its place. Source: "Authenticating Requests: Using the Authorization Header (AWS Signature Version 4)" of the Amazon S3 API Reference,
 //! whose examples are the tests below.
 
-use super::encode;
 use ring::{digest, hmac};
 use std::fmt::{self, Write};
 
@@ -53,7 +52,7 @@ pub struct Signing<'a> {
     pub method: &'a str,
     /// The path as it is sent, encoded.
     pub path: &'a str,
-    /// The query as it is sent, encoded and sorted ([`encode::sorted`]).
+    /// The query as it is sent, encoded and sorted (`encode::sorted`).
     pub query: &'a str,
     /// All headers to be signed, with `host`, `x-amz-date` and what else begins with `x-amz-`; names in lower case.
     pub headers: &'a [(&'a str, &'a str)],
@@ -128,16 +127,9 @@ pub fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// A path as it is signed and sent: encoded once, as S3 has it.
-pub fn path(bucket: Option<&str>, key: &str) -> String {
-    match bucket {
-        Some(bucket) => format!("/{}/{}", encode::path(bucket), encode::path(key)),
-        None => format!("/{}", encode::path(key)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::encode;
     use super::*;
 
     /// The keys, host and time of the examples in the Amazon S3 API Reference.
@@ -182,7 +174,7 @@ mod tests {
         assert_eq!(payload, "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072");
         let headers =
             [("date", "Fri, 24 May 2013 00:00:00 GMT"), ("x-amz-storage-class", "REDUCED_REDUNDANCY")];
-        let text = signature("PUT", &path(None, "test$file.text"), "", &headers, &payload);
+        let text = signature("PUT", "/test%24file.text", "", &headers, &payload);
         assert!(
             text.ends_with("Signature=98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd"),
             "{text}"
