@@ -390,7 +390,7 @@ impl Core {
             inode.ctime = now.into();
             self.running.bytes += 24;
             if self.slab.get(slot).tail.as_ref().is_some_and(|t| t.dirty.count() >= STREAM_PAGES) {
-                self.write_back_windows(slot)?;
+                self.write_back_windows(slot, (written_to - 1) / PAGE64)?;
             }
         }
         result
@@ -477,7 +477,7 @@ impl Core {
                         run += 1;
                     }
                     // Of what a nearly full volume has no room for, as much as fits.
-                    run = run.min(self.space.spare(self.keep).max(1));
+                    run = run.min(self.space.spare_to_write(self.keep).max(1));
                     let (first, got) = self
                         .cache
                         .insert_run(key(slot, page), run as usize)

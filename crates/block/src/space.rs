@@ -53,6 +53,9 @@ pub(crate) struct Space {
     /// Blocks that nobody uses and nobody waits to reuse.
     free_blocks: u64,
     reserved: u64,
+    /// Of what is reserved: set aside for writes that are still to come, and the part that the write under way may take.
+    aside: u64,
+    drawn: u64,
     quarantine: BTreeMap<u64, Vec<Run>>,
     quarantined: u64,
 }
@@ -69,6 +72,8 @@ impl Space {
             active: None,
             free_blocks: (segments as u64 - 1) * SEG as u64,
             reserved: 0,
+            aside: 0,
+            drawn: 0,
             quarantine: BTreeMap::new(),
             quarantined: 0,
         };
@@ -82,7 +87,7 @@ impl Space {
     }
     /// Blocks that a new write could get, now or when quarantine ends.
     pub fn available(&self) -> u64 {
-        (self.free_blocks + self.quarantined).saturating_sub(self.reserved)
+        (self.free_blocks + self.quarantined + self.aside).saturating_sub(self.reserved)
     }
     /// Blocks that can be given out at once, reservations included.
     pub fn free_now(&self) -> u64 {
@@ -96,6 +101,12 @@ impl Space {
     /// Promises `blocks` to a delayed allocation; false when there are not so many besides the `keep` blocks that
     /// are held back for metadata.
     pub fn reserve(&mut self, blocks: u64, keep: u64) -> bool {
+        if blocks <= self.drawn {
+            // It was reserved before, and now belongs to the delayed allocation.
+            self.drawn -= blocks;
+            self.aside -= blocks;
+            return true;
+        }
         if self.free_blocks < self.reserved + blocks + keep {
             return false;
         }
@@ -107,14 +118,48 @@ impl Space {
         debug_assert!(self.reserved >= blocks, "reservation underflow");
         self.reserved = self.reserved.saturating_sub(blocks);
     }
+    /// Sets blocks aside for writes that are still to come: reserved, but free for who asks how full the volume is. False as for [`Space::reserve`].
+    pub fn set_aside(&mut self, blocks: u64, keep: u64) -> bool {
+        debug_assert_eq!(self.drawn, 0, "in the middle of a write");
+        let there = self.reserve(blocks, keep);
+        if there {
+            self.aside += blocks;
+        }
+        there
+    }
+    /// Gives blocks back that were set aside.
+    pub fn give_aside(&mut self, blocks: u64) {
+        debug_assert!(self.aside >= blocks, "more than was set aside");
+        let blocks = blocks.min(self.aside);
+        self.aside -= blocks;
+        self.unreserve(blocks);
+    }
+    /// Until [`Space::end_drawing`], what is reserved comes out of so many blocks that were set aside. Within one hold of the lock.
+    pub fn begin_drawing(&mut self, blocks: u64) {
+        self.drawn = blocks.min(self.aside);
+    }
+    /// How many of them are left, set aside still.
+    pub fn end_drawing(&mut self) -> u64 {
+        std::mem::take(&mut self.drawn)
+    }
+
     /// Blocks promised to delayed allocations.
     pub fn reserved(&self) -> u64 {
         self.reserved
     }
 
+    /// Of these, the blocks of delayed allocations that there are already: not what is set aside.
+    pub fn delayed(&self) -> u64 {
+        self.reserved - self.aside
+    }
+
     /// Blocks that can be given out at once besides what is promised and the `keep` blocks.
     pub fn spare(&self, keep: u64) -> u64 {
         self.free_blocks.saturating_sub(self.reserved + keep)
+    }
+    /// As [`Space::spare`], for the write under way.
+    pub fn spare_to_write(&self, keep: u64) -> u64 {
+        self.spare(keep) + self.drawn
     }
 
     fn map_of(&mut self, seg: u32) -> &mut [u64; 8] {

@@ -263,6 +263,33 @@ impl Volume {
         })
     }
 
+    /// As [`Volume::write_now`], with room that was set aside.
+    async fn write_promised_now(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<()> {
+        /// Gives back what is left when the write is over, or given up.
+        struct Room<'a>(&'a Shared, u64);
+        impl Drop for Room<'_> {
+            fn drop(&mut self) {
+                if self.1 > 0 {
+                    self.0.lock().space.give_aside(self.1);
+                }
+            }
+        }
+        let mut room = Room(&self.inner.shared, fs::room_for(offset, from.len()));
+        let (mut done, mut ticket) = (0, None);
+        poll_fn(|cx| {
+            let mut core = room.0.lock();
+            match core.write_promised((handle, offset), from, &mut room.1, &mut done, &mut ticket) {
+                Ok(()) => Poll::Ready(Ok(())),
+                Err(Stop::Error(e)) => Poll::Ready(Err(e)),
+                Err(Stop::Wait(wait)) => {
+                    core.wait(wait, cx.waker());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
     fn write_atomic_now<'a>(
         &'a self,
         handle: Handle,

@@ -204,6 +204,27 @@ pub trait FileSystem: Send + Sync + 'static {
         async { Err(Error::NotSupported("promised inodes")) }
     }
 
+    /// Sets room for so many pages of files aside, or fewer, for writes that [`FileSystem::write_promised`] is to make: for those who acknowledge a
+    /// write before they make it. It is nobody else's until it is used or given back, or the volume is closed, but counts as free. Waits for nothing;
+    /// of a volume that is nearly full there is none. `NotSupported` where writes must not be late.
+    fn set_room_aside(&self, _pages: u64) -> Result<u64> {
+        Ok(0)
+    }
+
+    /// Gives back room that was set aside and not used.
+    fn give_room_back(&self, _pages: u64) {}
+
+    /// As [`FileSystem::write`], of everything, through a handle that neither appends nor syncs. Takes [`room_for`](crate::room_for) pages out of the room that was set aside, whatever
+    /// comes of it, and does not fail with `NoSpace`.
+    fn write_promised(
+        &self,
+        _handle: Handle,
+        _offset: u64,
+        _from: &[u8],
+    ) -> impl Future<Output = Result<()>> + Send {
+        async { Err(Error::NotSupported("promised room")) }
+    }
+
     /// The names in a directory, `most` of them at most (`TooLarge`), without "." and "..", and without moving its time of access. For those who
     /// keep books of it; no permissions are checked. `NotDirectory`, `NotSupported`.
     fn names(&self, _dir: Ino, _most: usize) -> Result<Vec<Vec<u8>>> {

@@ -201,6 +201,13 @@ pub struct Promise {
     pub handle: Handle,
 }
 
+/// Pages of room that a write needs at most: those that it touches, and the first one, should the file stand elsewhere until it grows.
+pub fn room_for(offset: u64, len: usize) -> u64 {
+    const PAGE: u64 = crate::cache::PAGE as u64;
+    let (first, end) = (offset / PAGE, offset.saturating_add(len as u64).div_ceil(PAGE));
+    end.saturating_sub(first) + (first > 0) as u64
+}
+
 /// One time that a volume was opened: tells who worked with it before whether all of that is still there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opening {

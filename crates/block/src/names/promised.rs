@@ -3,6 +3,9 @@
 //! A promise takes what is free now: a slot of a segment of inodes, which is on the medium or will be with the running epoch whether the inode is
 //! made or not. What making the inode needs besides, memory and room in the log, is waited for when it is made.
 //!
+//! Room for the data of such files is promised beside them: blocks that are reserved before anybody knows for what. A write that may take from them reserves
+//! nothing else, whatever it has to wait for in between.
+//!
 //! Tested in tests/promised.rs.
 
 use super::{New, Slot};
@@ -10,10 +13,13 @@ use crate::core::{Core, Res};
 use crate::handles::{Open, ReadAhead};
 use format::Ino;
 use format::limits::SEGMENT_BLOCKS;
-use fs::{Attr, Cred, Error, FileType, OpenFlags, Promise};
+use fs::{Attr, Cred, Error, FileType, Handle, OpenFlags, Promise};
 
 /// Slots that are set aside on one volume.
 const PROMISED_MAX: u64 = 1 << 14;
+/// The part of what is free that is set aside at a time, and of which so much stays with the others.
+const ROOM_PART: u64 = 8;
+const ROOM_SPARE: u64 = 4 * SEGMENT_BLOCKS as u64;
 
 impl Core {
     /// See [`fs::FileSystem::promise`].
@@ -51,6 +57,32 @@ impl Core {
             self.slab.redeem();
             self.slab.release(promise.ino.0 as Slot);
         }
+    }
+
+    /// See [`fs::FileSystem::set_room_aside`].
+    pub fn set_room_aside(&mut self, most: u64) -> Result<u64, Error> {
+        self.writable()?;
+        if self.strict {
+            return Err(Error::NotSupported("writes that are late"));
+        }
+        let spare = self.space.spare(self.keep).saturating_sub(ROOM_SPARE) / ROOM_PART;
+        let room = most.min(spare);
+        Ok(if room > 0 && self.space.set_aside(room, self.keep) { room } else { 0 })
+    }
+
+    /// A step of a write that may take blocks out of `room`, which were set aside, and leaves what it did not need.
+    pub fn write_promised(
+        &mut self,
+        (handle, offset): (Handle, u64),
+        from: &[u8],
+        room: &mut u64,
+        done: &mut usize,
+        ticket: &mut Option<u64>,
+    ) -> Res<()> {
+        self.space.begin_drawing(*room);
+        let result = self.write(handle, offset, from, from.len(), done, ticket);
+        *room = self.space.end_drawing();
+        result
     }
 
     /// See [`fs::FileSystem::create_promised`].

@@ -210,6 +210,18 @@ impl FileSystem for Volume {
         self.op(move |core| core.create_promised(cred, (parent, name), how, promise)).await
     }
 
+    fn set_room_aside(&self, pages: u64) -> Result<u64> {
+        self.inner.shared.lock().set_room_aside(pages)
+    }
+
+    fn give_room_back(&self, pages: u64) {
+        self.inner.shared.lock().space.give_aside(pages);
+    }
+
+    async fn write_promised(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<()> {
+        self.write_promised_now(handle, offset, from).await
+    }
+
     fn names(&self, dir: Ino, most: usize) -> Result<Vec<Vec<u8>>> {
         self.inner.shared.lock().names(dir, most)
     }

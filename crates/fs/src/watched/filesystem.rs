@@ -232,6 +232,24 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         made
     }
 
+    fn set_room_aside(&self, pages: u64) -> Result<u64> {
+        self.fs.set_room_aside(pages)
+    }
+
+    fn give_room_back(&self, pages: u64) {
+        self.fs.give_room_back(pages);
+    }
+
+    async fn write_promised(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<()> {
+        let _changing = self.changing_behind(handle);
+        let telling = self.telling_data(handle, offset, from.len() as u64);
+        let settled = self.settle_write(handle, offset, from.len()).await;
+        let written = self.fs.write_promised(handle, offset, from).await;
+        // As in `create_promised`: only who calls has the file.
+        drop(telling);
+        settled.and(written)
+    }
+
     fn names(&self, dir: Ino, most: usize) -> Result<Vec<Vec<u8>>> {
         self.fs.names(dir, most)
     }

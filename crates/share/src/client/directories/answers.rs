@@ -1,0 +1,70 @@
+//! Waiting for what was posted: for room in the slots, or for an answer after all.
+
+use super::*;
+
+impl Session {
+    /// Whether there are slots beside those that are taken.
+    pub(super) fn is_roomy(&self) -> bool {
+        self.slots.lock().taken.count_ones() <= SLOTS as u32 - SPARE
+    }
+
+    /// Waits for a while until the manager has done a part of what was posted. False when nothing was.
+    pub(in crate::client) fn wait_for_room(&self) -> bool {
+        let abandoned = self.slots.lock().abandoned;
+        if abandoned == 0 {
+            return false;
+        }
+        let want = abandoned.count_ones().min(ROOM);
+        let ready = || {
+            let is_done = |slot: &usize| {
+                abandoned & 1 << slot != 0 && self.region.state(*slot).load(Ordering::Acquire) == state::DONE
+            };
+            (0..SLOTS).filter(is_done).count() as u32 >= want || self.is_dead()
+        };
+        if !self.patience.wait(self.is_crowded(), ready) {
+            self.ring();
+            std::thread::sleep(std::time::Duration::from_micros(50));
+            self.check_alive();
+        }
+        true
+    }
+
+    /// The answer to what was posted in a slot and does not count as done.
+    pub(super) fn answer_in(&self, slot: SlotNo) -> std::result::Result<(), Failed> {
+        let region = &self.region;
+        self.ring();
+        let done = || region.state(slot).load(Ordering::Acquire) == state::DONE;
+        loop {
+            if self.patience.wait(self.is_crowded(), || done() || self.is_dead()) && done() {
+                break;
+            }
+            if !self.check_alive() && !done() {
+                // What it had not taken still stands there.
+                let taken = region.one_way().load(Ordering::SeqCst) >> slot & 1 == 0;
+                return Err(Failed::Lost { taken });
+            }
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+        let reply: Reply = region.get(slot);
+        region.state(slot).store(state::FREE, Ordering::Relaxed);
+        self.give_slot(slot);
+        match reply.errno.get() {
+            0 => Ok(()),
+            errno => Err(Failed::With(Error::from_errno(errno, String::new()))),
+        }
+    }
+}
+
+/// What became of something that was posted when its lease was taken back. `None`: it was not done, and is to be a message.
+pub(super) fn asked(answer: std::result::Result<(), Failed>, may_repeat: bool) -> Option<Result<()>> {
+    match answer {
+        Ok(()) => Some(Ok(())),
+        Err(Failed::With(Error::Stale)) => None,
+        Err(Failed::With(e)) => Some(Err(e)),
+        Err(Failed::Lost { taken }) if !taken || may_repeat => None,
+        Err(Failed::Lost { .. }) => {
+            let text = "the manager ended, and may have done this or not".into();
+            Some(Err(Error::from_errno(libc::EIO, text)))
+        }
+    }
+}
