@@ -8,6 +8,7 @@
 //! The futures have nothing to do with a runtime.
 
 use parking_lot::Mutex;
+use std::sync::Arc;
 use tokio::sync::Notify;
 
 /// See the module.
@@ -83,32 +84,49 @@ impl Budget {
         }
     }
 
-    /// From now on `n` bytes that were taken come back by themselves: when the value that is returned is dropped.
-    pub fn moving(self: &std::sync::Arc<Self>, n: u64) -> Moving {
+    /// Something on its way will give `n` bytes back when it arrives, or says that it will not: when the value that is returned is dropped.
+    pub fn moving(self: &Arc<Self>, n: u64) -> Moving {
         self.state.lock().moving += n;
         Moving(self.clone(), n)
+    }
+
+    /// Makes `n` bytes that were taken the matter of a value: they are given back when it is dropped.
+    pub fn held(self: &Arc<Self>, n: u64) -> Held {
+        Held(self.clone(), n)
     }
 }
 
 /// See [`Budget::moving`].
 #[derive(Debug)]
-pub struct Moving(std::sync::Arc<Budget>, u64);
+pub struct Moving(Arc<Budget>, u64);
 
 impl Drop for Moving {
     fn drop(&mut self) {
-        {
-            let mut state = self.0.state.lock();
-            state.moving -= self.1;
-            state.used -= self.1;
-        }
+        self.0.state.lock().moving -= self.1;
         self.0.given.notify_waiters();
+    }
+}
+
+/// Memory that is given back when this is dropped. See [`Budget::held`].
+#[derive(Debug)]
+pub struct Held(Arc<Budget>, u64);
+
+impl Held {
+    /// `n` bytes of it are somebody else's matter now; the rest is given back.
+    pub fn keep(mut self, n: u64) {
+        self.1 -= n;
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.give(self.1);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use std::task::{Context, Poll, Waker};
 
     #[test]
@@ -121,7 +139,7 @@ mod tests {
             let mut overdraft = std::pin::pin!(budget.take(4));
             assert_eq!(overdraft.as_mut().poll(&mut cx), Poll::Ready(()));
         }
-        let moving = budget.moving(8);
+        let moving = (budget.held(8), budget.moving(8));
         let mut waits = std::pin::pin!(budget.take(5));
         assert_eq!(waits.as_mut().poll(&mut cx), Poll::Pending);
         drop(moving);

@@ -176,15 +176,8 @@ impl Change {
             false => {
                 let mut out = BytesMut::zeroed(len);
                 self.copy(self.sent..self.sent + len as u64, &mut out);
-                let to = self.sent + len as u64;
-                let mut rest = self.extents.split_off(&to);
-                if let Some((start, mut last)) = self.extents.pop_last()
-                    && start + last.len() as u64 > to
-                {
-                    rest.insert(to, last.split_off((to - start) as usize));
-                }
-                self.extents = rest;
-                out.freeze()
+                self.forget(self.sent + len as u64);
+                return out.freeze();
             }
         };
         self.bytes -= len as u64;
@@ -192,10 +185,20 @@ impl Change {
         bytes
     }
 
-    /// From now on the bytes up to `to`, none of which is in memory, count as sent: copied from the old object by the store.
-    pub fn sent_to(&mut self, to: u64) {
-        assert!(to <= self.size && self.extents.range(..to).next().is_none());
+    /// From now on the bytes up to `to` count as sent. What of them was in memory is forgotten; returns how many bytes that was.
+    pub fn forget(&mut self, to: u64) -> u64 {
+        assert!(self.sent <= to && to <= self.size);
+        let before = self.bytes;
+        let mut rest = self.extents.split_off(&to);
+        if let Some((start, mut last)) = self.extents.pop_last()
+            && start + last.len() as u64 > to
+        {
+            rest.insert(to, last.split_off((to - start) as usize));
+        }
+        self.extents = rest;
+        self.bytes = self.extents.values().map(|e| e.len() as u64).sum();
         self.sent = to;
+        before - self.bytes
     }
 }
 
@@ -224,6 +227,7 @@ mod tests {
         Write(u64, usize, u8),
         Truncate(u64),
         Send(usize),
+        Copy(u64),
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -231,6 +235,7 @@ mod tests {
             4 => (0..120u64, 1..40usize, 1..255u8).prop_map(|(o, n, b)| Step::Write(o, n, b)),
             1 => (0..150u64).prop_map(Step::Truncate),
             1 => (1..30usize).prop_map(Step::Send),
+            1 => (1..30u64).prop_map(Step::Copy),
         ];
         proptest::collection::vec(step, 1..30)
     }
@@ -260,6 +265,11 @@ mod tests {
                         let bytes = change.send(n);
                         memory -= bytes.len() as u64;
                         sent.extend_from_slice(&bytes);
+                    }
+                    Step::Copy(n) => {
+                        let to = (change.sent() + n).min(change.size());
+                        sent.extend_from_slice(&model[sent.len()..to as usize]);
+                        memory -= change.forget(to);
                     }
                 }
                 prop_assert_eq!(change.bytes(), memory);
