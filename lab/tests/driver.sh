@@ -19,7 +19,19 @@ has_the_tree() {
 }
 
 refused "a controller that the kernel has" "vfio-pci" "$freehold" mkfs "nvme:$a"
+refused "nor does it tell us of itself" "nvme smart-log /dev/nvme" "$freehold" device info "$a"
 expect "lab-b is claimed" "$freehold" device claim "$b"
+
+# told WHAT WORDS COMMAND...: the command succeeds, and says WORDS (an extended regular expression).
+told() {
+    local what=$1 words=$2 said
+    shift 2
+    said=$("$@" 2>&1) && grep -Eq -- "$words" <<<"$said" && pass "$what" || fail "$what: $* said: $said"
+}
+"$freehold" device info "$b" && "$freehold" device smart "$b"
+told "info: the serial number" "^serial number +lab-b$" "$freehold" device info "$medium"
+told "info: sixteen queue pairs" "\"queues\": 16" "$freehold" device info "$b" --json
+told "smart: 50 degrees, as QEMU has it" "\"temperature\": 50" "$freehold" device smart "$b" --json
 
 expect "a volume is made" "$freehold" mkfs "$medium" --force
 expect "fsck finds nothing" "$freehold" fsck "$medium"
@@ -28,6 +40,8 @@ expect "a tree is copied in" cp -r /tmp/tree "$LAB_MNT/v/tree"
 expect "and read again" has_the_tree "$LAB_MNT/v/tree"
 "$freehold" device list
 refused "a controller that is driven is not given back" "is open in process [0-9]+ \(freehold\)" "$freehold" device release "$b"
+told "its server is asked" "in use by a served volume" "$freehold" device info "$medium"
+told "also for its health" "^warnings +none$" "$freehold" device smart "$medium"
 refused "nobody else drives it meanwhile" "in use" "$freehold" fsck "$medium"
 sync -f "$LAB_MNT/v/tree"
 echo "synced" > "$LAB_MNT/v/synced" && sync "$LAB_MNT/v/synced"

@@ -297,7 +297,7 @@ impl Core {
             return Err(Stop::Wait(Wait::Progress));
         }
         let long = self.running.bytes > self.log.record_max() / 2;
-        if long || (self.running.barrier && self.barrier_ends_epoch()) {
+        if long || self.barrier_ends_epoch() {
             self.close_epoch(false)?;
         }
         Ok(())

@@ -18,7 +18,7 @@ use foldhash::fast::FixedState;
 use format::log::{RecordBuilder, RecordId, cover_crc};
 use format::{BlockNo, Epoch, Ino};
 use fs::Error;
-use fs::cache::{FrameNo, PAGE};
+use fs::cache::FrameNo;
 use media::{Flags, Op, Request};
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
@@ -30,14 +30,6 @@ const LOGGED_PAGES_MAX: usize = 16;
 const SCATTERED_PAGES_MAX: usize = 64;
 /// So many pages of a file on the average, at most, are scattered.
 const SCATTERED_RUN: usize = 4;
-
-/// An epoch with a barrier in it is closed when its changes are of this size, bytes, or at this age.
-const BARRIER_BYTES: usize = 1 << 20;
-pub(crate) const BARRIER_AGE: Duration = Duration::from_millis(10);
-
-/// So many blocks more than there are dirty pages must be free for changes to join an epoch with a barrier in it: more than one call changes
-/// under one hold of the lock.
-const BARRIER_SPARE: u64 = 256;
 
 /// Why an epoch is closed; decides how overwrites are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,6 +55,8 @@ pub(crate) struct Running {
     pub atomic: bool,
     /// A barrier stands in it: from there on nothing of it overwrites in place, and its end is one of order.
     pub barrier: bool,
+    /// The worker was told that it has grown enough.
+    pub grown: bool,
     /// No more changes: the epoch is being closed and waits for memory.
     pub gate: Option<Reason>,
     /// Checksums of the blocks written for this epoch.
@@ -89,6 +83,7 @@ impl Running {
             since: None,
             atomic: false,
             barrier: false,
+            grown: false,
             gate: None,
             covers: Covers::default(),
             in_place: HashSet::default(),
@@ -100,7 +95,7 @@ impl Running {
         }
     }
 
-    fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
             && self.dirty_files.is_empty()
             && self.covers.is_empty()
@@ -207,36 +202,6 @@ impl Core {
         }
         self.advance();
         Ok(last)
-    }
-
-    /// Order between everything done so far and everything done later.
-    ///
-    /// Usually the running epoch goes on: recovery takes it as a whole or not at all, so nothing of what follows is there without what came
-    /// before, as long as none of it overwrites in place. That costs a mark here and no transfer; the epoch is closed when it
-    /// has grown ([`Core::admit`]), is [`BARRIER_AGE`] old, or somebody wants durability.
-    pub fn barrier(&mut self) -> Res<()> {
-        if let Some(why) = &self.latched {
-            return Err(Error::Latched(why.clone()).into());
-        }
-        if self.running.is_empty() {
-            // Closed epochs are on their way, perhaps by age alone.
-            self.ordered = self.last_closed();
-        } else if self.running.gate.is_some() || self.barrier_ends_epoch() {
-            self.close_epoch_for(Reason::Barrier)?;
-        } else if !std::mem::replace(&mut self.running.barrier, true) {
-            let due = self.running.since.map(|since| since + BARRIER_AGE);
-            self.wake_worker |= due.is_some_and(|due| self.worker_deadline.is_none_or(|d| d > due));
-        }
-        self.counters.barriers += 1;
-        Ok(())
-    }
-
-    /// Whether an epoch with a barrier in it must not grow: its pages would make the next sync wait, or might not all find a place other than
-    /// their own.
-    pub fn barrier_ends_epoch(&self) -> bool {
-        let dirty = self.cache.dirty();
-        self.running.bytes + dirty * PAGE > BARRIER_BYTES.min(self.log.record_max() / 4)
-            || self.space.spare(self.keep) < dirty as u64 + BARRIER_SPARE
     }
 
     /// Whether what is dirty goes into the record of the epoch that is being closed.

@@ -6,6 +6,7 @@
 //! index (`clean`); mount finds the longest prefix of whole epochs (`load`, `recover`, `derive`). The state is one struct
 //! (`core`) that operations change under one lock (`names`, `files`), driven by a worker (`worker`).
 
+mod barrier;
 mod checkpoint;
 mod clean;
 mod core;

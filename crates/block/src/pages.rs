@@ -390,7 +390,7 @@ impl Core {
             inode.ctime = now.into();
             self.running.bytes += 24;
             if self.slab.get(slot).tail.as_ref().is_some_and(|t| t.dirty.count() >= STREAM_PAGES) {
-                self.write_back_windows(slot)?;
+                self.write_back_windows(slot, (written_to - 1) / PAGE64)?;
             }
         }
         result

@@ -20,8 +20,14 @@ impl RangeSet {
     }
 
     /// All ranges in order.
+    #[cfg(test)]
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.ranges.iter().map(|(&s, &e)| (s, e))
+    }
+
+    /// The range that `at` is in.
+    pub fn around(&self, at: u64) -> Option<(u64, u64)> {
+        self.ranges.range(..=at).next_back().map(|(&s, &e)| (s, e)).filter(|&(_, e)| at < e)
     }
 
     /// Adds `start..end`; returns how many integers were new.
@@ -98,6 +104,8 @@ mod tests {
                 prop_assert_eq!(ranges.count() as usize, naive.len());
                 let ends: Vec<_> = ranges.iter().collect();
                 prop_assert!(ends.windows(2).all(|w| w[0].1 < w[1].0), "ranges touch");
+                let around = ends.iter().copied().find(|r| (r.0..r.1).contains(&20));
+                prop_assert_eq!(ranges.around(20), around);
                 let part: Vec<u64> = ranges.within(10, 30).iter().flat_map(|&(s, e)| s..e).collect();
                 prop_assert_eq!(part, naive.range(10..30).copied().collect::<Vec<_>>());
             }

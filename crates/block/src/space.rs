@@ -148,6 +148,11 @@ impl Space {
         self.reserved
     }
 
+    /// Of these, the blocks of delayed allocations that there are already: not what is set aside.
+    pub fn delayed(&self) -> u64 {
+        self.reserved - self.aside
+    }
+
     /// Blocks that can be given out at once besides what is promised and the `keep` blocks.
     pub fn spare(&self, keep: u64) -> u64 {
         self.free_blocks.saturating_sub(self.reserved + keep)

@@ -4,9 +4,10 @@
 //! worker sleeps in the medium until a transfer completes, somebody wakes it, or the oldest change is due: an idle volume
 //! uses no processor time.
 
+use crate::barrier::BARRIER_AGE;
 use crate::core::{Core, Stop};
 use crate::driver::Driver;
-use crate::epoch::{BARRIER_AGE, Reason};
+use crate::epoch::Reason;
 use crate::shared::Shared;
 use media::{Completion, Wait as MediaWait};
 use std::sync::Arc;
@@ -126,7 +127,8 @@ impl Core {
         let now = self.monotonic();
         let is_old = |since: Option<Duration>, age| since.is_some_and(|s| now >= s + age);
         let old = is_old(self.running.since, self.options.dirty_age_max);
-        let barrier_old = self.running.barrier && is_old(self.running.since, BARRIER_AGE);
+        let barrier_old = is_old(self.running.since, BARRIER_AGE) || self.barrier_is_due();
+        let barrier_due = self.running.barrier && barrier_old;
         if self.unasked().is_some_and(|since| is_old(Some(since), self.options.dirty_age_max)) {
             self.want_flush(self.last_closed());
         }
@@ -136,7 +138,7 @@ impl Core {
                 Some(Reason::Sync)
             }
             None if old => Some(Reason::Background),
-            None if barrier_old => Some(Reason::Barrier),
+            None if barrier_due => Some(Reason::Barrier),
             None => None,
         };
         if let Some(reason) = reason {

@@ -57,17 +57,12 @@ impl Core {
         Ok(())
     }
 
-    /// Dispatches the windows of a file that are dirty as a whole, while it goes on growing.
-    pub fn write_back_windows(&mut self, slot: Slot) -> Res<()> {
-        let ranges: Vec<(u64, u64)> =
-            self.slab.get(slot).tail.as_ref().map_or(Vec::new(), |t| t.dirty.iter().collect());
-        for (start, end) in ranges {
-            let (from, to) = (start, end / WINDOW * WINDOW);
-            if from < to {
-                self.write_back(slot, from, to, Purpose::Memory)?;
-            }
-        }
-        Ok(())
+    /// Dispatches the windows of a file that are dirty as a whole, among the dirty pages around `page`, while it goes on growing.
+    pub fn write_back_windows(&mut self, slot: Slot, page: u64) -> Res<()> {
+        let tail = self.slab.get(slot).tail.as_ref();
+        let Some((start, end)) = tail.and_then(|t| t.dirty.around(page)) else { return Ok(()) };
+        let whole = end / WINDOW * WINDOW;
+        if start < whole { self.write_back(slot, start, whole, Purpose::Memory) } else { Ok(()) }
     }
 
     /// Dispatches the dirty pages of `start..end`.

@@ -5,9 +5,11 @@
 //!
 //! Tested by that driver's tests, whose simulated controller reads and writes the same structures.
 
+pub mod health;
 pub mod identify;
 pub mod queue;
 pub mod register;
 
+pub use health::Health;
 pub use identify::{Controller, LbaFormat, Namespace};
 pub use queue::{Completion, DeallocateRange, SglDescriptor, Status, Submission};

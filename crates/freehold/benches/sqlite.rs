@@ -1,14 +1,16 @@
-//! Single-row inserts with SQLite, each a transaction: what they cost on the host's file system with full sync, on a volume with SQLite's own VFS
+//! Single-row inserts with SQLite, each a transaction: what they cost on ext4 with full sync, on a volume with SQLite's own VFS
 //! under `freehold run`, and with the VFS of `freehold_sqlite`, durable and ordered.
 //!
 //! ```text
 //! cargo bench -p freehold --bench sqlite -- [ROWS] [DIRECTORY]
 //! ```
 //!
-//! The image of the volume is in the same directory as the database of the host, so that both have the same medium below. Beside the ratios stands
+//! The images of the volume and of ext4 are in the same directory as the database of the host, so that all have the same disk below. `ext4` is on a loop
+//! device, as in `freehold bench`; it needs root and is left out without. `host` is the file system of the directory itself. Beside the ratios stands
 //! what one flush of it costs, which is what they come from; with a WAL, `synchronous=NORMAL` is the fair rival of order alone. Each figure is
 //! the median of three runs in processes of their own, the ways in turn.
 
+use freehold::bench::{Kind, Lab};
 use rusqlite::{Connection, OpenFlags};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -16,8 +18,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const MODES: [&str; 4] = ["delete", "truncate", "persist", "wal"];
-const WAYS: [&str; 5] = ["host full", "host normal", "run", "vfs full", "vfs ordered"];
+/// How a database is used, and where: the first word.
+const WAYS: [&str; 6] = ["ext4 full", "host full", "host normal", "run full", "vfs full", "vfs ordered"];
 const ROUNDS: usize = 3;
+const IMAGE_BYTES: u64 = 512 << 20;
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
@@ -28,39 +32,47 @@ fn main() {
     }
     let rows: u32 = words.first().map_or(300, |word| word.parse().expect("ROWS is a number"));
     let dir = tempfile::tempdir_in(words.get(1).map_or(".", |word| word)).expect("a directory");
-    let image = dir.path().join("a.img");
     let mnt = dir.path().join("mnt");
     std::fs::create_dir(&mnt).expect("a directory");
+    let lab = Lab::new(dir.path(), IMAGE_BYTES).expect("a place for images");
+    let image = lab.image(Kind::Freehold).expect("an image");
+    let peer = lab.peer(Kind::Ext4).inspect_err(|e| println!("without ext4 on a loop device: {e:#}")).ok();
     let freehold = |words: &[&str]| {
         let done = command(dir.path()).args(words).output().expect("it can be started");
         assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
     };
-    freehold(&["mkfs", &image.to_string_lossy(), "--size", "512m"]);
+    freehold(&["mkfs", "--force", &image.to_string_lossy()]);
     freehold(&["mount", &image.to_string_lossy(), &mnt.to_string_lossy()]);
     let flush = flush_cost(dir.path());
-    println!(
-        "SQLite {}, {rows} inserts, one flush of the medium: {:.0} us",
-        rusqlite::version(),
-        micros(flush)
-    );
-    println!(
-        "{:10} {:>12} {:>12} {:>12} {:>12} {:>12}   us for each insert",
-        "journal", WAYS[0], WAYS[1], WAYS[2], WAYS[3], WAYS[4]
-    );
+    println!("SQLite {}, {rows} inserts; page and flush: {:.0} us", rusqlite::version(), micros(flush));
+    if let Some(peer) = &peer {
+        println!("the same on ext4 on a loop device: {:.0} us", micros(flush_cost(&peer.dir)));
+    }
+    let places = |way: &str| match way.split(' ').next() {
+        Some("ext4") => peer.as_ref().map(|peer| peer.dir.clone()),
+        Some("host") => Some(dir.path().to_owned()),
+        _ => Some(mnt.clone()),
+    };
+    let heads: String = WAYS.iter().map(|way| format!(" {way:>12}")).collect();
+    println!("{:10}{heads}   us for each insert", "journal");
     for mode in MODES {
         let mut all = vec![Vec::new(); WAYS.len()];
         for round in 0..ROUNDS {
             for (way, took) in WAYS.iter().zip(&mut all) {
-                let at = if way.starts_with("host") { dir.path() } else { &mnt };
+                let Some(at) = places(way) else { continue };
                 let db = at.join(format!("{mode}-{}-{round}.db", way.replace(' ', "-")));
                 took.push(measure(dir.path(), &db, way, mode, rows));
             }
         }
-        let medians: Vec<f64> = all.into_iter().map(median).collect();
-        let figures: String = medians.iter().map(|us| format!(" {us:12.0}")).collect();
-        let ratios =
-            medians[2..].iter().map(|us| format!("{:.1}", medians[0] / us)).collect::<Vec<_>>().join(", ");
-        println!("{mode:10}{figures}   host full is {ratios} times as long");
+        let medians: Vec<Option<f64>> = all.into_iter().map(median).collect();
+        let figures: String =
+            medians.iter().map(|us| us.map_or(format!(" {:12}", ""), |us| format!(" {us:12.0}"))).collect();
+        println!("{mode:10}{figures}");
+        for (peer, us) in WAYS[..2].iter().zip(&medians).filter_map(|(peer, us)| Some((peer, (*us)?))) {
+            let ratios: String =
+                medians[3..].iter().flatten().map(|ours| format!(" {:11.1}x", us / ours)).collect();
+            println!("{:10} {:38}{ratios}", "", format!("{peer} is so many times as long as"));
+        }
     }
     freehold(&["umount", &mnt.to_string_lossy()]);
 }
@@ -81,9 +93,9 @@ fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-fn median(mut all: Vec<f64>) -> f64 {
+fn median(mut all: Vec<f64>) -> Option<f64> {
     all.sort_by(f64::total_cmp);
-    all[all.len() / 2]
+    all.get(all.len() / 2).copied()
 }
 
 /// An overwrite of a block and a flush, less the overwrite.
@@ -105,7 +117,7 @@ fn flush_cost(dir: &Path) -> Duration {
 fn measure(dir: &Path, db: &Path, way: &str, mode: &str, rows: u32) -> f64 {
     let own = std::env::current_exe().expect("a path");
     let mut child = match way {
-        "run" => {
+        "run full" => {
             let mut child = command(dir);
             child.arg("run").arg(own);
             child

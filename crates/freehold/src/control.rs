@@ -1,5 +1,6 @@
-//! The control socket of a served volume: whoever connects and has nothing to say is told its [`Snapshot`] as JSON. The one thing that can
-//! be said is `evict SESSION`, which ends a session by force; the answer is `yes` or `no`.
+//! The control socket of a served volume: whoever connects and has nothing to say is told its [`Snapshot`] as JSON. What can be said is
+//! `evict SESSION`, which ends a session by force; the answer is `yes` or `no`. And `inspect`: what the volume's NVMe controller tells of
+//! itself ([`Facts`]), or why that cannot be had, as JSON.
 //!
 //! It is a Unix socket in the abstract namespace, beside the one on which [`crate::service::Watch`] waits, and named after the image in
 //! the same way. Only the user who serves the volume, and root, are answered (SO_PEERCRED): the names of programs and what
@@ -8,6 +9,7 @@
 //!
 //! Tested in `tests/observe.rs`.
 
+use crate::device::Facts;
 use crate::observe::{Observed, Snapshot};
 use crate::service::{address, peer_uid};
 use std::io::{self, Read, Write};
@@ -81,6 +83,7 @@ fn answer(mut stream: UnixStream, observed: &Weak<Observed>) -> io::Result<()> {
     let Some(observed) = observed.upgrade() else { return Ok(()) };
     let text = match question.trim_end().split_once(' ') {
         _ if question.is_empty() => serde_json::to_vec(&observed.snapshot())?,
+        None if question.trim_end() == "inspect" => serde_json::to_vec(&observed.inspect())?,
         Some(("evict", session)) => {
             let done = session.parse().is_ok_and(|session| observed.evict(session));
             if done { "yes" } else { "no" }.into()
@@ -118,6 +121,15 @@ pub fn evict(image: &Path, session: u64) -> io::Result<bool> {
         b"no" => Ok(false),
         _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it does not understand")),
     }
+}
+
+/// Has whoever serves a volume on an NVMe controller ask that controller. `Ok(Err)`: why it could not.
+///
+/// # Errors
+/// As [`ask`].
+pub fn inspect(image: &Path) -> io::Result<Result<Facts, String>> {
+    let text = talk(image, "inspect\n")?;
+    serde_json::from_slice(&text).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
 
 fn talk(image: &Path, question: &str) -> io::Result<Vec<u8>> {

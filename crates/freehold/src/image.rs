@@ -54,7 +54,9 @@ pub fn create_image(path: impl AsRef<Path>, bytes: u64, how: Allocation) -> Resu
 fn set_size(file: &File, bytes: u64, how: Allocation) -> io::Result<Allocated> {
     let old = file.metadata()?.len();
     if how == Allocation::Full && bytes > 0 {
-        match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        // tmpfs gives up, and takes back what it had reserved, when any signal comes.
+        let reserve = || rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes);
+        match rustix::io::retry_on_intr(reserve) {
             Ok(()) => return Ok(Allocated::AsAsked),
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
             Err(e) => {

@@ -64,7 +64,7 @@ use std::sync::Arc;
 /// # Errors
 /// `Media`: it does not exist, must not be opened, somebody else uses it (`EBUSY`), is read-only (`EROFS`).
 pub fn medium(path: impl AsRef<Path>, read_only: bool) -> Result<Arc<dyn Media>> {
-    Ok(medium::open_media(path.as_ref(), read_only)?)
+    Ok(medium::open_media(path.as_ref(), read_only, None)?)
 }
 
 /// Makes an empty volume in an image file or on a block device, of the medium's size. Everything on it is lost. An image whose

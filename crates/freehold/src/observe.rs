@@ -6,6 +6,7 @@
 //!
 //! Tested here and in `tests/observe.rs`.
 
+use crate::device::Facts;
 use crate::medium;
 use crate::{Mount, Volume};
 use fs::meter::{self, DoorStats};
@@ -311,6 +312,14 @@ impl Observed {
     /// Ends a session by force. False when there is none of this number.
     pub(crate) fn evict(&self, session: u64) -> bool {
         self.share.as_ref().is_some_and(|share| share.evict(session))
+    }
+
+    /// What the volume's NVMe controller tells of itself; a sentence, when it cannot be asked.
+    pub(crate) fn inspect(&self) -> Result<Facts, String> {
+        let media = self.media.upgrade().ok_or("the volume is being closed")?;
+        let answer = media.inspect().ok_or("the volume is not on a controller that its server drives")?;
+        let inspection = answer.map_err(|e| e.to_string())?;
+        Ok(Facts { served: true, ..Facts::new(&inspection) })
     }
 
     fn space(&self) -> Option<Space> {

@@ -3,6 +3,7 @@
 use crate::VolumeOptions;
 use fs::Ordered;
 use fuse::MountOptions;
+use sched::queues::Mode;
 use share::server::place::Numa;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,6 +28,8 @@ pub struct ServeOptions {
     pub write_leases: bool,
     /// On which memory node it is served.
     pub numa: Numa,
+    /// How requests are placed among the queues of an NVMe controller that Freehold drives itself; `None`: each thread has its own.
+    pub queues: Option<Mode>,
     /// Whose fsync and fdatasync are answered with order alone, through each door.
     pub ordered: Ordered,
 }
@@ -50,7 +53,7 @@ impl ServeOptions {
     /// `share` (at the usual place, as without the word), `noshare`,
     /// `metrics=` (address and port), `lock_timeout=` (seconds, 0: none), `write_leases`, `nowrite_leases`,
     /// `resume=` (seconds that files without a name are kept for programs that had them open when a server ended),
-    /// `numa=` (`auto`, `off` or the number of a memory node), `ordered` (fsync and fdatasync give order, not durability), `durable` (as
+    /// `numa=` (`auto`, `off` or the number of a memory node), `queues=` (`threads`, `turns`, `classes` or `auto`), `ordered` (fsync and fdatasync give order, not durability), `durable` (as
     /// without the three words), `ordered_programs=` (those of these programs, with colons between them), `ordered_paths=` (those on files
     /// below these paths of the volume). `ro` and `noatime` hold for volume and mount.
     /// Sizes take the suffixes k, m, g, t.
@@ -71,6 +74,7 @@ impl ServeOptions {
             lock_timeout: None,
             write_leases: true,
             numa: Numa::default(),
+            queues: None,
             ordered: Ordered::default(),
         };
         for word in texts.into_iter().flat_map(|t| t.split(',')).map(str::trim).filter(|w| !w.is_empty()) {
@@ -128,6 +132,15 @@ impl ServeOptions {
             }
             "metrics" => {
                 self.metrics = Some(parse_address(value).map_err(|e| format!("option '{word}': {e}"))?)
+            }
+            "queues" => {
+                self.queues = match value {
+                    "threads" => None,
+                    "turns" => Some(Mode::RoundRobin),
+                    "classes" => Some(Mode::Separated),
+                    "auto" => Some(Mode::Automatic),
+                    _ => return Err(format!("option '{word}': expected threads, turns, classes or auto")),
+                }
             }
             "numa" => {
                 self.numa = match value {
@@ -258,6 +271,12 @@ mod tests {
         let timeout = |text| ServeOptions::parse([text], false).unwrap().lock_timeout;
         let numa = |text| ServeOptions::parse([text], false).unwrap().numa;
         assert_eq!((numa("rw"), numa("numa=off"), numa("numa=1")), (Numa::Auto, Numa::Off, Numa::Node(1)));
+        let queues = |text: &str| ServeOptions::parse([text], false).unwrap().queues;
+        assert_eq!((queues("rw"), queues("queues=classes,queues=threads")), (None, None));
+        assert_eq!(
+            ["turns", "classes", "auto"].map(|how| queues(&format!("queues={how}"))),
+            [Mode::RoundRobin, Mode::Separated, Mode::Automatic].map(Some)
+        );
         assert_eq!(timeout("lock_timeout=2.5"), Some(Duration::from_millis(2500)));
         assert_eq!((timeout("lock_timeout=3,lock_timeout=0"), timeout("rw")), (None, None));
         let leases = |text| ServeOptions::parse([text], false).unwrap().write_leases;
@@ -282,6 +301,8 @@ mod tests {
             "durable=0",
             "numa",
             "numa=-1",
+            "queues",
+            "queues=4",
             "lock_timeout",
             "lock_timeout=-1",
             "lock_timeout=inf",

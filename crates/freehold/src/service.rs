@@ -93,7 +93,7 @@ impl Service {
         place: Option<Place>,
     ) -> std::result::Result<Service, StartError> {
         let open = || {
-            let media = crate::medium::open_media(image, options.volume.read_only)?;
+            let media = crate::medium::open_media(image, options.volume.read_only, options.queues)?;
             let watched = Arc::downgrade(&media);
             Ok((Volume::open(media, options.volume.clone())?, watched))
         };

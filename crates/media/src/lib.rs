@@ -169,3 +169,13 @@ pub trait Media: Send + Sync {
     /// Makes a thread that waits in [`Media::reap`], or the next one that would, return at once.
     fn wake(&self);
 }
+
+/// A medium with submission queues of its own, among which whoever submits may choose.
+pub trait Queues: Media {
+    /// How many there are, at least one.
+    fn queues(&self) -> usize;
+
+    /// As [`Media::submit`], through a queue below [`Queues::queues`]. Between queues there is no order. A flush covers what completed
+    /// before it through any of them.
+    fn submit_to(&self, queue: usize, request: Request);
+}

@@ -20,19 +20,23 @@
 //! The original stops accepting requests of any kind while a closed epoch is in the queue. Here the following epochs queue up
 //! behind it and orderless requests go on, so that nobody who submits has to wait.
 //!
-//! [`queues`] is another matter: which of a device's queues takes a request (UHSFS's elastic separation).
+//! [`queues`] is another matter: which of a device's queues takes a request (UHSFS's elastic separation). [`Separated`] does that over a medium
+//! that has several.
 //!
-//! Tested in tests/scheduler.rs (exhaustive and random), tests/layer.rs (over the simulated flash, with power failures).
+//! Tested in tests/scheduler.rs (exhaustive and random), tests/layer.rs (over the simulated flash, with power failures),
+//! tests/queues.rs and tests/separated.rs.
 
 mod dispatch;
 mod layer;
 mod pool;
 pub mod queues;
 mod scheduler;
+mod separated;
 
 pub use dispatch::{Sink, dispatch_one, pump};
 pub use layer::{Carrier, OrderError, OrderLayer};
 pub use scheduler::{Command, Config, Counters, Refusal, Refused, Request, Scheduler, Turns};
+pub use separated::Separated;
 
 /// In which order requests of one pool leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

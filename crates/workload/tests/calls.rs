@@ -37,6 +37,12 @@ fn all_kinds() {
 fn some_kinds_and_none() {
     let (rows, _dir) = run(&["--only", "unlink"]);
     assert_eq!(rows.as_array().unwrap().len(), 2);
+    let (rows, dir) = run(&["--only", "rmdir,mkdir,stat-dir", "--processes", "2"]);
+    let told: Vec<_> =
+        rows.as_array().unwrap().iter().map(|r| (r["kind"].as_str().unwrap(), r["calls"].as_u64())).collect();
+    let expected = [("create", 100), ("mkdir", 100), ("stat-dir", 400), ("rmdir", 100)];
+    assert_eq!(told, expected.map(|(kind, calls)| (kind, Some(calls))));
+    assert_eq!(dir.path().read_dir().unwrap().count(), 0);
     let wrong = Command::new(env!("CARGO_BIN_EXE_freehold-calls"))
         .args(["--dir", "/tmp", "--only", "x"])
         .output()

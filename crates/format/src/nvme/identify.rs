@@ -1,7 +1,7 @@
 //! What Identify answers (section 5.15).
 
 use crate::layout::media_struct;
-use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::little_endian::{U16, U32, U64, U128};
 
 /// CNS of Identify: the namespace in NSID (5.15.2.1).
 pub const CNS_NAMESPACE: u32 = 0x00;
@@ -16,10 +16,36 @@ pub mod oncs {
     pub const DATASET_MANAGEMENT: u16 = 1 << 2;
     /// Write Zeroes, bit 3.
     pub const WRITE_ZEROES: u16 = 1 << 3;
+    /// What each bit stands for, from bit 0.
+    pub const NAMES: [&str; 8] = [
+        "compare",
+        "write uncorrectable",
+        "dataset management",
+        "write zeroes",
+        "save and select in features",
+        "reservations",
+        "timestamp",
+        "verify",
+    ];
 }
 
 /// Bit of `Controller::oacs`: Doorbell Buffer Config, bit 8 (5.15.2.2).
 pub const OACS_DOORBELL_BUFFER: u16 = 1 << 8;
+/// What each bit of `Controller::oacs` stands for, optional admin commands, from bit 0 (5.15.2.2).
+pub const OACS_NAMES: [&str; 10] = [
+    "security send and receive",
+    "format nvm",
+    "firmware download and commit",
+    "namespace management",
+    "device self-test",
+    "directives",
+    "nvme-mi send and receive",
+    "virtualization management",
+    "doorbell buffer config",
+    "get lba status",
+];
+/// Bits of `Controller::fuses`: Compare and Write as one, bit 0 (5.15.2.2).
+pub const FUSES_COMPARE_AND_WRITE: u16 = 1;
 /// Bit of `Controller::vwc`: a volatile write cache is present (5.15.2.2).
 pub const VWC_PRESENT: u8 = 1;
 /// Bit of `Namespace::nsfeat`: NAWUPF and its fellows are defined (5.15.2.1).
@@ -58,8 +84,20 @@ media_struct! {
         acl: u8,
         /// Asynchronous Event Request Limit, minus one
         aerl: u8,
-        /// FRMW to reserved bytes before the NVM command set attributes
-        other260: [u8; 252],
+        /// FRMW to MTFA
+        other260: [u8; 6],
+        /// Warning Composite Temperature Threshold, kelvins; 0 not told
+        wctemp: U16,
+        /// Critical Composite Temperature Threshold, kelvins; 0 not told
+        cctemp: U16,
+        /// MTFA, HMPRE, HMMIN
+        other270: [u8; 10],
+        /// Total NVM Capacity, bytes; 0 not told
+        tnvmcap: U128,
+        /// Unallocated NVM Capacity, bytes
+        unvmcap: U128,
+        /// RPMBS to reserved bytes before the NVM command set attributes
+        other312: [u8; 200],
         /// Submission Queue Entry Size: required 3:0, maximum 7:4, powers of two
         sqes: u8,
         /// Completion Queue Entry Size: required 3:0, maximum 7:4, powers of two
@@ -92,12 +130,21 @@ media_struct! {
 impl Controller {
     /// Serial number without padding.
     pub fn serial(&self) -> String {
-        String::from_utf8_lossy(&self.sn).trim_matches(['\0', ' ']).to_owned()
+        text(&self.sn)
     }
     /// Model number without padding.
     pub fn model(&self) -> String {
-        String::from_utf8_lossy(&self.mn).trim_matches(['\0', ' ']).to_owned()
+        text(&self.mn)
     }
+    /// Firmware revision without padding.
+    pub fn firmware(&self) -> String {
+        text(&self.fr)
+    }
+}
+
+/// A field of ASCII without its padding.
+fn text(field: &[u8]) -> String {
+    String::from_utf8_lossy(field).trim_matches(['\0', ' ']).to_owned()
 }
 
 media_struct! {
@@ -149,8 +196,12 @@ media_struct! {
         nabo: U16,
         /// Namespace Atomic Boundary Size Power Fail, logical blocks minus one; 0 no boundaries
         nabspf: U16,
-        /// NOIOB to ENDGID
-        other46: [u8; 58],
+        /// Namespace Optimal I/O Boundary, logical blocks; 0 not told
+        noiob: U16,
+        /// NVM Capacity, bytes; 0 not told
+        nvmcap: U128,
+        /// NPWG to ENDGID
+        other64: [u8; 40],
         /// Namespace Globally Unique Identifier; zeros not told
         nguid: [u8; 16],
         /// IEEE Extended Unique Identifier; zeros not told
@@ -163,6 +214,10 @@ media_struct! {
 }
 
 impl Namespace {
+    /// NAWUN, NAWUPF and their fellows count; else those of the controller do.
+    pub fn has_atomics(&self) -> bool {
+        self.nsfeat & NSFEAT_ATOMICS != 0
+    }
     /// The format in use.
     pub fn format(&self) -> LbaFormat {
         self.lbaf[(self.flbas & 0xF) as usize]
@@ -178,12 +233,15 @@ mod tests {
     fn fields_stand_where_the_specification_puts_them() {
         assert_eq!((offset_of!(Controller, mdts), offset_of!(Controller, oacs)), (77, 256));
         assert_eq!((offset_of!(Controller, rtd3e), offset_of!(Controller, acl)), (88, 258));
+        assert_eq!((offset_of!(Controller, wctemp), offset_of!(Controller, cctemp)), (266, 268));
+        assert_eq!((offset_of!(Controller, tnvmcap), offset_of!(Controller, unvmcap)), (280, 296));
         assert_eq!((offset_of!(Controller, sqes), offset_of!(Controller, nn)), (512, 516));
         assert_eq!((offset_of!(Controller, oncs), offset_of!(Controller, vwc)), (520, 525));
         assert_eq!((offset_of!(Controller, awupf), offset_of!(Controller, sgls)), (528, 536));
         assert_eq!((offset_of!(Namespace, flbas), offset_of!(Namespace, dps)), (26, 29));
         assert_eq!((offset_of!(Namespace, dlfeat), offset_of!(Namespace, nawupf)), (33, 36));
         assert_eq!((offset_of!(Namespace, nabo), offset_of!(Namespace, nabspf)), (42, 44));
+        assert_eq!((offset_of!(Namespace, noiob), offset_of!(Namespace, nvmcap)), (46, 48));
         assert_eq!((offset_of!(Namespace, nguid), offset_of!(Namespace, lbaf)), (104, 128));
     }
 }

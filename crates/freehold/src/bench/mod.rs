@@ -8,10 +8,13 @@
 //! Groups of rows are reported as they are done, and kept in the JSON file; a run that ends early reports what it has. `chart` draws a
 //! picture of the JSON file.
 //!
+//! A device below any file system is measured by `device`, with rows of its own.
+//!
 //! Tested in a tiny size by tests/bench_tiny.rs.
 
 mod chart;
 mod data;
+mod device;
 mod driver;
 mod durable;
 mod fuse_rows;
@@ -31,13 +34,17 @@ mod subject;
 mod sys;
 mod varmail;
 
+pub use lab::{Lab, Loop, MountGuard, Mounted};
+pub use sample::Kind;
+
 use anyhow::{Context, Result, bail};
 use driver::{Bench, Scale};
-use sample::{Kind, Results};
+use sample::Results;
 use std::path::{Path, PathBuf};
 
 /// Measure Freehold beside ext4, XFS and raw I/O on this machine's disk.
 #[derive(Clone, Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "\
 Examples:
   freehold bench                               everything; as root; about 70 GB in --dir
@@ -45,6 +52,7 @@ Examples:
   freehold bench --only create,stat --json f   two rows, and all samples of them in a file
   freehold bench --json f --svg f.svg          everything, with a picture: Freehold and XFS beside ext4
   freehold bench --from f --svg f.svg          the picture of an earlier run; measures nothing
+  freehold bench device nvme:0000:04:00.0      a device below any file system: see freehold bench device --help
 
 Finished rows are shown as they are done. A run that is interrupted (Ctrl-C) prints and writes what it has measured, and fails.
 
@@ -95,6 +103,16 @@ pub struct BenchArgs {
     /// Be a child: make files on a volume, and report
     #[arg(long, value_name = "JOB", hide = true)]
     pub child: Option<String>,
+    /// Measure something else than file systems
+    #[command(subcommand)]
+    pub other: Option<Other>,
+}
+
+/// What is measured below file systems.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum Other {
+    /// A device: an NVMe controller, a block device or a file.
+    Device(Box<device::DeviceArgs>),
 }
 
 const GROUPS: &[&[&str]] = &[
@@ -118,6 +136,9 @@ pub fn row_names() -> impl Iterator<Item = &'static str> {
 pub fn run(args: BenchArgs) -> Result<()> {
     if let Some(job) = &args.child {
         return mount::child(job);
+    }
+    if let Some(Other::Device(args)) = &args.other {
+        return device::run(args);
     }
     if args.list {
         GROUPS.iter().for_each(|rows| println!("{}", rows.join(" ")));

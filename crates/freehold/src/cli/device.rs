@@ -1,6 +1,6 @@
-//! `freehold device`: NVMe controllers, and taking them from the kernel's driver and back.
+//! `freehold device`: NVMe controllers, taking them from the kernel's driver and back, and what they tell of themselves.
 
-use super::{Exit, show};
+use super::{Exit, facts, show};
 use freehold::device::{Address, Claim, Controller, DeviceError, Machine, Namespace, Released};
 use freehold::options::format_size;
 use serde_json::json;
@@ -13,8 +13,10 @@ Examples:
   freehold device list                       what there is, and what uses it
   freehold device claim 0000:04:00.0         from the kernel's driver to vfio-pci; its block devices go
   freehold device release 0000:04:00.0       back to the kernel's driver; its block devices are there again
+  freehold device info 0000:04:00.0          what a claimed one can do, and its namespaces
+  freehold device smart 0000:04:00.0         how it fares
 
-Neither writes to the device. A controller that anything uses is not taken, and one that a program drives is \
+None of them writes to the device. A controller that anything uses is not taken, and one that a program drives is \
 not given back. See docs/DEVICES.md.")]
 pub struct Args {
     #[command(subcommand)]
@@ -57,10 +59,33 @@ program drives.")]
         #[arg(required = true, value_name = "ADDRESS", value_parser = address)]
         addresses: Vec<Address>,
     },
+    /// Show what a claimed controller can do, and its namespaces
+    #[command(after_help = ASKED)]
+    Info(Asked),
+    /// Show the health of a claimed controller (its SMART log)
+    #[command(after_help = ASKED)]
+    Smart(Asked),
+}
+
+const ASKED: &str = "\
+The controller itself is asked: by whoever serves a volume on it (the user who does, or root, may have that done), or, when nobody drives it, by \
+this command, as root or the owner of its node in /dev/vfio. Nothing on it is changed. One that the kernel drives is left to nvme(1) and \
+smartctl(8).
+
+Exit codes: 0 it was asked, 1 it could not be, 2 wrong usage.";
+
+#[derive(clap::Args)]
+struct Asked {
+    /// PCI address, as freehold device list shows it, with nvme: before it or not
+    #[arg(value_name = "ADDRESS", value_parser = address)]
+    address: Address,
+    /// Tell it as JSON; sizes in bytes, temperatures in degrees Celsius
+    #[arg(long)]
+    json: bool,
 }
 
 fn address(text: &str) -> Result<Address, String> {
-    text.parse().map_err(|e: DeviceError| e.to_string())
+    text.strip_prefix("nvme:").unwrap_or(text).parse().map_err(|e: DeviceError| e.to_string())
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
@@ -69,6 +94,22 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Command::List { json } => list(&machine, json),
         Command::Claim { addresses, no_iommu } => claim(&machine, &addresses, no_iommu),
         Command::Release { addresses } => release(&machine, &addresses),
+        Command::Info(Asked { address, json }) => {
+            let facts = machine.inspect(address)?;
+            match json {
+                true => println!("{:#}", facts::info_object(address, &facts)),
+                false => print!("{}", facts::info(address, &facts)),
+            }
+            Ok(())
+        }
+        Command::Smart(Asked { address, json }) => {
+            let facts = machine.inspect(address)?;
+            match json {
+                true => println!("{:#}", facts::smart_object(address, &facts)),
+                false => print!("{}", facts::smart(address, &facts)),
+            }
+            Ok(())
+        }
     }
 }
 

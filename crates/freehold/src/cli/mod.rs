@@ -9,6 +9,7 @@ pub mod device;
 pub mod df;
 pub mod dump;
 mod explain;
+mod facts;
 pub mod fsck;
 pub mod helper;
 mod host;

@@ -49,6 +49,8 @@ Options (-o), separated by commas:
   ordered_paths=/DIR:/DIR, durable                      the last of what was synced may be missing, but nothing in the middle;
                                                         for everybody, for programs of these names, for files below these
                                                         directories of the volume [durable for all] (docs/SEMANTICS.md)
+  queues=threads, turns, classes, auto                  which queue of a controller (nvme:ADDRESS) takes a request: that of
+                                                        the thread, the next, one of its class, or the faster of these two
   numa=auto, numa=off, numa=NODE                        serve it where its device is, anywhere, or on this memory node
   metrics=ADDRESS:PORT                                  metrics for Prometheus, at http://ADDRESS:PORT/metrics
   writeback, timeout=SECONDS, max_read=, max_write=,

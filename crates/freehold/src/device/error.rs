@@ -94,6 +94,29 @@ pub enum DeviceError {
         /// How long was waited.
         seconds: u64,
     },
+    /// Only the kernel's driver can ask it, or nobody can.
+    #[error(
+        "{address} is not claimed ({}), so Freehold cannot ask it. {}",
+        .driver.as_deref().map_or("it has no driver".into(), |d| format!("its driver is {d}")), unclaimed(*.address, .device)
+    )]
+    NotClaimed {
+        /// The device.
+        address: Address,
+        /// The driver that it has.
+        driver: Option<String>,
+        /// The character device that the kernel's driver made for it.
+        device: Option<String>,
+    },
+    /// It could not be asked.
+    #[error("{address} could not be asked: {why}")]
+    Inspection {
+        /// The device.
+        address: Address,
+        /// What happened.
+        why: String,
+        /// errno(3) value.
+        errno: i32,
+    },
     /// A step failed.
     #[error("{doing} {}: {}{}", .path.display(), io::Error::from_raw_os_error(*.errno), advice(*.errno))]
     Step {
@@ -150,7 +173,8 @@ impl DeviceError {
             }
             DeviceError::NoIommu { .. } | DeviceError::NoVfio { .. } => libc::EOPNOTSUPP,
             DeviceError::Changing { .. } | DeviceError::Locked { .. } => libc::EAGAIN,
-            DeviceError::Step { errno, .. } => *errno,
+            DeviceError::Step { errno, .. } | DeviceError::Inspection { errno, .. } => *errno,
+            DeviceError::NotClaimed { .. } => libc::ENOTCONN,
             DeviceError::Unwilling { .. } => libc::EIO,
             DeviceError::NotBack { .. } => libc::ETIMEDOUT,
             DeviceError::Stranded { first, .. } => first.errno(),
@@ -164,6 +188,14 @@ impl DeviceError {
     ) -> impl FnOnce(io::Error) -> DeviceError {
         let path = path.into();
         move |e| DeviceError::Step { doing, path, errno: e.raw_os_error().unwrap_or(libc::EIO) }
+    }
+}
+
+fn unclaimed(address: Address, device: &Option<String>) -> String {
+    let claim = format!("freehold device claim {address}");
+    match device {
+        Some(name) => format!("Ask the kernel's driver: nvme smart-log /dev/{name}   Or take it: {claim}"),
+        None => format!("Take it: {claim}"),
     }
 }
 

@@ -1,5 +1,5 @@
 //! NVMe controllers of this machine: which there are, who uses them, and taking one from the kernel's driver for a driver in
-//! user space (VFIO), and back.
+//! user space (VFIO), and back; and what a claimed one tells of itself ([`Machine::inspect`]).
 //!
 //! A controller is *claimed* when it is bound to `vfio-pci` in place of the kernel's driver: its block devices are gone then, and whoever may open
 //! its node in `/dev/vfio` may drive it. [`Machine::claim`] does that, [`Machine::release`] undoes it, [`Machine::list`] only looks.
@@ -19,6 +19,7 @@ mod address;
 mod claim;
 mod controller;
 mod error;
+mod facts;
 mod machine;
 mod record;
 mod release;
@@ -28,6 +29,7 @@ pub use address::Address;
 pub use claim::Claimed;
 pub use controller::{Claim, Controller, Namespace};
 pub use error::DeviceError;
+pub use facts::{Facts, Fitness, Format, Space};
 pub use machine::{Host, Kernel, Machine};
 pub use record::{Record, Step};
 pub use release::Released;

@@ -9,6 +9,8 @@
 use super::bus::Bus;
 use super::dma::{PAGE, Region};
 use super::ring::{Ring, RingFacts, Shadow};
+use crate::MediaError;
+use format::nvme::health;
 use format::nvme::identify::{self, CNS_ACTIVE_NAMESPACES, CNS_CONTROLLER, CNS_NAMESPACE};
 use format::nvme::queue::{admin as opcode, feature};
 use format::nvme::register::{self, ALL_ONES, Cap, cc, csts};
@@ -21,6 +23,8 @@ use zerocopy::{FromBytes, FromZeros};
 pub(super) const ENTRIES: u16 = 32;
 /// Identifier of the Asynchronous Event Request. Other admin commands have smaller ones.
 const EVENT_CID: u16 = 0x8000;
+/// Bytes of a log page that are read.
+const LOG: usize = 512;
 /// NSID of commands that concern the controller.
 const ALL_NAMESPACES: u32 = u32::MAX;
 
@@ -49,6 +53,12 @@ impl Trouble {
             Trouble::Failed(what, _) => (what, libc::EIO),
             Trouble::Unfit(what) => (what, libc::EOPNOTSUPP),
         }
+    }
+
+    /// The same as an error of a device that is being set up.
+    pub(super) fn setup(self, device: &str) -> MediaError {
+        let (doing, errno) = self.told();
+        MediaError::Setup { device: device.into(), doing, errno }
     }
 }
 
@@ -251,7 +261,10 @@ impl Admin {
         self.take(None);
         let events = std::mem::take(&mut self.events);
         for event in &events {
-            self.log_page(event >> 16 & 0xFF)?;
+            match self.log_page("reading a log page", event >> 16 & 0xFF) {
+                Err(Trouble::Failed(..)) | Ok(_) => {}
+                Err(e) => return Err(e),
+            }
         }
         if !events.is_empty() {
             self.ask_event();
@@ -271,16 +284,23 @@ impl Admin {
         self.ring.ring();
     }
 
-    /// Get Log Page (5.14): its first 512 bytes.
-    fn log_page(&mut self, page: u32) -> Result<(), Trouble> {
+    /// Get Log Page (5.14) of the controller: its first 512 bytes.
+    fn log_page(&mut self, what: &'static str, page: u32) -> Result<[u8; LOG], Trouble> {
+        self.answer.zero();
         let mut entry = command(opcode::GET_LOG_PAGE);
         entry.nsid = ALL_NAMESPACES.into();
         entry.dptr1 = self.answer.device().into();
-        entry.cdw10 = ((512 / 4 - 1) << 16 | page).into();
-        match self.execute("reading a log page", entry) {
-            Err(Trouble::Failed(..)) | Ok(_) => Ok(()),
-            Err(e) => Err(e),
-        }
+        entry.cdw10 = ((LOG as u32 / 4 - 1) << 16 | page).into();
+        self.execute(what, entry)?;
+        let mut bytes = [0; LOG];
+        self.answer.read(0, &mut bytes);
+        Ok(bytes)
+    }
+
+    /// SMART / Health Information (5.14.1.2), of the controller as a whole.
+    pub(super) fn health(&mut self) -> Result<health::Health, Trouble> {
+        let page = self.log_page("reading its health", health::LOG_PAGE)?;
+        Ok(health::Health::read_from_bytes(&page).expect("sizes are equal"))
     }
 
     fn identify(&mut self, what: &'static str, cns: u32, nsid: u32) -> Result<[u8; PAGE], Trouble> {
@@ -321,7 +341,8 @@ impl Admin {
 
     /// Asks for so many I/O queues of either kind (5.21.1.7); returns how many pairs there may be.
     pub(super) fn number_of_queues(&mut self, wanted: u16) -> Result<u16, Trouble> {
-        let n = wanted.max(1) as u32 - 1;
+        // FFFFh is not a number of queues.
+        let n = wanted.clamp(1, u16::MAX) as u32 - 1;
         let got = self.set_feature("setting the number of queues", feature::NUMBER_OF_QUEUES, n << 16 | n)?;
         Ok((got & 0xFFFF).min(got >> 16).min(n) as u16 + 1)
     }

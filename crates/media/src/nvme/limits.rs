@@ -3,9 +3,7 @@
 use super::dma::PAGE;
 use super::plan::Cut;
 use super::pointer::BYTES_MAX;
-use format::nvme::identify::{
-    Controller, NSFEAT_ATOMICS, Namespace, OACS_DOORBELL_BUFFER, VWC_PRESENT, oncs,
-};
+use format::nvme::identify::{Controller, Namespace, OACS_DOORBELL_BUFFER, VWC_PRESENT, oncs};
 use format::nvme::queue::nvm::BLOCKS_MAX;
 use format::nvme::register::Cap;
 use std::time::Duration;
@@ -87,7 +85,7 @@ impl Limits {
 
 /// Bytes of aligned writes that are kept or lost as a whole when power fails (AWUPF or NAWUPF; NVMe 1.4, section 6.4).
 fn atomic_unit(c: &Controller, n: &Namespace, lba: u64) -> u64 {
-    let own = n.nsfeat & NSFEAT_ATOMICS != 0;
+    let own = n.has_atomics();
     let blocks = if own { n.nawupf.get() } else { c.awupf.get() } as u64 + 1;
     let bytes = (blocks * lba).min(ATOMIC_MAX);
     // Aligned writes need a power of two.
@@ -106,6 +104,7 @@ fn atomic_unit(c: &Controller, n: &Namespace, lba: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use format::nvme::identify::NSFEAT_ATOMICS;
     use zerocopy::FromZeros;
 
     fn parts() -> (Controller, Namespace) {

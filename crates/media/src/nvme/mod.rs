@@ -21,6 +21,7 @@ pub mod bus;
 mod dma;
 #[cfg(any(test, feature = "fake-nvme"))]
 pub mod fake;
+mod inspect;
 mod iova;
 mod limits;
 mod pair;
@@ -32,10 +33,11 @@ mod ring;
 mod start;
 pub mod vfio;
 
+pub use inspect::{Inspection, inspect};
 pub use pci::PciAddress;
 
 use crate::counters::Counters;
-use crate::{Arena, ArenaId, Completion, Geometry, Media, MediaError, Op, Request, Wait};
+use crate::{Arena, ArenaId, Completion, Geometry, Media, MediaError, Op, Queues, Request, Wait};
 use admin::Admin;
 use bus::Bus;
 use pair::{Context, Pair};
@@ -363,6 +365,16 @@ impl Media for NvmeMedia {
     fn wake(&self) {
         self.woken.store(true, SeqCst);
         self.interrupt();
+    }
+}
+
+impl Queues for NvmeMedia {
+    fn queues(&self) -> usize {
+        NvmeMedia::queues(self)
+    }
+
+    fn submit_to(&self, queue: usize, request: Request) {
+        NvmeMedia::submit_to(self, queue, request);
     }
 }
 

@@ -23,23 +23,12 @@ const MAX_TRANSFER: u32 = 2 << 20;
 /// The first time. The controller may be in any state.
 pub(super) fn start(bus: Arc<dyn Bus>, options: Options) -> Result<NvmeMedia, MediaError> {
     let name = bus.name().to_owned();
-    let trouble = |t: Trouble| {
-        let (doing, errno) = t.told();
-        MediaError::Setup { device: name.clone(), doing, errno }
-    };
+    let trouble = |t: Trouble| t.setup(&name);
     let system = |doing, e: io::Error| {
         let errno = e.raw_os_error().unwrap_or(libc::EIO);
         MediaError::Setup { device: name.clone(), doing, errno }
     };
-    let cap = Cap(bus.read64(register::CAP));
-    if cap.0 == u64::MAX {
-        return Err(trouble(Trouble::Gone));
-    }
-    if !cap.has_nvm_command_set() || cap.mpsmin() != 0 {
-        return Err(trouble(Trouble::Unfit(
-            "it is not a controller for 4 KiB pages and the NVM command set",
-        )));
-    }
+    let cap = capabilities(&*bus).map_err(trouble)?;
     let reachable =
         |queue: u16| register::cq_head_doorbell(queue, cap.dstrd()) as u64 + 4 <= bus.registers() as u64;
     let queues = (1..=options.queues.clamp(1, 64)).take_while(|q| reachable(*q)).count() as u16;
@@ -123,6 +112,18 @@ pub(super) fn start(bus: Arc<dyn Bus>, options: Options) -> Result<NvmeMedia, Me
     };
     give_queues(&media, &mut media.admin.lock()).map_err(trouble)?;
     Ok(media)
+}
+
+/// What a controller can do, if it is one for this driver.
+pub(super) fn capabilities(bus: &dyn Bus) -> Result<Cap, Trouble> {
+    let cap = Cap(bus.read64(register::CAP));
+    if cap.0 == u64::MAX {
+        return Err(Trouble::Gone);
+    }
+    if !cap.has_nvm_command_set() || cap.mpsmin() != 0 {
+        return Err(Trouble::Unfit("it is not a controller for 4 KiB pages and the NVM command set"));
+    }
+    Ok(cap)
 }
 
 /// Bytes of everything that [`start`] takes from one piece of memory.

@@ -15,7 +15,7 @@
 //!
 //! A plain data structure, without threads, time or device: whoever has them says when a request went out and came back. One thread uses it.
 //!
-//! Tested in tests/queues.rs; measured with a simulated device in `sim::timed`.
+//! Used over a medium by [`Separated`](crate::Separated). Tested in tests/queues.rs; measured with a simulated device in `sim::timed`.
 
 pub mod elastic;
 pub mod trial;
@@ -210,6 +210,25 @@ impl Separation {
         if self.config.mode == Mode::Automatic {
             self.trial.done(len, now);
         }
+    }
+
+    /// A request failed at `now`: how long that took says nothing of the queue.
+    pub fn failed(&mut self, placed: Placed, now: Ns) {
+        let q = &mut self.queues[placed.queue];
+        let queued = &mut q.queued[placed.direction as usize][placed.size];
+        *queued = queued.saturating_sub(1);
+        q.count = q.count.saturating_sub(1);
+        q.last = q.last.max(now);
+    }
+
+    /// The queue in which least is under way: for requests that have no direction and size. With round-robin the next one.
+    pub fn idlest(&mut self) -> usize {
+        self.next = (self.next + 1) % self.queues.len();
+        if !self.is_separated() {
+            return self.next;
+        }
+        let turns = (0..self.queues.len()).map(|i| (self.next + i) % self.queues.len());
+        turns.min_by_key(|&i| self.queues[i].count).unwrap_or(self.next)
     }
 
     /// Which class each queue belongs to; `None`: anybody's.

@@ -31,7 +31,7 @@ struct Arguments {
     /// All processes make and remove their files in one directory
     #[arg(long)]
     shared: bool,
-    /// Only these kinds of calls (create is always made)
+    /// Only these kinds of calls (create is always made); mkdir, stat-dir and rmdir are made only when they are named here
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Results as JSON
@@ -44,6 +44,8 @@ struct Arguments {
 
 /// What is measured, in this order. Each leaves behind what the next one needs.
 const KINDS: &[&str] = &["create", "stat", "open-close", "pread-4k", "pwrite-4k", "small-write", "unlink"];
+/// Of directories, after the others, where they are asked for.
+const DIRECTORIES: &[&str] = &["mkdir", "stat-dir", "rmdir"];
 const PAGE: usize = 4096;
 /// Bytes of the file that is read and written.
 const BIG: u64 = 8 << 20;
@@ -73,7 +75,9 @@ fn main() -> ExitCode {
 
 fn wanted(arguments: &Arguments) -> impl Iterator<Item = &'static str> {
     let all = arguments.only.is_empty();
-    KINDS.iter().copied().filter(move |k| all || *k == "create" || arguments.only.iter().any(|o| o == k))
+    let is_named = |kind: &str| arguments.only.iter().any(|o| o == kind);
+    let usual = KINDS.iter().copied().filter(move |k| all || *k == "create" || is_named(k));
+    usual.chain(DIRECTORIES.iter().copied().filter(move |k| is_named(k)))
 }
 
 struct Worker {
@@ -100,8 +104,10 @@ impl Drop for Worker {
 }
 
 fn parent(arguments: &Arguments) -> io::Result<()> {
-    if let Some(unknown) = arguments.only.iter().find(|o| !KINDS.contains(&o.as_str())) {
-        return Err(io::Error::other(format!("there is no {unknown}: {}", KINDS.join(", "))));
+    let is_known = |kind: &&String| KINDS.contains(&kind.as_str()) || DIRECTORIES.contains(&kind.as_str());
+    if let Some(unknown) = arguments.only.iter().find(|kind| !is_known(kind)) {
+        let all = [KINDS, DIRECTORIES].concat().join(", ");
+        return Err(io::Error::other(format!("there is no {unknown}: {all}")));
     }
     let own = arguments.dir.join(format!("calls-{}", std::process::id()));
     std::fs::create_dir(&own)?;
@@ -170,6 +176,7 @@ fn child(arguments: &Arguments, number: u32) -> io::Result<()> {
     let path = |letter: char, i: u32| own.join(format!("{letter}{number}-{i:06}"));
     let paths: Vec<PathBuf> = (0..arguments.files).map(|i| path('f', i)).collect();
     let small: Vec<PathBuf> = (0..arguments.files).map(|i| path('s', i)).collect();
+    let directories: Vec<PathBuf> = (0..arguments.files).map(|i| path('d', i)).collect();
     let mut page = vec![number as u8 + 1; PAGE];
     let big = File::options().read(true).write(true).create_new(true).open(path('b', 0))?;
     let mut out = io::stdout();
@@ -189,6 +196,7 @@ fn child(arguments: &Arguments, number: u32) -> io::Result<()> {
                 }
                 0
             }
+            kind if DIRECTORIES.contains(&kind) => calls_of_directories(kind, arguments, &directories)?,
             kind => calls(kind, arguments, &paths, &small, &big, &mut page)?,
         };
         writeln!(out, "{done}")?;
@@ -224,4 +232,15 @@ fn calls(
         "create" | "unlink" | "small-write" => paths.len() as u64,
         _ => arguments.calls as u64,
     })
+}
+
+fn calls_of_directories(kind: &str, arguments: &Arguments, paths: &[PathBuf]) -> io::Result<u64> {
+    let some = &paths[..paths.len().min(1000)];
+    match kind {
+        "mkdir" => paths.iter().try_for_each(std::fs::create_dir)?,
+        "stat-dir" => (0..arguments.calls as usize)
+            .try_for_each(|i| std::fs::metadata(&some[i % some.len()]).map(drop))?,
+        _ => paths.iter().try_for_each(std::fs::remove_dir)?,
+    }
+    Ok(if kind == "stat-dir" { arguments.calls as u64 } else { paths.len() as u64 })
 }

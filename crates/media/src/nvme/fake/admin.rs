@@ -2,10 +2,11 @@
 
 use super::Failure;
 use super::state::{Cq, Sq, State};
+use format::nvme::health::{self, Health};
 use format::nvme::identify::{
     self, CNS_ACTIVE_NAMESPACES, CNS_CONTROLLER, CNS_NAMESPACE, OACS_DOORBELL_BUFFER, VWC_PRESENT, oncs,
 };
-use format::nvme::queue::{admin as opcode, feature};
+use format::nvme::queue::{admin as opcode, feature, nvm};
 use format::nvme::{Status, Submission};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -20,17 +21,7 @@ impl State {
             opcode::CREATE_CQ => self.create_cq(&entry),
             opcode::CREATE_SQ => self.create_sq(&entry),
             opcode::SET_FEATURES | opcode::GET_FEATURES => self.feature(&entry),
-            opcode::GET_LOG_PAGE => {
-                let bytes = (entry.cdw10.get() >> 16) as u64 * 4 + 4;
-                match self.memory.at(entry.dptr1.get(), bytes) {
-                    Some(to) => {
-                        // SAFETY: mapped memory that the driver waits for.
-                        unsafe { std::ptr::write_bytes(to, 0, bytes as usize) };
-                        Ok(0)
-                    }
-                    None => refused(Status::DATA_TRANSFER_ERROR),
-                }
-            }
+            opcode::GET_LOG_PAGE => self.log_page(&entry),
             opcode::ABORT => Ok(self.abort(entry.cdw10.get() as u16, (entry.cdw10.get() >> 16) as u16)),
             opcode::ASYNC_EVENT if self.event_request.is_some() => refused(Status::EVENT_LIMIT_EXCEEDED),
             opcode::ASYNC_EVENT => {
@@ -79,12 +70,38 @@ impl State {
         Ok(0)
     }
 
+    /// Get Log Page (5.14): pages other than that of the health are all zeros.
+    fn log_page(&mut self, entry: &Submission) -> Result<u32, Status> {
+        let mut page = [0u8; PAGE as usize];
+        let len = ((entry.cdw10.get() >> 16) as usize * 4 + 4).min(page.len());
+        if entry.cdw10.get() & 0xFF == health::LOG_PAGE {
+            page[..size_of::<Health>()].copy_from_slice(self.health().as_bytes());
+        }
+        let to = self.memory.at(entry.dptr1.get(), len as u64).ok_or(Status::DATA_TRANSFER_ERROR)?;
+        // SAFETY: mapped memory that the driver waits for.
+        unsafe { std::ptr::copy_nonoverlapping(page.as_ptr(), to, len) };
+        Ok(0)
+    }
+
+    fn health(&self) -> Health {
+        let mut h = Health::new_zeroed();
+        // 37 degrees Celsius.
+        h.temperature = 310.into();
+        (h.spare, h.spare_threshold, h.used) = (100, 10, 3);
+        h.read_commands = (self.carried_out[nvm::READ as usize] as u128).into();
+        h.write_commands = (self.carried_out[nvm::WRITE as usize] as u128).into();
+        h.power_cycles = (1 << 100).into();
+        h.critical_warning = self.config.warning;
+        h
+    }
+
     fn controller(&self) -> identify::Controller {
         let config = &self.config;
         let mut c = identify::Controller::new_zeroed();
         c.sn.copy_from_slice(b"SIM00000000000000001");
         c.mn.fill(b' ');
         c.mn[..9].copy_from_slice(b"Simulated");
+        c.fr = *b"1.0     ";
         c.mdts = config.mdts;
         (c.sqes, c.cqes) = (0x66, 0x44);
         c.nn = 1.into();
@@ -94,7 +111,7 @@ impl State {
         .into();
         c.oacs = optional(config.shadow_doorbells, OACS_DOORBELL_BUFFER).into();
         c.vwc = if config.volatile_cache { VWC_PRESENT } else { 0 };
-        c.awupf = (config.atomic_blocks - 1).into();
+        (c.awun, c.awupf) = ((config.atomic_blocks - 1).into(), (config.atomic_blocks - 1).into());
         c.sgls = (config.sgl as u32).into();
         c
     }
@@ -107,6 +124,7 @@ impl State {
         (n.nlbaf, n.flbas) = (1, 1);
         n.lbaf[0].lbads = if self.config.lba == 512 { 12 } else { 9 };
         n.lbaf[1].lbads = self.config.lba.trailing_zeros() as u8;
+        n.lbaf[1].metadata = self.config.metadata.into();
         n.eui64 = *b"simulate";
         n
     }

@@ -8,6 +8,7 @@
 
 mod admin;
 mod io;
+mod memory;
 mod state;
 
 use super::bus::Bus;
@@ -56,6 +57,10 @@ pub struct Config {
     pub shadow_doorbells: bool,
     /// Interrupts are there.
     pub interrupts: bool,
+    /// Bytes of metadata behind each logical block: the driver does not take such a namespace, but tells of it.
+    pub metadata: u16,
+    /// Critical Warning of its health.
+    pub warning: u8,
     /// Decides everything random.
     pub seed: u64,
 }
@@ -78,6 +83,8 @@ impl Config {
             sgl: true,
             shadow_doorbells: false,
             interrupts: true,
+            metadata: 0,
+            warning: 0,
             seed: 1,
         }
     }

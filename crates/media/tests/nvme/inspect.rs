@@ -1,0 +1,96 @@
+//! What a controller tells of itself.
+
+use crate::rig::*;
+use format::nvme::identify::oncs;
+use media::nvme::fake::{Config, Failure, FakeController, Fault};
+use media::nvme::{Inspection, NvmeMedia, inspect};
+use media::{Media, MediaError, Op, Request};
+
+fn check(i: &Inspection, config: &Config) {
+    assert_eq!(i.version, 0x0001_0400);
+    assert_eq!((i.controller.model(), i.controller.firmware()), ("Simulated".into(), "1.0".into()));
+    assert_eq!(i.controller.serial(), "SIM00000000000000001");
+    assert_eq!(i.controller.mdts, config.mdts);
+    assert_eq!(i.controller.oncs.get() & oncs::WRITE_ZEROES != 0, config.write_zeroes);
+    assert_eq!(i.cap.entries_max(), config.entries_max);
+    assert_eq!(i.write_cache, config.volatile_cache.then_some(true));
+    let [(1, namespace)] = &i.namespaces[..] else { panic!("{:?}", i.namespaces) };
+    assert_eq!(namespace.nsze.get() * config.lba as u64, config.bytes);
+    assert_eq!(
+        (1 << namespace.format().lbads, namespace.format().metadata.get()),
+        (config.lba, config.metadata)
+    );
+    assert_eq!((i.health.temperature.get(), i.health.spare, i.health.used), (310, 100, 3));
+    assert_eq!((i.health.critical_warning, i.health.power_cycles.get()), (config.warning, 1 << 100));
+}
+
+#[test]
+fn a_controller_that_nobody_drives() {
+    for config in [
+        Config::new(SIZE),
+        Config { warning: 4, ..Config::least(SIZE) },
+        Config { queues: 64, lba: 4096, atomic_blocks: 1, ..Config::new(SIZE) },
+    ] {
+        let controller = FakeController::new(config.clone());
+        let i = inspect(controller.clone()).unwrap();
+        check(&i, &config);
+        assert_eq!(i.queues, config.queues);
+        assert_eq!(controller.violations(), [""; 0]);
+        assert_eq!(controller.mapped(), 0);
+        // It can be driven afterwards.
+        Rig::on(controller, patient()).end();
+    }
+}
+
+/// What the driver does not take it tells all the same.
+#[test]
+fn a_namespace_that_is_not_for_this_driver() {
+    let config = Config { metadata: 8, ..Config::new(SIZE) };
+    let controller = FakeController::new(config.clone());
+    assert_eq!(errno(NvmeMedia::start(controller.clone(), patient()).map(drop)), libc::EOPNOTSUPP);
+    check(&inspect(controller.clone()).unwrap(), &config);
+    assert_eq!(controller.mapped(), 0);
+}
+
+/// A driven controller is asked beside its requests, which all end as they should.
+#[test]
+fn a_controller_that_is_driven() {
+    let config = Config::new(SIZE);
+    let rig = Rig::new(config.clone(), patient());
+    rig.write(0, 7).unwrap();
+    for round in 0..20 {
+        for n in 0..100 {
+            rig.media.submit(Request::transfer(Op::Read, n * 4096, rig.buf(n * 4096, 4096), n));
+        }
+        rig.media.kick();
+        let i = rig.media.inspect().unwrap();
+        check(&i, &config);
+        assert_eq!(i.queues, 2, "those in use");
+        let done = rig.finish(100);
+        assert!(done.iter().all(|c| c.result.is_ok()));
+        assert!(i.health.read_commands.get() <= 100 * (round + 1));
+    }
+    let health = rig.media.inspect().unwrap().health;
+    assert_eq!((health.read_commands.get(), health.write_commands.get()), (2000, 1));
+    rig.end();
+}
+
+#[test]
+fn a_controller_that_does_not_answer() {
+    let controller = FakeController::new(Config::new(SIZE));
+    controller.remove();
+    assert_eq!(errno(inspect(controller)), libc::ENODEV);
+    // One that hangs is reset by the medium, and answers again.
+    let rig = Rig::new(Config { volatile_cache: false, ..Config::new(SIZE) }, impatient());
+    rig.controller.inject(Fault::next(None, Failure::Hang));
+    rig.media.submit(Request::transfer(Op::Read, 0, rig.buf(0, 4096), 1));
+    rig.media.kick();
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert_eq!(errno(rig.media.inspect()), libc::ETIMEDOUT);
+    rig.finish(1).pop().unwrap().result.unwrap();
+    rig.media.inspect().unwrap();
+    rig.controller.remove();
+    assert!(rig.read(0).is_err());
+    assert!(matches!(rig.media.inspect(), Err(MediaError::Gone { .. })));
+    rig.end();
+}

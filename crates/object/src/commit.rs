@@ -1,0 +1,268 @@
+//! Making an object of a changed file: [`Core::commit`].
+//!
+//! What is small goes with one PUT. What is large is an upload in parts: those that have left already, copies of what is untouched, and the rest. Either
+//! way the store makes the object visible in one step, and only if the key is still in the state in which the file was opened: else somebody
+//! else has changed it, the error is `Stale`, nothing is overwritten, and the file stays uncommittable until its last close.
+//! After any other error everything that is needed for another try is kept.
+//!
+//! Attributes are sent with the bytes. Where an upload was begun with others, and for changes of attributes alone, the object is copied onto itself.
+
+use crate::change::Place;
+use crate::core::Core;
+use crate::error;
+use crate::file::File;
+use crate::inode::About;
+use crate::plan::{self, Source};
+use crate::store::{Condition, Description, ETag, Store, StoreError};
+use crate::stream::Stream;
+use bytes::{Bytes, BytesMut};
+use fs::{Error, Result, Time};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Files up to this size, or up to the least part where that is larger, are sent with one request, bytes.
+const SINGLE: u64 = 8 << 20;
+/// Objects up to this size are copied with one request, bytes.
+const COPY_AT_ONCE: u64 = 128 << 20;
+
+impl<S: Store> Core<S> {
+    /// Runs [`Core::commit`] on the worker.
+    pub async fn spawn_commit(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
+        if !file.state.lock().is_dirty() {
+            return Ok(());
+        }
+        let (core, file) = (self.clone(), file.clone());
+        self.spawn(async move { core.commit(&file).await }).await
+    }
+
+    /// Makes the changes of a file visible and durable. See the module.
+    pub async fn commit(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
+        let _names = self.namespace.read().await;
+        let _turn = file.turn.write().await;
+        self.commit_alone(file).await
+    }
+
+    /// As `commit`; the caller holds the turn of the file alone, and the names.
+    pub async fn commit_alone(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
+        let (on, base_size, size, bytes_changed) = {
+            let state = file.state.lock();
+            if !state.is_dirty() {
+                return Ok(());
+            }
+            if let Some(e) = &state.lost {
+                return Err(e.clone());
+            }
+            let on = state.base.clone().map_or(Condition::Absent, Condition::Is);
+            let changed = state.base.is_none() || !state.change.is_none(state.base_size);
+            (on, state.base_size, state.change.size(), changed)
+        };
+        let (key, about) = {
+            let tree = self.tree.lock();
+            let about = tree.get(file.ino)?.about.as_deref().ok_or(Error::Stale)?.clone();
+            (tree.key(file.ino)?, about)
+        };
+        let done = match &on {
+            Condition::Is(etag) if !bytes_changed => {
+                let about = about.description()?;
+                self.copy_object((&key, etag, base_size), &key, Some(&about)).await.map(|etag| (etag, false))
+            }
+            _ => self.send_all(file, (&key, &about), size, &on).await,
+        };
+        match done {
+            Ok((etag, streamed)) => self.committed(file, &key, etag, streamed).await,
+            Err(StoreError::Precondition | StoreError::NotFound) => {
+                tracing::error!(
+                    "{key}: changed by somebody else since it was opened; what was written is not in the store"
+                );
+                file.state.lock().lost = Some(Error::Stale);
+                Err(Error::Stale)
+            }
+            Err(e) => Err(error::of(&key, e)),
+        }
+    }
+
+    /// Sends the bytes of a file. True: as a stream, whose description may be older than the file's.
+    async fn send_all(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        (key, about): (&str, &About),
+        size: u64,
+        on: &Condition,
+    ) -> std::result::Result<(ETag, bool), StoreError> {
+        let refused = |e: Error| StoreError::Refused(e.to_string());
+        let abilities = self.store.abilities();
+        let streaming = file.state.lock().stream.is_some();
+        if !streaming && size <= SINGLE.max(abilities.part_min).min(abilities.single_max) {
+            let _token = self.uploads.acquire().await;
+            let body = self.bytes_of(file, key, 0..size).await?;
+            let about = about.description().map_err(refused)?;
+            self.check(key, on).await?;
+            return Ok((self.store.put(key, body, &about, &self.condition(on)).await?, false));
+        }
+        // Of a stream that was begun the rest is sent in its order; of a new one with the time of change that is known by now.
+        let (stream, pieces, base) = {
+            let mut state = file.state.lock();
+            let old: Vec<Range<u64>> = state
+                .change
+                .places(state.change.sent()..u64::MAX)
+                .into_iter()
+                .filter_map(|(range, place)| (place == Place::Old).then_some(range))
+                .collect();
+            let stream = match &state.stream {
+                Some(stream) => stream.clone(),
+                None => {
+                    let stream = Stream::new(key.into(), about.clone(), true).map_err(refused)?;
+                    state.stream.insert(Arc::new(stream)).clone()
+                }
+            };
+            let used = stream.len() as u16;
+            let first = self.part_size(&state);
+            let pieces = plan::plan((state.change.sent(), used), size, &old, first, abilities)
+                .ok_or_else(|| StoreError::Refused("too many parts for one object".into()))?;
+            (stream, pieces, state.base.clone())
+        };
+        for piece in pieces {
+            match (piece.source, &base) {
+                (Source::Copied, Some(etag)) => {
+                    self.sent(file, &stream, piece.range.clone(), None);
+                    stream.copy(self, key.into(), piece.range, etag.clone());
+                }
+                _ => {
+                    let len = piece.range.end - piece.range.start;
+                    self.writes.take(len).await;
+                    let held = self.writes.held(len);
+                    let bytes = self.bytes_of(file, key, piece.range.clone()).await?;
+                    held.keep(len);
+                    self.sent(file, &stream, piece.range, Some(bytes));
+                }
+            }
+        }
+        Ok((self.complete(&stream, on).await?, true))
+    }
+
+    /// Notes that a range is on its way; what of it was in memory is there no longer.
+    fn sent(self: &Arc<Self>, file: &File, stream: &Arc<Stream>, range: Range<u64>, bytes: Option<Bytes>) {
+        let mut state = file.state.lock();
+        self.writes.give(state.change.forget(range.end));
+        if let Some(bytes) = bytes {
+            stream.send(self, bytes);
+        }
+    }
+
+    /// The bytes of a range of a file, from memory and from its object.
+    async fn bytes_of(
+        &self,
+        file: &File,
+        key: &str,
+        range: Range<u64>,
+    ) -> std::result::Result<Bytes, StoreError> {
+        let mut out = BytesMut::zeroed((range.end - range.start) as usize);
+        let at = |r: &Range<u64>| (r.start - range.start) as usize..(r.end - range.start) as usize;
+        let (old, base) = {
+            let state = file.state.lock();
+            let mut old = Vec::new();
+            for (r, place) in state.change.places(range.clone()) {
+                match place {
+                    Place::Memory => state.change.copy(r.clone(), &mut out[at(&r)]),
+                    Place::Old => old.push(r),
+                    Place::Hole => {}
+                    Place::Sent => unreachable!("what has left is not sent again"),
+                }
+            }
+            (old, state.base.clone())
+        };
+        for r in old {
+            let (bytes, _) = self.store.get(key, r.clone(), base.as_ref()).await?;
+            if bytes.len() as u64 != r.end - r.start {
+                return Err(StoreError::Damaged("an object is shorter than it was".into()));
+            }
+            out[at(&r)].copy_from_slice(&bytes);
+        }
+        Ok(out.freeze())
+    }
+
+    /// After a commit: the file is what the object is.
+    async fn committed(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        key: &str,
+        mut etag: ETag,
+        streamed: bool,
+    ) -> Result<()> {
+        let (stream, mtime_set, size) = {
+            let mut state = file.state.lock();
+            let size = state.change.size();
+            self.writes.give(state.change.bytes());
+            state.change = crate::change::Change::none(size);
+            (state.base, state.base_size) = (Some(etag.clone()), size);
+            state.about_changed = false;
+            (state.stream.take(), state.mtime_set, size)
+        };
+        let mut modified = Time::now();
+        let mut now = {
+            let tree = self.tree.lock();
+            tree.get(file.ino)?.about.as_deref().ok_or(Error::Stale)?.clone()
+        };
+        if let (true, Some(sent)) = (streamed, stream.as_ref().and_then(|s| s.about.as_ref())) {
+            if sent.attrs.mtime.is_none() && !mtime_set {
+                now.attrs.mtime = None;
+            }
+            if *sent != now {
+                let about = now.description()?;
+                etag = self
+                    .copy_object((key, &etag, size), key, Some(&about))
+                    .await
+                    .map_err(|e| error::of(key, e))?;
+                file.state.lock().base = Some(etag.clone());
+            }
+            if now.attrs.mtime.is_none() {
+                modified = self.store.head(key).await.map_or(modified, |object| object.modified.into());
+            }
+        }
+        let mut tree = self.tree.lock();
+        let inode = tree.get_mut(file.ino)?;
+        if let Some(about) = &mut inode.about {
+            about.attrs.mtime = now.attrs.mtime;
+        }
+        (inode.etag, inode.size, inode.modified, inode.checked) =
+            (Some(etag), size, modified, Some(Instant::now()));
+        Ok(())
+    }
+
+    /// Copies an object within the store, with another description where one is given; large ones in parts, side by side.
+    pub async fn copy_object(
+        self: &Arc<Self>,
+        (from, etag, size): (&str, &ETag, u64),
+        to: &str,
+        about: Option<&Description>,
+    ) -> std::result::Result<ETag, StoreError> {
+        let abilities = self.store.abilities();
+        let many = size > COPY_AT_ONCE && abilities.part_copy && from != to;
+        if size <= abilities.single_max && !many {
+            return self.store.copy(from, to, about, Some(etag)).await;
+        }
+        if !abilities.part_copy {
+            return Err(StoreError::NotSupported("copying large objects"));
+        }
+        let object = self.store.head(from).await?;
+        let about = about.cloned().unwrap_or(Description {
+            content_type: object.content_type.clone(),
+            metadata: object.metadata.clone(),
+        });
+        let whole = 0..size;
+        let pieces =
+            plan::plan((0, 0), size, std::slice::from_ref(&whole), self.options.part_size, abilities)
+                .ok_or_else(|| StoreError::Refused("too many parts for one object".into()))?;
+        let stream = Arc::new(Stream::described(to.into(), about));
+        for piece in pieces {
+            stream.copy(self, from.into(), piece.range, etag.clone());
+        }
+        let on = if from == to { Condition::Is(etag.clone()) } else { Condition::Always };
+        let done = self.complete(&stream, &on).await;
+        if done.is_err() {
+            stream.abort(self).await;
+        }
+        done
+    }
+}

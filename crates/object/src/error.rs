@@ -1,0 +1,26 @@
+//! What a store's error is to those who call the file system. The only place where that is decided.
+
+use crate::store::StoreError;
+use fs::Error;
+
+/// The error of the contract, with `what` was to be done for the text.
+pub fn of(what: &str, e: StoreError) -> Error {
+    let message = format!("{what}: {e}");
+    match e {
+        StoreError::NotFound => Error::NotFound,
+        // The object is not the one that was opened.
+        StoreError::Precondition => Error::Stale,
+        StoreError::Denied(_) => {
+            tracing::error!("{message}");
+            Error::AccessDenied
+        }
+        StoreError::NotSupported(what) => Error::NotSupported(what),
+        StoreError::NoSuchBucket(_)
+        | StoreError::Refused(_)
+        | StoreError::Damaged(_)
+        | StoreError::Unavailable(_) => {
+            tracing::error!("{message}");
+            Error::Remote { errno: libc::EIO, message }
+        }
+    }
+}

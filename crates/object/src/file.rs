@@ -1,0 +1,267 @@
+//! A file that is open or being changed, and writing to it.
+//!
+//! Life of a change: bytes come into memory ([`Change`]); what stands there without a gap from the start of the file leaves for the store in parts as
+//! it fills them ([`Stream`]); `Core::commit` sends the rest and makes the object visible, in one step of the store, if the object is still the
+//! one that was opened. Then the file is unchanged again.
+//!
+//! `turn` orders those who change a file: writes hold it shared, whatever replaces or moves the object alone.
+
+use crate::budget::Held;
+use crate::change::{Change, Place};
+use crate::core::Core;
+use crate::handles::Open;
+use crate::plan::{self, Source};
+use crate::store::{ETag, Store};
+use crate::stream::Stream;
+use fs::{Error, Ino, OpenFlags, Result, Time, perm};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use tokio::sync::RwLock;
+
+/// Largest file, bytes (S3's largest object).
+pub const FILE_MAX: u64 = 5 << 40;
+/// A file whose changes cannot leave in order keeps so many parts in memory before it is committed in between.
+const PARTS_KEPT: u64 = 3;
+
+/// See the module.
+#[derive(Debug)]
+pub struct File {
+    /// Its inode.
+    pub ino: Ino,
+    /// See the module.
+    pub turn: RwLock<()>,
+    /// How it differs from its object.
+    pub state: Mutex<FileState>,
+}
+
+/// How far a write came.
+enum Written {
+    /// It is done.
+    Done,
+    /// It is done, and memory is needed for changes that cannot leave in order.
+    Stuck,
+    /// The file must be committed before.
+    NotYet,
+}
+
+/// How a file differs from its object.
+#[derive(Debug)]
+pub struct FileState {
+    /// The object that is changed; `None`: there must be none.
+    pub base: Option<ETag>,
+    /// Its size, bytes.
+    pub base_size: u64,
+    /// The bytes that differ.
+    pub change: Change,
+    /// Parts that have left.
+    pub stream: Option<Arc<Stream>>,
+    /// Attributes differ.
+    pub about_changed: bool,
+    /// The time of change was set by somebody, so it must not be that of the store.
+    pub mtime_set: bool,
+    /// Somebody else has changed the object: nothing of this can be committed any more.
+    pub lost: Option<Error>,
+    /// It has no name any more: changes are nobody's.
+    pub gone: bool,
+}
+
+impl FileState {
+    /// Whether something is to be committed.
+    pub fn is_dirty(&self) -> bool {
+        !self.gone && (self.base.is_none() || self.about_changed || !self.change.is_none(self.base_size))
+    }
+}
+
+impl File {
+    /// A file whose object is in this state, unchanged.
+    pub fn new(ino: Ino, base: Option<ETag>, size: u64) -> File {
+        let state = FileState {
+            base,
+            base_size: size,
+            change: Change::none(size),
+            stream: None,
+            about_changed: false,
+            mtime_set: false,
+            lost: None,
+            gone: false,
+        };
+        File { ino, turn: RwLock::new(()), state: Mutex::new(state) }
+    }
+}
+
+impl<S: Store> Core<S> {
+    /// Writes to an open file. As [`fs::FileSystem::write`].
+    pub async fn write(self: &Arc<Self>, open: &Open, offset: u64, from: &[u8]) -> Result<usize> {
+        let file = &open.file;
+        let len = from.len() as u64;
+        if len == 0 {
+            return Ok(0);
+        }
+        loop {
+            self.writes.take(len).await;
+            let memory = self.writes.held(len);
+            let turn = file.turn.read().await;
+            let stuck = self.put_bytes(open, offset, from, memory)?;
+            drop(turn);
+            match stuck {
+                Written::Done => return Ok(from.len()),
+                Written::Stuck => {
+                    let (core, file) = (self.clone(), file.clone());
+                    self.spawn(async move { core.relieve(&file).await }).await?;
+                    return Ok(from.len());
+                }
+                // What has left cannot be changed before it is an object.
+                Written::NotYet => self.spawn_commit(file).await?,
+            }
+        }
+    }
+
+    /// The part of a write that waits for nothing. The caller holds the turn.
+    fn put_bytes(self: &Arc<Self>, open: &Open, offset: u64, from: &[u8], memory: Held) -> Result<Written> {
+        let file = &open.file;
+        let stuck = {
+            let mut state = file.state.lock();
+            if let Some(e) = &state.lost {
+                return Err(e.clone());
+            }
+            let append = open.flags.contains(OpenFlags::APPEND);
+            let offset = if append { state.change.size() } else { offset };
+            if offset.checked_add(from.len() as u64).is_none_or(|end| end > FILE_MAX) {
+                return Err(Error::TooLarge);
+            }
+            if offset < state.change.sent() {
+                // A removed file is never made: what has left of it is gone.
+                return if state.gone { Err(Error::Stale) } else { Ok(Written::NotYet) };
+            }
+            let part = self.part_size(&state);
+            memory.keep(state.change.write(offset, from, part as usize));
+            state.mtime_set = false;
+            state.change.ready() < part && state.change.bytes() >= PARTS_KEPT * part
+        };
+        self.touched(open)?;
+        self.send_ready(file)?;
+        Ok(if stuck { Written::Stuck } else { Written::Done })
+    }
+
+    /// Size of the next part of a file's stream.
+    pub fn part_size(&self, state: &FileState) -> u64 {
+        let sent = state.stream.as_ref().map_or(0, |stream| stream.len());
+        plan::part_size(sent as u16 + 1, self.options.part_size, self.store.abilities())
+    }
+
+    /// Sends the whole parts that are ready.
+    fn send_ready(self: &Arc<Self>, file: &File) -> Result<()> {
+        loop {
+            let (mtime, key_is_needed) = {
+                let state = file.state.lock();
+                if state.gone || state.change.ready() < self.part_size(&state) {
+                    return Ok(());
+                }
+                (state.mtime_set, state.stream.is_none())
+            };
+            // The tree is looked at without the state, see the order of locks.
+            let new = if key_is_needed { Some(Arc::new(self.stream_of(file.ino, mtime)?)) } else { None };
+            let mut state = file.state.lock();
+            if let (None, Some(new)) = (&state.stream, new) {
+                state.stream = Some(new);
+            }
+            let (Some(stream), part) = (state.stream.clone(), self.part_size(&state)) else { continue };
+            if stream.len() + 1 >= usize::from(self.store.abilities().parts_most) {
+                return Err(Error::TooLarge);
+            }
+            if state.change.ready() >= part {
+                stream.send(self, state.change.send(part as usize));
+            }
+        }
+    }
+
+    /// A new upload of a file. It says no time of change, because that is not over: who sees the object sees when it was completed.
+    pub fn stream_of(&self, ino: Ino, mtime: bool) -> Result<Stream> {
+        let tree = self.tree.lock();
+        let about = tree.get(ino)?.about.as_deref().ok_or(Error::Stale)?;
+        Stream::new(tree.key(ino)?, about.clone(), mtime)
+    }
+
+    /// Time and set-id bits after a write.
+    fn touched(&self, open: &Open) -> Result<()> {
+        let now = Time::now();
+        let mut tree = self.tree.lock();
+        let about = tree.get_mut(open.file.ino)?.about.as_deref_mut().ok_or(Error::Stale)?;
+        about.attrs.mtime = Some(now);
+        about.attrs.perm = perm::after_write(open.writer, about.attrs.perm);
+        Ok(())
+    }
+
+    /// Makes room for a file whose changes do not leave by themselves: where they stand behind an untouched part of the object, that is copied and
+    /// they can leave; else they are committed.
+    async fn relieve(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
+        let copied = {
+            let _names = self.namespace.read().await;
+            let _turn = file.turn.write().await;
+            self.copy_ahead(file).await?
+        };
+        if copied { Ok(()) } else { self.commit(file).await }
+    }
+
+    /// Begins an upload with copies of the untouched bytes in front of the first change. False where that cannot be done.
+    async fn copy_ahead(self: &Arc<Self>, file: &Arc<File>) -> Result<bool> {
+        let mtime = file.state.lock().mtime_set;
+        let stream = Arc::new(self.stream_of(file.ino, mtime)?);
+        {
+            let mut state = file.state.lock();
+            let abilities = self.store.abilities();
+            let places = state.change.places(0..u64::MAX);
+            let (old, base) = match (&places[..], &state.base) {
+                ([(old, Place::Old), (_, Place::Memory)], Some(base)) if state.stream.is_none() => {
+                    (old.clone(), base.clone())
+                }
+                _ => return Ok(false),
+            };
+            if !abilities.part_copy || old.end < abilities.part_min || state.gone || state.lost.is_some() {
+                return Ok(false);
+            }
+            let whole = std::slice::from_ref(&old);
+            let Some(pieces) = plan::plan((0, 0), old.end, whole, self.options.part_size, abilities) else {
+                return Ok(false);
+            };
+            for piece in pieces {
+                assert!(piece.source == Source::Copied, "all of it is untouched");
+                stream.copy(self, stream.key.clone(), piece.range, base.clone());
+            }
+            state.change.forget(old.end);
+            state.stream = Some(stream);
+        }
+        self.send_ready(file)?;
+        Ok(true)
+    }
+
+    /// Sets the size of an open file. The caller holds the turn alone, and has permission.
+    pub async fn truncate(self: &Arc<Self>, file: &Arc<File>, size: u64) -> Result<()> {
+        if size > FILE_MAX {
+            return Err(Error::TooLarge);
+        }
+        let within_sent = {
+            let mut state = file.state.lock();
+            if let Some(e) = &state.lost {
+                return Err(e.clone());
+            }
+            if size == 0 {
+                // All that has left is wanted no more.
+                if let Some(stream) = state.stream.take() {
+                    stream.abandon(self);
+                }
+                self.writes.give(state.change.bytes());
+                state.change = Change::none(0);
+                return Ok(());
+            }
+            size < state.change.sent()
+        };
+        if within_sent {
+            self.commit_alone(file).await?;
+        }
+        let mut state = file.state.lock();
+        self.writes.give(state.change.truncate(size));
+        state.mtime_set = false;
+        Ok(())
+    }
+}

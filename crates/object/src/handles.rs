@@ -1,0 +1,174 @@
+//! Open files.
+
+use crate::core::Core;
+use crate::error;
+use crate::file::File;
+use crate::readahead::Window;
+use crate::store::Store;
+use fs::*;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// An open file.
+#[derive(Debug)]
+pub struct Open {
+    /// The file, shared by all handles of it.
+    pub file: Arc<File>,
+    /// How it is open.
+    pub flags: OpenFlags,
+    /// Who opened it, as far as set-id bits are concerned.
+    pub writer: perm::Writer,
+    /// What was read ahead through this handle.
+    pub window: Mutex<Window>,
+}
+
+impl<S: Store> Core<S> {
+    /// A new handle number.
+    pub fn next_handle(&self) -> Handle {
+        Handle(self.last_handle.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// The open file of a handle that is open for `need`. `BadHandle`, `IsDirectory`.
+    pub fn open_file(&self, handle: Handle, need: OpenFlags) -> Result<Arc<Open>> {
+        match self.opens.lock().get(&handle) {
+            Some(open) if open.flags.contains(need) => Ok(open.clone()),
+            Some(_) => Err(Error::BadHandle),
+            None if self.scans.lock().contains_key(&handle) => Err(Error::IsDirectory),
+            None => Err(Error::BadHandle),
+        }
+    }
+
+    /// The inode of an open file or directory. `BadHandle`.
+    pub fn inode_of(&self, handle: Handle) -> Result<Ino> {
+        if let Some(open) = self.opens.lock().get(&handle) {
+            return Ok(open.file.ino);
+        }
+        self.scans.lock().get(&handle).map(|scan| scan.dir).ok_or(Error::BadHandle)
+    }
+
+    /// The file of an inode, for somebody who uses it: [`Core::put_file`] must follow. `Stale`.
+    pub fn take_file(&self, ino: Ino) -> Result<Arc<File>> {
+        let mut tree = self.tree.lock();
+        let inode = tree.get_mut(ino)?;
+        inode.opens += 1;
+        let file = inode.file.get_or_insert_with(|| Arc::new(File::new(ino, inode.etag.clone(), inode.size)));
+        Ok(file.clone())
+    }
+
+    /// A use of a file is over. With the last one it is committed, if it can be, and what cannot be is dropped.
+    pub async fn put_file(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
+        let last = || {
+            let tree = self.tree.lock();
+            tree.get(file.ino).is_ok_and(|inode| inode.opens == 1)
+        };
+        let committed = if last() { self.commit(file).await } else { Ok(()) };
+        let mut tree = self.tree.lock();
+        let inode = tree.get_mut(file.ino)?;
+        inode.opens -= 1;
+        if inode.opens > 0 {
+            return committed;
+        }
+        inode.file = None;
+        let (local, parent, name) = (inode.checked.is_none(), inode.parent, inode.name.clone());
+        {
+            let mut state = file.state.lock();
+            self.writes.give(state.change.bytes());
+            state.change = crate::change::Change::none(0);
+            state.gone = true;
+            if let Some(stream) = state.stream.take() {
+                stream.abandon(self);
+            }
+        }
+        let linked = tree.get(file.ino).is_ok_and(|inode| inode.linked);
+        if local && linked {
+            // It never came to be.
+            tree.unlink(parent, &name);
+        } else if let (true, Ok(inode)) = (linked, tree.get_mut(file.ino))
+            && committed.is_err()
+        {
+            // What is known of it was not made: the store is to be asked.
+            inode.about = None;
+        }
+        tree.drop_unused(file.ino);
+        committed
+    }
+
+    /// Opens a file that is known to be current.
+    pub async fn open(
+        self: &Arc<Self>,
+        cred: &Cred,
+        ino: Ino,
+        flags: OpenFlags,
+        check: bool,
+    ) -> Result<Handle> {
+        if !flags.intersects(OpenFlags::READ | OpenFlags::WRITE) {
+            return Err(Error::Invalid("a file is opened for reading, writing or both"));
+        }
+        let write = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
+        let attr = self.attr_now(ino).await?;
+        match attr.kind {
+            FileType::Directory if write => return Err(Error::IsDirectory),
+            FileType::Regular => {}
+            _ => return Err(Error::Invalid("only regular files are opened")),
+        }
+        if write {
+            self.writable()?;
+        }
+        if check {
+            let mut want = Access::empty();
+            want.set(Access::READ, flags.contains(OpenFlags::READ));
+            want.set(Access::WRITE, write);
+            perm::check(cred, &attr, want)?;
+        }
+        let file = self.take_file(ino)?;
+        let writer = perm::Writer::new(cred, &attr);
+        if flags.contains(OpenFlags::TRUNCATE)
+            && let Err(e) = self.truncate_now(&file, 0, writer).await
+        {
+            let _ = self.put_file(&file).await;
+            return Err(e);
+        }
+        let handle = self.next_handle();
+        let open = Open { file, flags, writer, window: Mutex::default() };
+        self.opens.lock().insert(handle, Arc::new(open));
+        Ok(handle)
+    }
+
+    /// Sets the size of a file in use, and what goes with it.
+    pub async fn truncate_now(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        size: u64,
+        writer: perm::Writer,
+    ) -> Result<()> {
+        let _names = self.namespace.read().await;
+        let _turn = file.turn.write().await;
+        self.truncate(file, size).await?;
+        let mut tree = self.tree.lock();
+        if let Some(about) = &mut tree.get_mut(file.ino)?.about {
+            about.attrs.mtime = Some(Time::now());
+            about.attrs.perm = perm::after_write(writer, about.attrs.perm);
+        }
+        Ok(())
+    }
+
+    /// Bytes of a symlink's object.
+    pub async fn target(self: &Arc<Self>, ino: Ino) -> Result<Vec<u8>> {
+        let attr = self.attr_now(ino).await?;
+        if attr.kind != FileType::Symlink {
+            return Err(Error::Invalid("not a symlink"));
+        }
+        let (key, etag) = {
+            let tree = self.tree.lock();
+            (tree.key(ino)?, tree.get(ino)?.etag.clone())
+        };
+        let most = format::limits::PATH_MAX as u64;
+        let (bytes, _) =
+            self.store.get(&key, 0..most, etag.as_ref()).await.map_err(|e| error::of(&key, e))?;
+        if bytes.is_empty() || bytes.len() as u64 >= most || bytes.contains(&0) {
+            return Err(Error::Invalid("this object is no target of a symlink"));
+        }
+        Ok(bytes.to_vec())
+    }
+}

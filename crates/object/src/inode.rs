@@ -1,0 +1,135 @@
+//! What is known of a file or directory.
+
+use crate::attrs::{Attrs, Defaults};
+use crate::file::File;
+use crate::store::{Description, ETag, Metadata, Object};
+use fs::{Attr, FileType, Ino, Result, Time};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What an object says about itself beside its content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct About {
+    /// What the file system understands.
+    pub attrs: Attrs,
+    /// All metadata as it was found, to be given back with changes.
+    pub metadata: Metadata,
+    /// Media type.
+    pub content_type: Option<String>,
+}
+
+impl About {
+    /// As the object with this key says.
+    pub fn of(key: &str, object: &Object, defaults: &Defaults) -> About {
+        About {
+            attrs: Attrs::of(key, object, defaults),
+            metadata: object.metadata.clone(),
+            content_type: object.content_type.clone(),
+        }
+    }
+
+    /// Of a new object.
+    pub fn new(attrs: Attrs) -> About {
+        About { attrs, metadata: Metadata::new(), content_type: None }
+    }
+
+    /// As it is sent to the store. `AttributeTooLarge`.
+    pub fn description(&self) -> Result<Description> {
+        let mut metadata = self.metadata.clone();
+        self.attrs.write(&mut metadata)?;
+        Ok(Description { content_type: self.content_type.clone(), metadata })
+    }
+}
+
+/// The names in a directory, as far as they are known.
+#[derive(Debug, Default)]
+pub struct Directory {
+    /// Names that lead somewhere.
+    pub children: HashMap<Box<str>, Ino>,
+    /// Names that led nowhere, and when that was asked.
+    pub absent: HashMap<Box<str>, Instant>,
+    /// When all names were known last.
+    pub complete: Option<Instant>,
+    /// Counts the changes of names made here: what was asked before one of them is out of date.
+    pub version: u64,
+}
+
+/// See the module. An inode is in the tree while it has a name or is open.
+#[derive(Debug)]
+pub struct Inode {
+    /// The directory that it is in; the root's is itself.
+    pub parent: Ino,
+    /// Its name there.
+    pub name: Box<str>,
+    /// `None`: it was only listed.
+    pub about: Option<Box<About>>,
+    /// State of its object; `None`: a directory without a marker, or a file that is not in the store yet.
+    pub etag: Option<ETag>,
+    /// Size of the object.
+    pub size: u64,
+    /// When the store completed the object.
+    pub modified: Time,
+    /// When the store was asked; `None`: it is not in the store yet, and only known here.
+    pub checked: Option<Instant>,
+    /// What makes it a directory.
+    pub directory: Option<Box<Directory>>,
+    /// While it is open, or being changed.
+    pub file: Option<Arc<File>>,
+    /// Handles.
+    pub opens: u32,
+    /// Has a name.
+    pub linked: bool,
+}
+
+impl Inode {
+    /// What it is, as far as that is known.
+    pub fn kind(&self) -> FileType {
+        match (&self.directory, &self.about) {
+            (Some(_), _) => FileType::Directory,
+            (None, Some(about)) => about.attrs.kind,
+            (None, None) => FileType::Regular,
+        }
+    }
+
+    /// Whether changes of it are on their way.
+    pub fn is_dirty(&self) -> bool {
+        self.file.as_ref().is_some_and(|file| file.state.lock().is_dirty())
+    }
+
+    /// Attributes as stat(2) has them. Times of access are not kept. Directories have one link, which tells programs like find that it does
+    /// not count its subdirectories.
+    pub fn attr(&self, ino: Ino, defaults: &Defaults) -> Attr {
+        let default;
+        let attrs = match &self.about {
+            Some(about) => &about.attrs,
+            None => {
+                default = Attrs::default_of(self.kind(), defaults);
+                &default
+            }
+        };
+        let kind = self.kind();
+        let size = match &self.file {
+            _ if kind == FileType::Directory => 0,
+            Some(file) => file.state.lock().change.size(),
+            None => self.size,
+        };
+        let mtime = attrs.mtime.unwrap_or(self.modified);
+        Attr {
+            ino,
+            generation: 0,
+            kind,
+            perm: attrs.perm,
+            nlink: self.linked as u32,
+            uid: attrs.uid,
+            gid: attrs.gid,
+            rdev: 0,
+            size,
+            blocks: size.div_ceil(512),
+            atime: mtime,
+            mtime,
+            ctime: self.modified,
+            btime: mtime.min(self.modified),
+        }
+    }
+}

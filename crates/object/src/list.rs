@@ -1,0 +1,387 @@
+//! Listing a directory, page by page: memory is needed for one page of the store, however many names there are.
+//!
+//! Order: ".", "..", the files that are only known here, then the names of the store. An offset is the number of entries before it. Going on where the
+//! last call ended is what a scan is made for; another offset begins again from the start and counts.
+//!
+//! A store lists `a` before `a-b` before `a/`: whether object `a` is hidden behind a directory of that name shows only later. An object is held
+//! back until the listing is beyond `a/`; all that are held begin with one another, so there are never more than a name has bytes.
+
+use crate::core::Core;
+use crate::error;
+use crate::inode::{About, Inode};
+use crate::lookup::Found;
+use crate::names;
+use crate::store::{Entry, Object, Store, StoreError};
+use fs::{Attr, Error, Ino, Result};
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+
+/// Directories with more names are not kept in memory as a whole.
+const COMPLETE_MAX: u64 = 20_000;
+
+/// An open directory.
+pub struct Scan {
+    /// The directory.
+    pub dir: Ino,
+    state: Mutex<State>,
+}
+
+impl Scan {
+    /// At its beginning.
+    pub fn new(dir: Ino) -> Scan {
+        Scan { dir, state: Mutex::default() }
+    }
+}
+
+/// An entry: its name and attributes.
+pub type Row = (Box<str>, Attr);
+
+#[derive(Default)]
+struct State {
+    /// Offset of the first row that is not given yet.
+    at: u64,
+    rows: VecDeque<Row>,
+    started: Option<Started>,
+}
+
+struct Started {
+    since: Instant,
+    version: u64,
+    key: String,
+    local: HashSet<Box<str>>,
+    held: Vec<(Box<str>, Object)>,
+    after: Option<String>,
+    over: bool,
+    names: u64,
+}
+
+/// A name of a page, settled: an object, or a directory with what a listing tells of it.
+type Name = (Box<str>, Option<Object>);
+
+impl Started {
+    /// Settles what a page says, in which objects of `key` itself are left out.
+    fn settle(&mut self, entries: Vec<Entry>) -> Vec<Name> {
+        let mut out = Vec::new();
+        for entry in entries {
+            let (name, object) = match entry {
+                Entry::Object(key, object) => (key, Some(object)),
+                Entry::Prefix(key) => (key, None),
+            };
+            let Some(rest) = name.strip_prefix(&self.key) else { continue };
+            // Held objects whose directory would have come by now are files.
+            while let Some((held, _)) = self.held.last()
+                && !(rest.starts_with(&**held) && rest.as_bytes()[held.len()..].first() <= Some(&b'/'))
+            {
+                out.extend(self.held.pop().map(|(name, object)| (name, Some(object))));
+            }
+            let name = match &object {
+                Some(_) => rest,
+                None => rest.strip_suffix('/').unwrap_or(rest),
+            };
+            if !names::shown(name) {
+                continue;
+            }
+            match object {
+                Some(object) => self.held.push((name.into(), object)),
+                None => {
+                    // The object of that name is hidden.
+                    self.held.retain(|(held, _)| **held != *name);
+                    out.push((name.into(), None));
+                }
+            }
+        }
+        out
+    }
+}
+
+impl<S: Store> Core<S> {
+    /// Some entries of a directory from `offset` on, with the offset of the first; none at the end. `NotFound` when the directory was removed.
+    pub async fn rows(self: &Arc<Self>, scan: &Arc<Scan>, offset: u64) -> Result<Vec<Row>> {
+        let mut state = scan.state.lock().await;
+        if offset < state.at || state.started.is_none() {
+            *state = State::default();
+            self.start(scan.dir, &mut state).await?;
+        }
+        loop {
+            let skip = (offset - state.at).min(state.rows.len() as u64);
+            state.rows.drain(..skip as usize);
+            state.at += skip;
+            if !state.rows.is_empty() {
+                return Ok(state.rows.iter().cloned().collect());
+            }
+            let State { started: Some(started), rows, .. } = &mut *state else { return Ok(Vec::new()) };
+            if started.over {
+                return Ok(Vec::new());
+            }
+            self.page(scan.dir, started, rows).await?;
+        }
+    }
+
+    async fn start(self: &Arc<Self>, dir: Ino, state: &mut State) -> Result<()> {
+        let this = self.attr_now(dir).await?;
+        let parent = self.tree.lock().get(dir)?.parent;
+        let up = self.attr_now(parent).await.unwrap_or(this);
+        let tree = self.tree.lock();
+        if !tree.get(dir)?.linked {
+            return Err(Error::NotFound);
+        }
+        let directory = tree.directory(dir)?;
+        state.rows.extend([(".".into(), this), ("..".into(), up)]);
+        let mut local = HashSet::new();
+        for (name, &ino) in &directory.children {
+            if tree.get(ino)?.checked.is_none() {
+                state.rows.push_back((name.clone(), tree.attr(ino)?));
+                local.insert(name.clone());
+            }
+        }
+        state.started = Some(Started {
+            since: Instant::now(),
+            version: directory.version,
+            key: tree.key(dir)?,
+            local,
+            held: Vec::new(),
+            after: None,
+            over: false,
+            names: 0,
+        });
+        Ok(())
+    }
+
+    /// Takes in one more page of the store.
+    async fn page(self: &Arc<Self>, dir: Ino, started: &mut Started, rows: &mut VecDeque<Row>) -> Result<()> {
+        let (core, key, after) = (self.clone(), started.key.clone(), started.after.take());
+        let page = self
+            .spawn(async move {
+                core.store.list(&key, true, after.as_deref()).await.map_err(|e| error::of(&key, e))
+            })
+            .await?;
+        let mut settled = started.settle(page.entries);
+        started.after = page.next;
+        if started.after.is_none() {
+            started.over = true;
+            settled.extend(started.held.drain(..).map(|(name, object)| (name, Some(object))));
+        }
+        settled.retain(|(name, _)| !started.local.contains(name));
+        started.names += settled.len() as u64;
+        let inos = self.listed(dir, settled)?;
+        let unknown: Vec<(Ino, String)> = {
+            let tree = self.tree.lock();
+            let plain = |&(ino, _): &(Ino, Box<str>)| tree.get(ino).is_ok_and(|i| i.about.is_none());
+            inos.iter().filter(|row| plain(row)).map(|(ino, name)| (*ino, name.to_string())).collect()
+        };
+        if !self.options.listed_attributes && !unknown.is_empty() {
+            let core = self.clone();
+            self.spawn(async move { core.ask_attributes(dir, unknown).await }).await?;
+        }
+        let mut tree = self.tree.lock();
+        // What was removed meanwhile is left out.
+        rows.extend(inos.into_iter().filter_map(|(ino, name)| Some((name, tree.attr(ino).ok()?))));
+        if started.over {
+            let known = tree.directory(dir)?.children.len() as u64;
+            if started.version == tree.directory(dir)?.version && known <= COMPLETE_MAX {
+                let since = started.since;
+                let gone: Vec<Box<str>> = {
+                    let seen = |ino: &Ino| {
+                        let inode = tree.get(*ino);
+                        inode.is_ok_and(|i| i.is_dirty() || i.checked.is_none_or(|at| at >= since))
+                    };
+                    let children = tree.directory(dir)?.children.iter();
+                    children.filter(|(_, ino)| !seen(ino)).map(|(name, _)| name.clone()).collect()
+                };
+                for name in gone {
+                    tree.unlink(dir, &name);
+                }
+                let directory = tree.directory_mut(dir)?;
+                // Fewer: some were forgotten already for want of room.
+                if directory.children.len() as u64 >= started.names {
+                    directory.complete = Some(since);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in names of a listing, and returns their inodes.
+    fn listed(&self, dir: Ino, names: Vec<Name>) -> Result<Vec<(Ino, Box<str>)>> {
+        let mut tree = self.tree.lock();
+        let mut out = Vec::with_capacity(names.len());
+        for (name, object) in names {
+            let known = tree.directory(dir)?.children.get(&name).copied();
+            let same = |inode: &Inode| inode.directory.is_some() == object.is_none();
+            let ino = match known {
+                Some(ino) if same(tree.get(ino)?) => ino,
+                _ => tree.add(Inode {
+                    parent: dir,
+                    name: name.clone(),
+                    about: None,
+                    etag: None,
+                    size: 0,
+                    modified: fs::Time::now(),
+                    checked: Some(Instant::now()),
+                    directory: object.is_none().then(Box::default),
+                    file: None,
+                    opens: 0,
+                    linked: true,
+                })?,
+            };
+            let inode = tree.get_mut(ino)?;
+            if inode.checked.is_some() && !inode.is_dirty() {
+                match object {
+                    Some(object) => {
+                        let modified = object.modified.into();
+                        // A copy onto itself changes metadata and time, but not always the ETag.
+                        if inode.etag.as_ref() != Some(&object.etag) || inode.modified != modified {
+                            // Of an open file the object that was opened counts; whoever opens it next asks.
+                            inode.about = None;
+                            if inode.file.is_none() {
+                                (inode.etag, inode.size) = (Some(object.etag), object.size);
+                                inode.modified = modified;
+                            }
+                        }
+                        inode.checked = Some(Instant::now());
+                    }
+                    // Its marker may have changed.
+                    None => {
+                        let current = inode.checked.is_some_and(|at| at.elapsed() < self.options.expiry);
+                        if !current {
+                            inode.about = None;
+                        }
+                        inode.checked = Some(Instant::now());
+                    }
+                }
+            }
+            out.push((ino, name));
+        }
+        Ok(out)
+    }
+
+    /// Asks for the attributes of files and directories that were only listed, many at a time.
+    async fn ask_attributes(self: &Arc<Self>, dir: Ino, unknown: Vec<(Ino, String)>) -> Result<()> {
+        let mut tasks = JoinSet::new();
+        for (ino, name) in unknown {
+            let core = self.clone();
+            tasks.spawn(async move {
+                let _token = core.small.clone().acquire_owned().await;
+                let (key, is_dir) = {
+                    let tree = core.tree.lock();
+                    let Ok(inode) = tree.get(ino) else { return Ok(()) };
+                    (tree.key(ino)?, inode.directory.is_some())
+                };
+                let found = match core.store.head(&key).await {
+                    Ok(object) if is_dir => Found::Directory(Some(object)),
+                    Ok(object) => Found::File(object),
+                    Err(StoreError::NotFound) if is_dir => Found::Directory(None),
+                    // Removed since it was listed.
+                    Err(StoreError::NotFound) => return Ok(()),
+                    Err(e) => return Err(error::of(&key, e)),
+                };
+                core.found(dir, &name, found)?;
+                Ok(())
+            });
+        }
+        while let Some(done) = tasks.join_next().await {
+            done.map_err(|_| Error::Closed)??;
+        }
+        Ok(())
+    }
+
+    /// Whether keys stand below a directory beside its marker. Also those that cannot be shown.
+    pub async fn has_entries(&self, key: &str) -> Result<bool> {
+        let mut after = None;
+        loop {
+            let page = self.store.list(key, true, after.as_deref()).await.map_err(|e| error::of(key, e))?;
+            let other = |entry: &Entry| !matches!(entry, Entry::Object(k, _) if k == key);
+            if page.entries.iter().any(other) {
+                return Ok(true);
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Keeps a directory that may have lost its last key: gives it a marker if nothing stands below it any more.
+    pub async fn keep(self: &Arc<Self>, dir: Ino) -> Result<()> {
+        let (key, about) = {
+            let tree = self.tree.lock();
+            let inode = tree.get(dir)?;
+            if dir == Ino::ROOT || inode.etag.is_some() {
+                return Ok(());
+            }
+            let default = || crate::attrs::Attrs::default_of(fs::FileType::Directory, &self.options.defaults);
+            let about = inode.about.as_deref().cloned().unwrap_or_else(|| About::new(default()));
+            (tree.key(dir)?, about)
+        };
+        if self.has_entries(&key).await? {
+            return Ok(());
+        }
+        let etag = self.put_marker(&key, &about).await?;
+        if let Ok(inode) = self.tree.lock().get_mut(dir) {
+            inode.etag = etag.or(inode.etag.take());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::ETag;
+    use std::time::UNIX_EPOCH;
+
+    fn object(key: &str) -> Entry {
+        let object = Object {
+            size: 1,
+            etag: ETag("\"e\"".into()),
+            modified: UNIX_EPOCH,
+            content_type: None,
+            metadata: Default::default(),
+        };
+        Entry::Object(key.into(), object)
+    }
+
+    #[test]
+    fn what_is_both_file_and_directory_is_a_directory_also_across_pages() {
+        let mut keys = vec![
+            object("d/"),
+            object("d/a"),
+            object("d/a-b"),
+            object("d/a-b-"),
+            Entry::Prefix("d/a-b/".into()),
+            object("d/a."),
+            Entry::Prefix("d/a/".into()),
+            Entry::Prefix("d//".into()),
+            Entry::Prefix("d/../".into()),
+            object("d/."),
+            object("d/b"),
+        ];
+        keys.sort_by_key(|e| match e {
+            Entry::Object(k, _) | Entry::Prefix(k) => k.clone(),
+        });
+        for size in 1..=keys.len() {
+            let mut started = Started {
+                since: Instant::now(),
+                version: 0,
+                key: "d/".into(),
+                local: HashSet::new(),
+                held: Vec::new(),
+                after: None,
+                over: false,
+                names: 0,
+            };
+            let mut out = Vec::new();
+            for page in keys.chunks(size) {
+                out.extend(started.settle(page.to_vec()));
+            }
+            out.extend(started.held.drain(..).map(|(name, object)| (name, Some(object))));
+            let mut names: Vec<(&str, bool)> = out.iter().map(|(n, o)| (&**n, o.is_none())).collect();
+            names.sort();
+            let expected = [("a", true), ("a-b", true), ("a-b-", false), ("a.", false), ("b", false)];
+            assert_eq!(names, expected, "pages of {size}");
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Making and removing names.
+//!
+//! A new file is known here alone until it is committed. Directories and symlinks are objects at once, made on condition that nothing is there.
+
+use crate::attrs::{Attrs, DIRECTORY_TYPE};
+use crate::core::Core;
+use crate::error;
+use crate::handles::Open;
+use crate::inode::{About, Inode};
+use crate::names;
+use crate::store::{Condition, ETag, Store, StoreError};
+use bytes::Bytes;
+use fs::*;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Instant;
+
+impl<S: Store> Core<S> {
+    /// Checks that the caller may make `name` in a directory where it is not, and returns the attributes that the new inode has.
+    async fn may_make(
+        self: &Arc<Self>,
+        cred: &Cred,
+        dir: Ino,
+        name: &[u8],
+        (kind, perm): (FileType, u16),
+    ) -> Result<(String, Attrs)> {
+        let attr = self.attr_now(dir).await?;
+        if attr.kind != FileType::Directory {
+            return Err(Error::NotDirectory);
+        }
+        perm::check(cred, &attr, Access::EXEC)?;
+        match self.resolve(dir, name).await {
+            Ok(_) => return Err(Error::Exists),
+            Err(Error::NotFound) => {}
+            Err(e) => return Err(e),
+        }
+        if !self.tree.lock().get(dir)?.linked {
+            return Err(Error::NotFound);
+        }
+        self.writable()?;
+        perm::check(cred, &attr, Access::WRITE | Access::EXEC)?;
+        let name = names::check(name)?.to_string();
+        let (uid, gid, perm) = perm::new_inode(cred, &attr, kind, perm);
+        let mtime = Some(Time::now());
+        Ok((name, Attrs { kind, perm, uid, gid, mtime, xattrs: None }))
+    }
+
+    fn inode(&self, parent: Ino, name: &str, about: About) -> Inode {
+        let directory = (about.attrs.kind == FileType::Directory).then(Box::default);
+        Inode {
+            parent,
+            name: name.into(),
+            about: Some(Box::new(about)),
+            etag: None,
+            size: 0,
+            modified: Time::now(),
+            checked: None,
+            directory,
+            file: None,
+            opens: 0,
+            linked: true,
+        }
+    }
+
+    /// Puts a new inode into the tree, unless the name is there by now.
+    fn add(&self, dir: Ino, name: &str, about: About, etag: Option<ETag>, size: u64) -> Result<Ino> {
+        let mut tree = self.tree.lock();
+        let directory = tree.directory_mut(dir)?;
+        if directory.children.contains_key(name) {
+            return Err(Error::Exists);
+        }
+        directory.version += 1;
+        let mut inode = self.inode(dir, name, about);
+        inode.checked = etag.is_some().then(Instant::now);
+        // A directory that was just made has nothing in it.
+        if let (Some(directory), true) = (&mut inode.directory, etag.is_some()) {
+            directory.complete = Some(Instant::now());
+        }
+        (inode.etag, inode.size) = (etag, size);
+        let ino = tree.add(inode)?;
+        if let Some(about) = &mut tree.get_mut(dir)?.about {
+            about.attrs.mtime = Some(Time::now());
+        }
+        Ok(ino)
+    }
+
+    /// As [`FileSystem::create`].
+    pub async fn create(
+        self: &Arc<Self>,
+        cred: &Cred,
+        dir: Ino,
+        name: &[u8],
+        perm: u16,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)> {
+        if !flags.intersects(OpenFlags::READ | OpenFlags::WRITE) {
+            return Err(Error::Invalid("a file is opened for reading, writing or both"));
+        }
+        let made = async {
+            let (name, attrs) = self.may_make(cred, dir, name, (FileType::Regular, perm & 0o7777)).await?;
+            self.tree.lock().child_key(dir, &name, false)?;
+            self.add(dir, &name, About::new(attrs), None, 0)
+        };
+        let ino = match made.await {
+            Ok(ino) => ino,
+            Err(Error::Exists) if !flags.contains(OpenFlags::EXCLUSIVE) => {
+                let ino = self.resolve(dir, name).await?;
+                match self.attr_now(ino).await?.kind {
+                    FileType::Directory => return Err(Error::IsDirectory),
+                    FileType::Symlink => return Err(Error::SymlinkLoop),
+                    _ => {}
+                }
+                let handle = self.open(cred, ino, flags, true).await?;
+                return Ok((self.tree.lock().attr(ino)?, handle));
+            }
+            Err(e) => return Err(e),
+        };
+        let file = self.take_file(ino)?;
+        let attr = self.tree.lock().attr(ino)?;
+        let writer = perm::Writer::new(cred, &attr);
+        let handle = self.next_handle();
+        let open = Open { file, flags, writer, window: Mutex::default() };
+        self.opens.lock().insert(handle, Arc::new(open));
+        Ok((attr, handle))
+    }
+
+    /// As [`FileSystem::mkdir`].
+    pub async fn mkdir(self: &Arc<Self>, cred: &Cred, dir: Ino, name: &[u8], perm: u16) -> Result<Attr> {
+        let (name, attrs) = self.may_make(cred, dir, name, (FileType::Directory, perm & 0o1777)).await?;
+        let _names = self.namespace.read().await;
+        let key = self.tree.lock().child_key(dir, &name, true)?;
+        let about = About::new(attrs);
+        let etag = self.put_marker(&key, &about).await?.ok_or(Error::Exists)?;
+        let ino = self.add(dir, &name, about, Some(etag), 0)?;
+        self.tree.lock().attr(ino)
+    }
+
+    /// Makes the marker of a directory that has none; `None` if there is one.
+    pub async fn put_marker(&self, key: &str, about: &About) -> Result<Option<ETag>> {
+        let mut description = about.description()?;
+        description.content_type = Some(DIRECTORY_TYPE.into());
+        let on = Condition::Absent;
+        let done = match self.check(key, &on).await {
+            Ok(()) => self.store.put(key, Bytes::new(), &description, &self.condition(&on)).await,
+            Err(e) => Err(e),
+        };
+        match done {
+            Ok(etag) => Ok(Some(etag)),
+            Err(StoreError::Precondition) => Ok(None),
+            Err(e) => Err(error::of(key, e)),
+        }
+    }
+
+    /// As [`FileSystem::symlink`].
+    pub async fn symlink(
+        self: &Arc<Self>,
+        cred: &Cred,
+        dir: Ino,
+        name: &[u8],
+        target: Vec<u8>,
+    ) -> Result<Attr> {
+        match target.len() {
+            0 => return Err(Error::NotFound),
+            format::limits::PATH_MAX.. => return Err(Error::NameTooLong),
+            _ => {}
+        }
+        let (name, attrs) = self.may_make(cred, dir, name, (FileType::Symlink, 0o777)).await?;
+        let _names = self.namespace.read().await;
+        let key = self.tree.lock().child_key(dir, &name, false)?;
+        let about = About::new(attrs);
+        let (on, size) = (Condition::Absent, target.len() as u64);
+        let description = about.description()?;
+        let done = match self.check(&key, &on).await {
+            Ok(()) => self.store.put(&key, target.into(), &description, &self.condition(&on)).await,
+            Err(e) => Err(e),
+        };
+        let etag = match done {
+            Err(StoreError::Precondition) => return Err(Error::Exists),
+            done => done.map_err(|e| error::of(&key, e))?,
+        };
+        let ino = self.add(dir, &name, about, Some(etag), size)?;
+        self.tree.lock().attr(ino)
+    }
+
+    /// Checks that the caller may remove a name, and returns what it leads to.
+    async fn may_remove(self: &Arc<Self>, cred: &Cred, dir: Ino, name: &[u8]) -> Result<Attr> {
+        let attr = self.attr_now(dir).await?;
+        if attr.kind != FileType::Directory {
+            return Err(Error::NotDirectory);
+        }
+        perm::check(cred, &attr, Access::EXEC)?;
+        let ino = self.resolve(dir, name).await?;
+        let victim = self.attr_now(ino).await?;
+        self.writable()?;
+        perm::check_delete(cred, &attr, &victim)?;
+        Ok(victim)
+    }
+
+    /// As [`FileSystem::unlink`]. What was not committed of an open file is nobody's any more, and what stands in the object cannot be read any
+    /// more.
+    pub async fn unlink(self: &Arc<Self>, cred: &Cred, dir: Ino, name: &[u8]) -> Result<()> {
+        if matches!(name, b"." | b"..") {
+            return Err(Error::IsDirectory);
+        }
+        let victim = self.may_remove(cred, dir, name).await?;
+        if victim.kind == FileType::Directory {
+            return Err(Error::IsDirectory);
+        }
+        let _names = self.namespace.read().await;
+        let file = self.tree.lock().get(victim.ino)?.file.clone();
+        let _turn = match &file {
+            Some(file) => Some(file.turn.write().await),
+            None => None,
+        };
+        let (key, local) = {
+            let tree = self.tree.lock();
+            let inode = tree.get(victim.ino)?;
+            (tree.key(victim.ino)?, inode.checked.is_none())
+        };
+        if !local {
+            let done = self.store.delete(&key, &Condition::Always).await;
+            done.map_err(|e| error::of(&key, e))?;
+        }
+        self.removed(dir, names::check(name)?, local).await
+    }
+
+    /// A name is gone from the store (`local`: it never was there): it goes from the tree too.
+    async fn removed(self: &Arc<Self>, dir: Ino, name: &str, local: bool) -> Result<()> {
+        {
+            let mut tree = self.tree.lock();
+            let directory = tree.directory_mut(dir)?;
+            directory.version += 1;
+            if let Some(&ino) = directory.children.get(name)
+                && let Some(file) = &tree.get(ino)?.file
+            {
+                let stream = file.state.lock().stream.take();
+                if let Some(stream) = stream {
+                    stream.abandon(self);
+                }
+            }
+            tree.unlink(dir, name);
+            tree.note_absent(dir, name);
+            if let Some(about) = &mut tree.get_mut(dir)?.about {
+                about.attrs.mtime = Some(Time::now());
+            }
+        }
+        // The name is gone, whatever becomes of its directory.
+        if !local && let Err(e) = self.keep(dir).await {
+            tracing::warn!("an empty directory may be gone: {e}");
+        }
+        Ok(())
+    }
+
+    /// As [`FileSystem::rmdir`].
+    pub async fn rmdir(self: &Arc<Self>, cred: &Cred, dir: Ino, name: &[u8]) -> Result<()> {
+        match name {
+            b"." => return Err(Error::Invalid("'.' cannot be removed")),
+            b".." => return Err(Error::NotEmpty),
+            _ => {}
+        }
+        let victim = self.may_remove(cred, dir, name).await?;
+        if victim.kind != FileType::Directory {
+            return Err(Error::NotDirectory);
+        }
+        let _names = self.namespace.read().await;
+        let key = {
+            let tree = self.tree.lock();
+            let children = tree.directory(victim.ino)?.children.values();
+            if children.into_iter().any(|&ino| tree.get(ino).is_ok_and(|i| i.checked.is_none())) {
+                return Err(Error::NotEmpty);
+            }
+            tree.key(victim.ino)?
+        };
+        if self.has_entries(&key).await? {
+            return Err(Error::NotEmpty);
+        }
+        let done = self.store.delete(&key, &Condition::Always).await;
+        done.map_err(|e| error::of(&key, e))?;
+        self.removed(dir, names::check(name)?, false).await
+    }
+}

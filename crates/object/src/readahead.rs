@@ -1,0 +1,240 @@
+//! Reading ahead, as US3FS does it: after a read of `n` bytes the next window is asked for, with a trigger in its middle; a sequential read that
+//! passes the trigger doubles the window, up to a limit; a jump resets it.
+//!
+//! A jump asks for the bytes that are wanted and no more, so random readers make small requests. Who goes on where a read ended is sequential, and
+//! is never served by requests below [`WINDOW_MIN`]. Reads of a kernel come side by side and out of order: what lies a little before
+//! or behind counts as sequential too.
+//!
+//! A window is a row of chunks without gaps, each asked for with one request, several at a time. Memory for what is ahead is taken from the budget of
+//! all readers; where there is none, only what is wanted is asked for.
+
+use crate::budget::Held;
+use crate::core::Core;
+use crate::store::{ETag, Store, StoreError};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Smallest window, and smallest request of a sequential reader, bytes.
+pub const WINDOW_MIN: u64 = 512 << 10;
+/// Largest request, bytes.
+const CHUNK: u64 = 4 << 20;
+/// Reads out of order by less than this are sequential still, bytes.
+const SLACK: u64 = 2 << 20;
+
+type Arrived = Option<std::result::Result<Bytes, StoreError>>;
+
+/// A range that was asked for.
+#[derive(Debug)]
+pub struct Chunk {
+    range: Range<u64>,
+    arrived: watch::Receiver<Arrived>,
+    _memory: Held,
+}
+
+impl Chunk {
+    /// Waits for its bytes, all of them.
+    async fn bytes(&self) -> std::result::Result<Bytes, StoreError> {
+        let mut arrived = self.arrived.clone();
+        let bytes = match arrived.wait_for(|a| a.is_some()).await {
+            Ok(done) => done.clone().expect("it was waited for")?,
+            Err(_) => return Err(StoreError::Unavailable("the worker was stopped".into())),
+        };
+        match bytes.len() as u64 == self.range.end - self.range.start {
+            true => Ok(bytes),
+            false => Err(StoreError::Damaged("an object is shorter than it was".into())),
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Window {
+    etag: Option<ETag>,
+    chunks: VecDeque<Arc<Chunk>>,
+    /// Where the last read ended.
+    next: u64,
+    /// Present length; 0 after a jump.
+    len: u64,
+    trigger: u64,
+}
+
+impl Window {
+    fn start(&self) -> u64 {
+        self.chunks.front().map_or(self.next, |chunk| chunk.range.start)
+    }
+
+    fn stop(&self) -> u64 {
+        self.chunks.back().map_or(self.next, |chunk| chunk.range.end)
+    }
+
+    /// Decides what to ask for so that `range` comes: the ranges, each with whether it is wanted now. `end`: that of the object. `most`: the
+    /// largest window.
+    fn advance(&mut self, range: Range<u64>, end: u64, most: u64) -> Vec<(Range<u64>, bool)> {
+        let sequential = range.start >= self.start() && range.start <= self.stop() + SLACK;
+        if !sequential || (self.chunks.is_empty() && range.start != self.next) {
+            self.chunks.clear();
+            (self.len, self.trigger) = (0, 0);
+            self.next = range.end;
+            return vec![(range, true)];
+        }
+        let mut upto = range.end;
+        if self.len == 0 || range.end > self.trigger {
+            self.len = (self.len * 2).clamp(WINDOW_MIN.min(most), most);
+            self.trigger = range.end + self.len / 2;
+            upto = (range.end + self.len).min(end);
+        }
+        let behind = range.start.saturating_sub(SLACK);
+        while self.chunks.front().is_some_and(|chunk| chunk.range.end <= behind) {
+            self.chunks.pop_front();
+        }
+        let mut asked = Vec::new();
+        let mut at = self.chunks.back().map_or(range.start, |chunk| chunk.range.end);
+        self.next = self.next.max(range.end);
+        while at < upto {
+            let to = upto.min(at + CHUNK);
+            asked.push((at..to, at < range.end));
+            at = to;
+        }
+        asked
+    }
+}
+
+impl<S: Store> Core<S> {
+    /// Reads bytes of an object, from the window of a handle or from the store. Errors of the store; `Precondition` when it is in
+    /// another state.
+    pub async fn read_object(
+        self: &Arc<Self>,
+        window: &parking_lot::Mutex<Window>,
+        (key, etag, end): (&str, &ETag, u64),
+        range: Range<u64>,
+        to: &mut [u8],
+    ) -> std::result::Result<(), StoreError> {
+        let chunks: Vec<Arc<Chunk>> = {
+            let mut window = window.lock();
+            if window.etag.as_ref() != Some(etag) {
+                *window = Window { etag: Some(etag.clone()), ..Window::default() };
+            }
+            for (asked, wanted) in window.advance(range.clone(), end, self.options.read_ahead) {
+                let len = asked.end - asked.start;
+                if wanted {
+                    self.reads.force(len);
+                } else if !self.reads.try_take(len) {
+                    break;
+                }
+                let chunk = self.ask(key, etag, asked, self.reads.held(len));
+                window.chunks.push_back(Arc::new(chunk));
+            }
+            let covers = |c: &&Arc<Chunk>| c.range.start < range.end && range.start < c.range.end;
+            window.chunks.iter().filter(covers).cloned().collect()
+        };
+        let mut at = range.start;
+        for chunk in &chunks {
+            let bytes = match chunk.bytes().await {
+                Ok(bytes) => bytes,
+                Err(e) => {
+                    // The next read asks again.
+                    *window.lock() = Window::default();
+                    return Err(e);
+                }
+            };
+            let upto = range.end.min(chunk.range.end);
+            let from = &bytes[(at - chunk.range.start) as usize..(upto - chunk.range.start) as usize];
+            to[(at - range.start) as usize..][..from.len()].copy_from_slice(from);
+            at = upto;
+        }
+        if at < range.end {
+            // Another read through the same handle has jumped in between.
+            let bytes = self.read_beside(key, at..range.end, etag).await?;
+            to[(at - range.start) as usize..].copy_from_slice(&bytes);
+        }
+        Ok(())
+    }
+
+    /// Reads beside the window.
+    async fn read_beside(
+        self: &Arc<Self>,
+        key: &str,
+        range: Range<u64>,
+        etag: &ETag,
+    ) -> std::result::Result<Bytes, StoreError> {
+        let len = range.end - range.start;
+        self.reads.force(len);
+        self.ask(key, etag, range, self.reads.held(len)).bytes().await
+    }
+
+    /// Asks for a range, in the background.
+    fn ask(self: &Arc<Self>, key: &str, etag: &ETag, range: Range<u64>, memory: Held) -> Chunk {
+        let (tell, arrived) = watch::channel(None);
+        let (core, key, etag, asked) = (self.clone(), key.to_string(), etag.clone(), range.clone());
+        self.runtime.spawn(async move {
+            let done = core.store.get(&key, asked, Some(&etag)).await;
+            let _ = tell.send(Some(done.map(|(bytes, _)| bytes)));
+        });
+        Chunk { range, arrived, _memory: memory }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+
+    /// Asks as `read_object` does, without a store.
+    fn read(window: &mut Window, at: u64, len: u64, end: u64) -> Vec<u64> {
+        let asked = window.advance(at..(at + len).min(end), end, 32 << 20);
+        let budget = Arc::new(crate::budget::Budget::new(u64::MAX));
+        for (range, _) in &asked {
+            budget.force(range.end - range.start);
+            let _memory = budget.held(range.end - range.start);
+            let range = range.clone();
+            window.chunks.push_back(Arc::new(Chunk { range, arrived: watch::channel(None).1, _memory }));
+        }
+        asked.into_iter().map(|(r, _)| r.end - r.start).collect()
+    }
+
+    #[test]
+    fn a_sequential_reader_asks_ever_more() {
+        let mut window = Window::default();
+        let end = 1 << 30;
+        let mut requests = Vec::new();
+        for at in (0..256 << 20).step_by(128 << 10) {
+            requests.extend(read(&mut window, at, 128 * KIB, end));
+        }
+        assert_eq!(requests[0], 640 * KIB, "the first read comes with the first window");
+        assert!(requests.iter().all(|&r| r >= 128 * KIB), "{requests:?}");
+        assert!(requests.len() < 90, "{}", requests.len());
+        assert_eq!(window.len, 32 << 20);
+        let held: u64 = window.chunks.iter().map(|c| c.range.end - c.range.start).sum();
+        assert!(held <= (32 << 20) + SLACK + 2 * CHUNK, "{held}");
+    }
+
+    #[test]
+    fn a_jump_asks_for_what_is_wanted_alone() {
+        let mut window = Window::default();
+        let end = 1 << 30;
+        for at in [77 << 20, 5 << 20, 900 << 20, 33 << 20] {
+            assert_eq!(read(&mut window, at, 4096, end), [4096]);
+        }
+        // Going on from there is sequential.
+        assert_eq!(read(&mut window, (33 << 20) + 4096, 4096, end), [4096 + WINDOW_MIN]);
+        assert!(read(&mut window, (33 << 20) + 8192, 4096, end).is_empty());
+    }
+
+    #[test]
+    fn a_kernel_reads_out_of_order() {
+        let mut window = Window::default();
+        let end = 1 << 30;
+        let mut requests = 0;
+        for block in 0..100u64 {
+            for part in [1, 0, 3, 2] {
+                requests += read(&mut window, (block * 4 + part) * 128 * KIB, 128 * KIB, end).len();
+            }
+        }
+        assert!(requests < 40, "{requests}");
+        assert_eq!(read(&mut Window::default(), 0, 128 * KIB, 3000), [3000], "no more than there is");
+    }
+}

@@ -1,0 +1,365 @@
+//! Renaming: by the store where it can, else by copies within the store, and then removal of the old keys.
+//!
+//! A file: the copy makes the new name lead to the whole file in one step of the store; then the old key is removed, if it is still the object
+//! that was copied. A crash in between leaves both names.
+//!
+//! A directory is moved object by object, side by side:
+//! 1. The old directory's marker says where it goes ([`MOVING`] in its metadata).
+//! 2. Everything is copied; nothing is removed before all of it is there.
+//! 3. The old objects are removed, each only if it is what was copied, the marker last.
+//!
+//! So no file is lost at any point of a crash: until step 3 the old directory is whole, from step 3 on the new one is. The rename is not atomic for
+//! those who look: they may see files twice. Repeating it (`mv -T`) goes on where it was: what the new directory has of it counts for nothing as long
+//! as the old one's marker names it, and what is there already, of the same state, is not copied again.
+//! What others write below the old name meanwhile is not moved and not removed; it keeps the old directory.
+
+use crate::attrs::{Attrs, percent_encode};
+use crate::core::Core;
+use crate::error;
+use crate::file::File;
+use crate::inode::About;
+use crate::names;
+use crate::store::{Condition, ETag, Entry, Object, Store, StoreError};
+use bytes::Bytes;
+use fs::*;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::task::JoinSet;
+
+/// Metadata of the marker of a directory that is being moved: the new key, percent-encoded.
+pub const MOVING: &str = "freehold-moving-to";
+
+impl<S: Store> Core<S> {
+    /// As [`FileSystem::rename`].
+    pub async fn rename(
+        self: &Arc<Self>,
+        cred: &Cred,
+        (dir, name): (Ino, &[u8]),
+        (new_dir, new_name): (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        if flags.contains(RenameFlags::EXCHANGE) {
+            return Err(match flags.contains(RenameFlags::NOREPLACE) {
+                true => Error::Invalid("both flags of rename"),
+                false => Error::NotSupported("exchanging names in a bucket"),
+            });
+        }
+        for name in [name, new_name] {
+            if matches!(name, b"." | b"..") {
+                return Err(Error::Busy("'.' and '..' cannot be renamed".into()));
+            }
+        }
+        let from_dir = self.attr_now(dir).await?;
+        let to_dir = self.attr_now(new_dir).await?;
+        for dir in [&from_dir, &to_dir] {
+            if dir.kind != FileType::Directory {
+                return Err(Error::NotDirectory);
+            }
+            perm::check(cred, dir, Access::EXEC)?;
+        }
+        let ino = self.resolve(dir, name).await?;
+        let moved = self.attr_now(ino).await?;
+        let to = names::check(new_name)?;
+        let target = match self.resolve(new_dir, new_name).await {
+            Ok(target) => Some(self.attr_now(target).await?),
+            Err(Error::NotFound) => None,
+            Err(e) => return Err(e),
+        };
+        self.writable()?;
+        perm::check_delete(cred, &from_dir, &moved)?;
+        let is_dir = moved.kind == FileType::Directory;
+        if is_dir && self.tree.lock().is_within(new_dir, ino) {
+            return Err(Error::IntoItself);
+        }
+        match &target {
+            None => perm::check(cred, &to_dir, Access::WRITE | Access::EXEC)?,
+            Some(_) if flags.contains(RenameFlags::NOREPLACE) => return Err(Error::Exists),
+            Some(target) if target.ino == ino => return Ok(()),
+            Some(target) => {
+                perm::check_delete(cred, &to_dir, target)?;
+                match (is_dir, target.kind == FileType::Directory) {
+                    (true, false) => return Err(Error::NotDirectory),
+                    (false, true) => return Err(Error::IsDirectory),
+                    _ => {}
+                }
+            }
+        }
+        if is_dir {
+            self.rename_directory(ino, (new_dir, to), target.map(|t| t.ino)).await?;
+        } else {
+            let absent = flags.contains(RenameFlags::NOREPLACE);
+            self.rename_file(ino, (new_dir, to), target.map(|t| t.ino), absent).await?;
+        }
+        if let Err(e) = self.keep(dir).await {
+            tracing::warn!("an empty directory may be gone: {e}");
+        }
+        Ok(())
+    }
+
+    async fn rename_file(
+        self: &Arc<Self>,
+        ino: Ino,
+        (new_dir, name): (Ino, &str),
+        target: Option<Ino>,
+        absent: bool,
+    ) -> Result<()> {
+        let _names = self.namespace.read().await;
+        let file = self.tree.lock().get(ino)?.file.clone();
+        let _turn = match &file {
+            Some(file) => Some(file.turn.write().await),
+            None => None,
+        };
+        if let Some(file) = &file {
+            // What is on its way is on its way to the old name.
+            self.commit_alone(file).await?;
+        }
+        let (from, to, etag, size) = {
+            let tree = self.tree.lock();
+            let inode = tree.get(ino)?;
+            let etag = inode.etag.clone().ok_or(Error::Stale)?;
+            (tree.key(ino)?, tree.child_key(new_dir, name, false)?, etag, inode.size)
+        };
+        let on = if absent { Condition::Absent } else { Condition::Always };
+        let failed = |e| match e {
+            StoreError::Precondition if absent => Error::Exists,
+            e => error::of(&from, e),
+        };
+        let new_etag = if self.store.abilities().rename {
+            self.store.rename(&from, &to, &etag, &on).await.map_err(failed)?;
+            match self.store.head(&to).await {
+                Ok(object) => Some(object.etag),
+                Err(e) => {
+                    tracing::warn!("{to}: moved, and not found: {e}");
+                    None
+                }
+            }
+        } else {
+            self.compare(&to, &on).await.map_err(failed)?;
+            let copied =
+                self.copy_object((&from, &etag, size), &to, None).await.map_err(|e| error::of(&from, e))?;
+            match self.delete_if(&from, &etag).await {
+                Ok(()) | Err(StoreError::NotFound) => {}
+                // Both are there now: the new one is what was asked for, the old one is somebody else's.
+                Err(StoreError::Precondition) => {
+                    tracing::warn!("{from}: changed by somebody else while it was renamed; it stays")
+                }
+                Err(e) => return Err(error::of(&from, e)),
+            }
+            Some(copied)
+        };
+        self.forget_target(target);
+        let mut tree = self.tree.lock();
+        tree.rename(ino, new_dir, name)?;
+        let inode = tree.get_mut(ino)?;
+        (inode.modified, inode.checked) = (Time::now(), Some(Instant::now()));
+        if new_etag.is_none() {
+            inode.about = None;
+        }
+        if let Some(file) = &inode.file {
+            file.state.lock().base = new_etag.clone().or(Some(etag.clone()));
+        }
+        inode.etag = new_etag.or(Some(etag));
+        Ok(())
+    }
+
+    /// What was replaced has no name any more; what of it was on its way is given up.
+    fn forget_target(self: &Arc<Self>, target: Option<Ino>) {
+        let tree = self.tree.lock();
+        let Some(file) = target.and_then(|t| tree.get(t).ok()?.file.clone()) else { return };
+        let mut state = file.state.lock();
+        state.gone = true;
+        if let Some(stream) = state.stream.take() {
+            stream.abandon(self);
+        }
+    }
+
+    async fn rename_directory(
+        self: &Arc<Self>,
+        ino: Ino,
+        (new_dir, name): (Ino, &str),
+        target: Option<Ino>,
+    ) -> Result<()> {
+        let _names = self.namespace.write().await;
+        let (from, to, mut about, marker) = {
+            let tree = self.tree.lock();
+            let inode = tree.get(ino)?;
+            let default = || Attrs::default_of(FileType::Directory, &self.options.defaults);
+            let about = inode.about.as_deref().cloned().unwrap_or_else(|| About::new(default()));
+            (tree.key(ino)?, tree.child_key(new_dir, name, true)?, about, inode.etag.clone())
+        };
+        let going = percent_encode(&to);
+        let resumed = about.metadata.get(MOVING) == Some(&going);
+        if let Some(target) = target
+            && !resumed
+        {
+            let local = {
+                let tree = self.tree.lock();
+                let mut children = tree.directory(target)?.children.values();
+                children.any(|&ino| tree.get(ino).is_ok_and(|i| i.checked.is_none()))
+            };
+            if local || self.has_entries(&to).await? {
+                return Err(Error::NotEmpty);
+            }
+        }
+        // What is open below is made whole first; nothing below is given or changed while `namespace` is held alone.
+        let files: Vec<Arc<File>> = {
+            let tree = self.tree.lock();
+            tree.within(ino).into_iter().filter_map(|i| tree.get(i).ok()?.file.clone()).collect()
+        };
+        let mut turns = Vec::new();
+        for file in &files {
+            turns.push(file.turn.write().await);
+            self.commit_alone(file).await?;
+        }
+        about.metadata.insert(MOVING.into(), going);
+        let plain = {
+            let mut plain = about.clone();
+            plain.metadata.remove(MOVING);
+            plain
+        };
+        self.mark(&from, &about, marker.as_ref()).await?;
+        let moved = self.copy_all(&from, &to, resumed).await?;
+        // The new directory's own marker is the last of the copies: it says nothing of a move.
+        let on_marker = self.store.put(&to, Bytes::new(), &marker_of(&plain)?, &Condition::Always).await;
+        let new_marker = on_marker.map_err(|e| error::of(&to, e))?;
+        self.delete_all(&moved).await?;
+        self.store.delete(&from, &Condition::Always).await.map_err(|e| error::of(&from, e))?;
+        let mut tree = self.tree.lock();
+        tree.rename(ino, new_dir, name)?;
+        for ino in tree.within(ino) {
+            let key = tree.key(ino)?;
+            let inode = tree.get_mut(ino)?;
+            let copied =
+                moved.binary_search_by(|m| m.to.as_str().cmp(&key)).ok().map(|i| moved[i].new.clone());
+            if let (Some(etag), true) = (copied, inode.directory.is_none()) {
+                if let Some(file) = &inode.file {
+                    file.state.lock().base = Some(etag.clone());
+                }
+                inode.etag = Some(etag);
+            }
+            if let Some(directory) = &mut inode.directory {
+                directory.complete = None;
+            }
+        }
+        let inode = tree.get_mut(ino)?;
+        inode.about = Some(Box::new(plain));
+        inode.etag = Some(new_marker);
+        inode.checked = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Notes in the marker of a directory where it goes.
+    async fn mark(&self, key: &str, about: &About, marker: Option<&ETag>) -> Result<()> {
+        let on = marker.cloned().map_or(Condition::Absent, Condition::Is);
+        let done = match self.check(key, &on).await {
+            Ok(()) => self.store.put(key, Bytes::new(), &marker_of(about)?, &self.condition(&on)).await,
+            Err(e) => Err(e),
+        };
+        done.map(|_| ()).map_err(|e| error::of(key, e))
+    }
+
+    /// Copies everything below one key below another, but the marker itself. Sorted by the new key.
+    async fn copy_all(self: &Arc<Self>, from: &str, to: &str, resumed: bool) -> Result<Vec<Moved>> {
+        let (mut tasks, mut after, mut moved) = (JoinSet::new(), None, Vec::new());
+        let mut failed = Ok(());
+        loop {
+            let page =
+                self.store.list(from, false, after.as_deref()).await.map_err(|e| error::of(from, e))?;
+            for entry in page.entries {
+                let Entry::Object(key, object) = entry else { continue };
+                if key == from {
+                    continue;
+                }
+                let new_key = format!("{to}{}", &key[from.len()..]);
+                if new_key.len() > names::KEY_MAX {
+                    failed = Err(Error::NameTooLong);
+                    break;
+                }
+                let token = self.small.clone().acquire_owned().await;
+                let core = self.clone();
+                tasks.spawn(async move {
+                    let _token = token;
+                    let new = core.copy_one(&key, &object, &new_key, resumed).await;
+                    new.map(|new| Moved { from: key.clone(), old: object.etag, to: new_key, new })
+                        .map_err(|e| error::of(&key, e))
+                });
+                while let Some(done) = tasks.try_join_next() {
+                    moved.push(done.map_err(|_| Error::Closed)?);
+                }
+            }
+            after = page.next;
+            if after.is_none() || failed.is_err() {
+                break;
+            }
+        }
+        while let Some(done) = tasks.join_next().await {
+            moved.push(done.map_err(|_| Error::Closed)?);
+        }
+        failed?;
+        let mut moved = moved.into_iter().collect::<Result<Vec<Moved>>>()?;
+        moved.sort_by(|a, b| a.to.cmp(&b.to));
+        Ok(moved)
+    }
+
+    async fn copy_one(
+        self: &Arc<Self>,
+        from: &str,
+        object: &Object,
+        to: &str,
+        resumed: bool,
+    ) -> std::result::Result<ETag, StoreError> {
+        if resumed {
+            // A copy of the same object is there already. (The ETag of one in parts may change with a copy: then it is made again.)
+            match self.store.head(to).await {
+                Ok(there) if there.etag == object.etag && there.modified >= object.modified => {
+                    return Ok(there.etag);
+                }
+                Ok(_) | Err(StoreError::NotFound) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.copy_object((from, &object.etag, object.size), to, None).await
+    }
+
+    /// Removes what was moved.
+    async fn delete_all(self: &Arc<Self>, moved: &[Moved]) -> Result<()> {
+        let mut tasks = JoinSet::new();
+        for one in moved {
+            let token = self.small.clone().acquire_owned().await;
+            let (core, key, etag) = (self.clone(), one.from.clone(), one.old.clone());
+            tasks.spawn(async move {
+                let _token = token;
+                match core.delete_if(&key, &etag).await {
+                    Ok(()) | Err(StoreError::NotFound) => Ok(()),
+                    Err(StoreError::Precondition) => {
+                        tracing::warn!(
+                            "{key}: changed by somebody else while its directory was renamed; it stays"
+                        );
+                        Ok(())
+                    }
+                    Err(e) => Err(error::of(&key, e)),
+                }
+            });
+        }
+        let mut out = Ok(());
+        while let Some(done) = tasks.join_next().await {
+            out = out.and(done.map_err(|_| Error::Closed)?);
+        }
+        out
+    }
+}
+
+fn marker_of(about: &About) -> Result<crate::store::Description> {
+    let mut description = about.description()?;
+    description.content_type = Some(crate::attrs::DIRECTORY_TYPE.into());
+    Ok(description)
+}
+
+/// An object that was copied.
+#[derive(Debug)]
+struct Moved {
+    from: String,
+    old: ETag,
+    to: String,
+    new: ETag,
+}

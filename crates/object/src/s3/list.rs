@@ -1,0 +1,139 @@
+//! Listings by pages.
+
+use super::S3;
+use super::call::Call;
+use super::clock;
+use super::counters::Kind;
+use super::encode;
+use super::objects::etag;
+use super::xml::{self, Listing};
+use crate::store::{Entry, Metadata, Object, Page, Result, StoreError};
+use http::Method;
+use std::time::SystemTime;
+
+/// How a store writes keys in its answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Writing {
+    /// As they are.
+    Plain,
+    /// Percent-encoded, with '+' for itself.
+    Percent,
+    /// Percent-encoded, with '+' for a space.
+    Form,
+}
+
+impl Writing {
+    /// How a store writes that answers the prefix "+ " so. Whoever encodes the plus uses it for the space, if at all.
+    fn of(echo: &str) -> Writing {
+        if echo.starts_with('+') { Writing::Percent } else { Writing::Form }
+    }
+}
+
+impl S3 {
+    /// `Store::list`.
+    pub(super) async fn list_page(&self, prefix: &str, delimiter: bool, after: Option<&str>) -> Result<Page> {
+        let whole = format!("{}{prefix}", self.caller.config.prefix);
+        let listing = self.listing(&whole, delimiter, after, None).await?;
+        let mut entries = Vec::with_capacity(listing.contents.len() + listing.common_prefixes.len());
+        for object in &listing.contents {
+            let Some(key) = self.relative(&object.key, &listing.encoding_type).await? else { continue };
+            let modified = clock::iso(&object.last_modified).unwrap_or(SystemTime::UNIX_EPOCH);
+            let etag = etag(&object.etag);
+            let object =
+                Object { size: object.size, etag, modified, content_type: None, metadata: Metadata::new() };
+            entries.push(Entry::Object(key, object));
+        }
+        for common in &listing.common_prefixes {
+            entries.extend(self.relative(&common.prefix, &listing.encoding_type).await?.map(Entry::Prefix));
+        }
+        // Both kinds in one order, that of the keys' bytes.
+        entries.sort_by(|one, other| one.key().cmp(other.key()));
+        let next = match (listing.is_truncated, listing.next_continuation_token) {
+            (true, Some(token)) if Some(token.as_str()) != after => Some(token),
+            (true, _) => {
+                return Err(StoreError::Unavailable("ListObjectsV2: the listing does not go on".into()));
+            }
+            (false, _) => None,
+        };
+        Ok(Page { entries, next })
+    }
+
+    /// One page as the store wrote it. `most`: not more names than that.
+    pub(super) async fn listing(
+        &self,
+        whole: &str,
+        delimiter: bool,
+        after: Option<&str>,
+        most: Option<&str>,
+    ) -> Result<Listing> {
+        let mut call = Call::new(Kind::List, Method::GET, None)
+            .ask("list-type", "2")
+            .ask("prefix", whole)
+            .ask("encoding-type", "url");
+        for (name, value) in
+            [("delimiter", delimiter.then_some("/")), ("continuation-token", after), ("max-keys", most)]
+        {
+            if let Some(value) = value {
+                call = call.ask(name, value);
+            }
+        }
+        call.fits = |answer| xml::read::<Listing>(&answer.body).map(drop);
+        match self.caller.call(&call).await.result {
+            Ok(answer) => xml::read(&answer.body).map_err(StoreError::Unavailable),
+            // A bucket is always there to be listed, if it exists.
+            Err(StoreError::NotFound) => Err(StoreError::NoSuchBucket(self.caller.config.bucket.clone())),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A key of an answer, without the prefix of this client. `None`: nothing that this client can speak of, which is logged.
+    pub(super) async fn relative(&self, written: &str, encoding: &Option<String>) -> Result<Option<String>> {
+        let writing = match encoding.as_deref() {
+            // Only a plus is written in two manners.
+            Some("url") if written.contains('+') => {
+                *self.writing.get_or_try_init(|| self.find_writing()).await?
+            }
+            Some("url") => Writing::Percent,
+            // A store that does not encode says nothing of it, or names no encoding.
+            _ => Writing::Plain,
+        };
+        let key = match writing {
+            Writing::Plain => Some(written.to_owned()),
+            Writing::Percent | Writing::Form => encode::decoded(written, writing == Writing::Form),
+        };
+        let prefix = self.caller.config.prefix.as_str();
+        let key = key.and_then(|key| key.strip_prefix(prefix).map(str::to_owned));
+        if key.is_none() {
+            tracing::warn!(
+                "the listing has a key that is not UTF-8 or does not begin with {prefix:?}: {written}"
+            );
+        }
+        Ok(key)
+    }
+
+    /// Finds out how keys are written, by a prefix that comes back in the answer.
+    async fn find_writing(&self) -> Result<Writing> {
+        Ok(Writing::of(&self.listing("+ ", false, None, Some("1")).await?.prefix))
+    }
+}
+
+impl Entry {
+    fn key(&self) -> &str {
+        match self {
+            Entry::Object(key, _) | Entry::Prefix(key) => key,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_writing_is_told_by_an_echo() {
+        assert_eq!(Writing::of("%2B+"), Writing::Form);
+        assert_eq!(Writing::of("%2B%20"), Writing::Form);
+        assert_eq!(Writing::of("+%20"), Writing::Percent);
+        assert_eq!(Writing::of("+ "), Writing::Percent);
+    }
+}

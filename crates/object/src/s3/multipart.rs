@@ -1,0 +1,226 @@
+//! Uploads in parts.
+
+use super::S3;
+use super::call::{Call, Outcome};
+use super::checksum::{self, CRC64NVME, Sum};
+use super::clock;
+use super::counters::Kind;
+use super::http::Answer;
+use super::objects::{conditioned, etag, etag_of};
+use super::xml;
+use crate::store::{Condition, Description, ETag, Part, Result, StoreError, Upload, UploadId};
+use bytes::Bytes;
+use http::Method;
+use std::ops::Range;
+use std::time::{Duration, SystemTime};
+
+impl S3 {
+    /// `Store::begin`. A try whose answer was lost leaves an upload behind that nobody knows; [`S3::all_uploads`] finds it.
+    pub(super) async fn begin_upload(&self, key: &str, about: &Description) -> Result<UploadId> {
+        let whole = self.whole(key)?;
+        let mut call = Call::new(Kind::Begin, Method::POST, Some(&whole)).ask("uploads", "");
+        if self.sum() == Sum::Crc64Nvme {
+            call =
+                call.with("x-amz-checksum-algorithm", "CRC64NVME").with("x-amz-checksum-type", "FULL_OBJECT");
+        }
+        call = self.described(call, about)?;
+        call.fits = |answer| xml::read::<xml::Begun>(&answer.body).map(drop);
+        let answer = self.caller.call(&call).await.result?;
+        xml::read(&answer.body)
+            .map(|begun: xml::Begun| UploadId(begun.upload_id))
+            .map_err(StoreError::Unavailable)
+    }
+
+    /// `Store::part`.
+    pub(super) async fn upload_part(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u16,
+        body: Bytes,
+    ) -> Result<Part> {
+        let (whole, number_text) = (self.whole(key)?, number.to_string());
+        let (name, sum) = self.sum().header(&body);
+        let mut call = Call::new(Kind::Part, Method::PUT, Some(&whole))
+            .ask("partNumber", &number_text)
+            .ask("uploadId", &upload.0)
+            .with(name, sum.as_str());
+        let size = body.len() as u64;
+        call.body = body;
+        let answer = self.caller.call(&call).await.result?;
+        let checksum = (self.sum() == Sum::Crc64Nvme).then_some(sum);
+        Ok(Part { number, size, etag: etag_of(&answer)?, checksum })
+    }
+
+    /// `Store::part_copy`, whose abilities are not looked at.
+    pub(super) async fn copy_part(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u16,
+        from: &str,
+        range: Range<u64>,
+        state: &ETag,
+    ) -> Result<Part> {
+        if range.is_empty() {
+            return Err(StoreError::Refused(format!("UploadPartCopy: range {range:?} is empty")));
+        }
+        let (whole, source, number_text) = (self.whole(key)?, self.whole(from)?, number.to_string());
+        let mut call = Call::new(Kind::PartCopy, Method::PUT, Some(&whole))
+            .ask("partNumber", &number_text)
+            .ask("uploadId", &upload.0)
+            .with("x-amz-copy-source", self.source(&source))
+            .with("x-amz-copy-source-range", format!("bytes={}-{}", range.start, range.end - 1))
+            .with("x-amz-copy-source-if-match", &*state.0);
+        call.fits = |answer| xml::read::<xml::Made>(&answer.body).map(drop);
+        let answer = self.caller.call(&call).await.result?;
+        let made: xml::Made = xml::read(&answer.body).map_err(StoreError::Unavailable)?;
+        Ok(Part { number, size: range.end - range.start, etag: etag(&made.etag), checksum: made.crc64nvme })
+    }
+
+    /// `Store::complete`, whose abilities are not looked at.
+    pub(super) async fn complete_upload(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        parts: &[Part],
+        on: &Condition,
+    ) -> Result<ETag> {
+        let whole = self.whole(key)?;
+        // An upload that another client began may have parts without sums: then none is named.
+        let sums = parts.iter().map(|part| (part.checksum.as_deref(), part.size));
+        let sum = checksum::combined(sums).filter(|_| self.sum() == Sum::Crc64Nvme && !parts.is_empty());
+        let mut call = Call::new(Kind::Complete, Method::POST, Some(&whole)).ask("uploadId", &upload.0);
+        call = conditioned(call.with("content-type", "application/xml"), on);
+        if let Some(sum) = &sum {
+            call = call.with(CRC64NVME, sum.as_str()).with("x-amz-checksum-type", "FULL_OBJECT");
+        }
+        call.body = Bytes::from(xml::completion(parts, sum.is_some()));
+        call.fits = |answer| xml::read::<xml::Made>(&answer.body).map(drop);
+        let begun = SystemTime::now();
+        let Outcome { result, doubt } = self.caller.call(&call).await;
+        match result {
+            Ok(answer) => xml::read(&answer.body)
+                .map(|made: xml::Made| etag(&made.etag))
+                .map_err(StoreError::Unavailable),
+            // The upload has gone, or its object stands in the way of its own condition: by an earlier try, perhaps.
+            Err(error @ (StoreError::NotFound | StoreError::Precondition)) if doubt => {
+                Ok(self.is_completed(key, parts, sum.as_deref(), begun).await?.ok_or(error)?)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The ETag of the object, if it is what these parts make: by its checksum, else by an ETag that is the sum of the parts' sums, else by its
+    /// size and its time. `begun`: when the first try was made.
+    async fn is_completed(
+        &self,
+        key: &str,
+        parts: &[Part],
+        sum: Option<&str>,
+        begun: SystemTime,
+    ) -> Result<Option<ETag>> {
+        let whole = self.whole(key)?;
+        let call = Call::new(Kind::Head, Method::HEAD, Some(&whole)).with("x-amz-checksum-mode", "ENABLED");
+        let answer: Answer = match self.caller.call(&call).await.result {
+            Ok(answer) => answer,
+            Err(StoreError::NotFound) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let etag = etag_of(&answer)?;
+        let made = match (sum, answer.header(CRC64NVME)) {
+            (Some(ours), Some(theirs)) => ours == theirs,
+            _ => match checksum::etag_of_parts(parts.iter().map(|part| &*part.etag.0)) {
+                Some(expected) => *etag.0 == *expected,
+                None => {
+                    let size: u64 = parts.iter().map(|part| part.size).sum();
+                    let known = parts.iter().all(|part| part.size > 0);
+                    let modified = answer.header("last-modified").and_then(clock::http);
+                    // Times are given in whole seconds.
+                    let late = modified.is_some_and(|time| time + Duration::from_secs(2) >= begun);
+                    known && late && answer.header("content-length") == Some(size.to_string().as_str())
+                }
+            },
+        };
+        Ok(made.then_some(etag))
+    }
+
+    /// `Store::abort`.
+    pub(super) async fn abort_upload(&self, key: &str, upload: &UploadId) -> Result<()> {
+        let whole = self.whole(key)?;
+        let call = Call::new(Kind::Abort, Method::DELETE, Some(&whole)).ask("uploadId", &upload.0);
+        match self.caller.call(&call).await.result {
+            Ok(_) | Err(StoreError::NotFound) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// `Store::uploads`.
+    pub(super) async fn all_uploads(&self, prefix: &str) -> Result<Vec<Upload>> {
+        let whole = format!("{}{prefix}", self.caller.config.prefix);
+        let mut uploads = Vec::new();
+        let mut marker: Option<(String, String)> = None;
+        loop {
+            let mut call = Call::new(Kind::Uploads, Method::GET, None)
+                .ask("uploads", "")
+                .ask("prefix", &whole)
+                .ask("encoding-type", "url");
+            if let Some((key, id)) = &marker {
+                call = call.ask("key-marker", key).ask("upload-id-marker", id);
+            }
+            call.fits = |answer| xml::read::<xml::Uploads>(&answer.body).map(drop);
+            let answer = self.caller.call(&call).await.result?;
+            let page: xml::Uploads = xml::read(&answer.body).map_err(StoreError::Unavailable)?;
+            let mut last = None;
+            for upload in &page.uploads {
+                let Some(key) = self.relative(&upload.key, &page.encoding_type).await? else { continue };
+                last = Some((format!("{}{key}", self.caller.config.prefix), upload.upload_id.clone()));
+                // Some stores give more than what begins with the prefix.
+                if key.starts_with(prefix) {
+                    let begun = clock::iso(&upload.initiated).unwrap_or(SystemTime::UNIX_EPOCH);
+                    uploads.push(Upload { key, id: UploadId(upload.upload_id.clone()), begun });
+                }
+            }
+            if !page.is_truncated {
+                return Ok(uploads);
+            }
+            if last.is_none() || last == marker {
+                return Err(StoreError::Unavailable(
+                    "ListMultipartUploads: the listing does not go on".into(),
+                ));
+            }
+            marker = last;
+        }
+    }
+
+    /// `Store::parts`.
+    pub(super) async fn all_parts(&self, key: &str, upload: &UploadId) -> Result<Vec<Part>> {
+        let whole = self.whole(key)?;
+        let mut parts: Vec<Part> = Vec::new();
+        loop {
+            let marker = parts.last().map(|part| part.number.to_string());
+            let mut call = Call::new(Kind::Parts, Method::GET, Some(&whole)).ask("uploadId", &upload.0);
+            if let Some(marker) = &marker {
+                call = call.ask("part-number-marker", marker);
+            }
+            call.fits = |answer| xml::read::<xml::Parts>(&answer.body).map(drop);
+            let answer = self.caller.call(&call).await.result?;
+            let page: xml::Parts = xml::read(&answer.body).map_err(StoreError::Unavailable)?;
+            let before = parts.len();
+            parts.extend(page.parts.into_iter().map(|part| Part {
+                number: part.part_number,
+                size: part.size,
+                etag: etag(&part.etag),
+                checksum: part.crc64nvme,
+            }));
+            parts.sort_by_key(|part| part.number);
+            parts.dedup_by_key(|part| part.number);
+            if !page.is_truncated {
+                return Ok(parts);
+            }
+            if parts.len() == before {
+                return Err(StoreError::Unavailable("ListParts: the listing does not go on".into()));
+            }
+        }
+    }
+}

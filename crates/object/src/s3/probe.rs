@@ -1,0 +1,196 @@
+//! What a store can do, found by asking it.
+//!
+//! Stores that speak the S3 API differ in what of it they honour, and some drop what they do not know in silence: a condition that is not looked
+//! at would let one writer overwrite another. So each ability is tried on keys of this probe alone, where the right answer is known, when a
+//! client that may write is opened: some 25 requests. Amazon's own service is not asked: its documentation says it.
+//! A client that may not write asks nothing and has no ability that writing needs.
+
+use super::S3;
+use super::call::Call;
+use super::checksum::{self, CRC64NVME, Sum};
+use super::counters::Kind;
+use super::sign::hex;
+use crate::store::{Abilities, Condition, Description, ETag, Part, Result, StoreError};
+use bytes::Bytes;
+use http::Method;
+use rand::Rng;
+
+/// What the keys of a probe begin with, behind the client's own prefix.
+pub const PROBE: &str = ".freehold-probe-";
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// What Amazon S3 documents of its general purpose buckets.
+pub(super) const AMAZON: Abilities = Abilities {
+    part_min: 5 * MIB,
+    part_max: 5 * GIB,
+    parts_most: 10_000,
+    single_max: 5 * GIB,
+    conditional: true,
+    conditional_delete: true,
+    part_copy: true,
+    rename: false,
+};
+
+/// The limits of S3, and no ability besides.
+pub(super) const NOTHING: Abilities =
+    Abilities { conditional: false, conditional_delete: false, part_copy: false, rename: false, ..AMAZON };
+
+/// Whether a store said no where it must. Errors that say nothing of that end the probe.
+fn refused(result: Result<impl Sized>) -> Result<bool> {
+    match result {
+        Ok(_) => Ok(false),
+        Err(StoreError::Precondition) => Ok(true),
+        Err(StoreError::NotSupported(_) | StoreError::Refused(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a store did something. Errors that say nothing of that end the probe.
+fn done(result: Result<impl Sized>) -> Result<bool> {
+    match result {
+        Ok(_) => Ok(true),
+        Err(
+            StoreError::NotSupported(_)
+            | StoreError::Refused(_)
+            | StoreError::NotFound
+            | StoreError::Precondition
+            | StoreError::Denied(_),
+        ) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// What came of copying a part.
+#[derive(PartialEq, Eq)]
+enum Copied {
+    Right,
+    /// The object's checksum is not that of its content: no reader that verifies could read it.
+    Wrong,
+    Refused,
+}
+
+impl S3 {
+    /// Finds out, and removes what it made.
+    pub(super) async fn probe(&mut self) -> Result<()> {
+        let name = format!("{PROBE}{}", hex(&rand::rng().random::<[u8; 8]>()));
+        let keys = ["", "-parts", "-moved", "-sum", "-copy"].map(|end| format!("{name}{end}"));
+        let found = self.try_out(&keys).await;
+        for key in &keys {
+            let removed = self.delete_if(key, &Condition::Always).await;
+            // What was found counts first.
+            if found.is_ok() {
+                removed?;
+            }
+        }
+        self.abilities = found?;
+        Ok(())
+    }
+
+    async fn try_out(&mut self, keys: &[String; 5]) -> Result<Abilities> {
+        let [key, parts, moved, sum, copy] = keys;
+        let nothing = Description::default();
+        let state = self.put_if(key, Bytes::from_static(b"12"), &nothing, &Condition::Always).await?;
+        self.sum = self.verifies(sum).await?;
+        let mut copied = self.copies_parts(key, copy, &state).await?;
+        if copied == Copied::Wrong && self.sum == Sum::Crc64Nvme {
+            // Perhaps without checksums that the store keeps.
+            self.sum = Sum::Md5;
+            copied = self.copies_parts(key, copy, &state).await?;
+            if copied == Copied::Wrong {
+                self.sum = Sum::Crc64Nvme;
+            }
+        }
+        let other = Condition::Is(ETag("\"00000000000000000000000000000000\"".into()));
+        let unseen = async {
+            let upload = self.begin_upload(key, &nothing).await?;
+            let part = self.upload_part(key, &upload, 1, Bytes::from_static(b"1")).await?;
+            let conditional = refused(self.complete_upload(key, &upload, &[part], &Condition::Absent).await);
+            self.abort_upload(key, &upload).await?;
+            conditional
+        };
+        let (small, unseen) = tokio::join!(self.small_parts(parts), unseen);
+        let (part_min, mut conditional) = (if small? { 1 } else { AMAZON.part_min }, unseen?);
+        for on in [&Condition::Absent, &other] {
+            conditional &= refused(self.put_if(key, Bytes::from_static(b"2"), &nothing, on).await)?;
+        }
+        let conditional_delete = refused(self.delete_if(key, &other).await)?;
+        let rename = self.renames(key, moved).await?;
+        let part_copy = copied == Copied::Right;
+        Ok(Abilities { part_min, conditional, conditional_delete, part_copy, rename, ..AMAZON })
+    }
+
+    /// Whether an object can be made of a part of another, and be read with its checksum.
+    async fn copies_parts(&self, from: &str, to: &str, state: &ETag) -> Result<Copied> {
+        let upload = self.begin_upload(to, &Description::default()).await?;
+        let made = match self.copy_part(to, &upload, 1, from, 0..1, state).await {
+            Ok(part) => self.complete_upload(to, &upload, &[part], &Condition::Always).await.map(drop),
+            Err(error) => Err(error),
+        };
+        if !done(made)? {
+            self.abort_upload(to, &upload).await?;
+            return Ok(Copied::Refused);
+        }
+        let whole = self.whole(to)?;
+        match self.caller.once(&self.reads(&whole)).await {
+            Ok(answer) if *answer.body == *b"1" => Ok(Copied::Right),
+            Ok(_) | Err(StoreError::Damaged(_)) => Ok(Copied::Wrong),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Which checksum the store verifies: it must refuse a wrong one.
+    async fn verifies(&self, key: &str) -> Result<Sum> {
+        let whole = self.whole(key)?;
+        let mut call =
+            Call::new(Kind::Put, Method::PUT, Some(&whole)).with(CRC64NVME, checksum::crc64nvme(b"other"));
+        call.body = Bytes::from_static(b"these");
+        match self.caller.once(&call).await {
+            Err(StoreError::Damaged(_) | StoreError::Refused(_)) => Ok(Sum::Crc64Nvme),
+            Ok(_) | Err(StoreError::NotSupported(_)) => Ok(Sum::Md5),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether parts may be smaller than those of S3.
+    async fn small_parts(&self, key: &str) -> Result<bool> {
+        let upload = self.begin_upload(key, &Description::default()).await?;
+        let mut parts: Vec<Part> = Vec::new();
+        for number in 1..=2 {
+            parts.push(self.upload_part(key, &upload, number, Bytes::from_static(b"1")).await?);
+        }
+        match done(self.complete_upload(key, &upload, &parts, &Condition::Always).await) {
+            Ok(true) => Ok(true),
+            other => {
+                self.abort_upload(key, &upload).await?;
+                other
+            }
+        }
+    }
+
+    /// Whether an object can be moved, with its content, from a key that is empty then.
+    async fn renames(&self, from: &str, to: &str) -> Result<bool> {
+        let state = match self.head_if(from, None).await {
+            Ok(object) => object,
+            // A condition on the delete before was dropped.
+            Err(StoreError::NotFound) => {
+                self.put_if(from, Bytes::from_static(b"1"), &Description::default(), &Condition::Always)
+                    .await?;
+                self.head_if(from, None).await?
+            }
+            Err(error) => return Err(error),
+        };
+        if !done(self.rename_if(from, to, &state.etag, &Condition::Absent).await)? {
+            return Ok(false);
+        }
+        // A store that does not know it may have made an empty object.
+        let left = matches!(self.head_if(from, None).await, Err(StoreError::NotFound));
+        let there = match self.head_if(to, None).await {
+            Ok(object) => object.size == state.size && object.etag == state.etag,
+            Err(StoreError::NotFound) => false,
+            Err(error) => return Err(error),
+        };
+        Ok(left && there)
+    }
+}

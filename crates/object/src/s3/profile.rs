@@ -1,0 +1,148 @@
+//! The environment and the profile files that all programs of S3 share: `~/.aws/credentials` and `~/.aws/config`.
+//!
+//! Source: "Configuration and credential file settings" and "Environment variables" of the AWS SDKs and Tools Reference Guide.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Variables of the environment, as they were when they were taken.
+#[derive(Clone, Default)]
+pub struct Environment(BTreeMap<String, String>);
+
+// Some variables are secret: none is shown.
+impl std::fmt::Debug for Environment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Environment({} variables)", self.0.len())
+    }
+}
+
+impl Environment {
+    /// Those of this process that concern S3.
+    pub fn of_process() -> Environment {
+        let ours = |name: &str| name.starts_with("AWS_") || name == "HOME";
+        Environment(
+            std::env::vars_os()
+                .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+                .filter(|(name, _)| ours(name))
+                .collect(),
+        )
+    }
+
+    /// These.
+    pub fn of<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Environment {
+        Environment(pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    }
+
+    /// The value of a variable that is set and not empty.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// The path of a file in `~/.aws`, or the one that a variable names.
+    fn file(&self, variable: &str, name: &str) -> Option<PathBuf> {
+        match self.get(variable) {
+            Some(path) => Some(path.into()),
+            None => Some(PathBuf::from(self.get("HOME")?).join(".aws").join(name)),
+        }
+    }
+}
+
+/// The settings of one profile.
+pub type Profile = BTreeMap<String, String>;
+
+/// The profiles of both files. A setting that is in both is taken from the credentials file.
+#[derive(Default)]
+pub struct Profiles(BTreeMap<String, Profile>);
+
+impl Profiles {
+    /// Those of the files that the environment leads to. A file that is not there is empty; one that cannot be read is an error.
+    pub fn load(environment: &Environment) -> Result<Profiles, String> {
+        let mut profiles = Profiles::default();
+        let files = [
+            (environment.file("AWS_CONFIG_FILE", "config"), true),
+            (environment.file("AWS_SHARED_CREDENTIALS_FILE", "credentials"), false),
+        ];
+        for (path, config) in files {
+            let Some(path) = path else { continue };
+            match std::fs::read_to_string(&path) {
+                Ok(text) => profiles.add(&text, config),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(format!("{}: {error}", path.display())),
+            }
+        }
+        Ok(profiles)
+    }
+
+    /// A profile by its name.
+    pub fn get(&self, name: &str) -> Option<&Profile> {
+        self.0.get(name)
+    }
+
+    /// Adds the profiles of a file. In `config`, sections of other profiles than `default` are called `profile NAME`.
+    fn add(&mut self, text: &str, config: bool) {
+        let mut section = None;
+        for line in text.lines() {
+            // What is indented belongs to a setting of several lines, of which none is ours.
+            if line.starts_with([' ', '\t', '#', ';']) {
+                continue;
+            }
+            if let Some(name) = line.trim_end().strip_prefix('[').and_then(|rest| rest.split(']').next()) {
+                let name = name.trim();
+                section = match name.strip_prefix("profile ") {
+                    Some(name) if config => Some(name.trim().to_owned()),
+                    _ if config && name != "default" => None,
+                    _ => Some(name.to_owned()),
+                };
+                continue;
+            }
+            let (Some(section), Some((name, value))) = (&section, line.split_once('=')) else { continue };
+            // A comment begins with a space and a number sign.
+            let value = value.split(" #").next().unwrap_or_default().trim();
+            if !value.is_empty() {
+                let profile = self.0.entry(section.clone()).or_default();
+                profile.insert(name.trim().to_ascii_lowercase(), value.to_owned());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_files_make_the_profiles() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(
+            folder.path().join("config"),
+            "[default]\nregion = eu-west-1 # here\n[profile other]\nregion=us-west-2\ns3 =\n  addressing_style = path\n\
+             aws_access_key_id = loses\n[plain]\nregion = nowhere\n",
+        )
+        .unwrap();
+        std::fs::write(
+            folder.path().join("credentials"),
+            "# ours\n[default]\naws_access_key_id = id\naws_secret_access_key = a=b/c+\n\n[other]\nAWS_ACCESS_KEY_ID = wins\n",
+        )
+        .unwrap();
+        let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let environment = Environment::of([
+            ("AWS_CONFIG_FILE", at("config").as_str()),
+            ("AWS_SHARED_CREDENTIALS_FILE", at("credentials").as_str()),
+        ]);
+        let profiles = Profiles::load(&environment).unwrap();
+        let default = profiles.get("default").unwrap();
+        assert_eq!(
+            (default["region"].as_str(), default["aws_secret_access_key"].as_str()),
+            ("eu-west-1", "a=b/c+")
+        );
+        let other = profiles.get("other").unwrap();
+        assert_eq!((other["region"].as_str(), other["aws_access_key_id"].as_str()), ("us-west-2", "wins"));
+        assert!(profiles.get("plain").is_none(), "not a profile's section");
+    }
+
+    #[test]
+    fn no_files_are_no_profiles() {
+        let profiles = Profiles::load(&Environment::of([("HOME", "/nonexistent")])).unwrap();
+        assert!(profiles.get("default").is_none());
+    }
+}

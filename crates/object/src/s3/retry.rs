@@ -1,0 +1,57 @@
+//! When to try again: exponential backoff with full jitter, until a deadline over all tries.
+//!
+//! Source: "Exponential Backoff And Jitter" (AWS Architecture Blog): a wait is drawn between nothing and a bound that doubles.
+
+use rand::Rng;
+use std::time::{Duration, Instant};
+
+/// Bound of the first wait.
+const FIRST: Duration = Duration::from_millis(50);
+/// Bound of all waits, where the store does not ask for more.
+const MOST: Duration = Duration::from_secs(5);
+
+/// The tries of one call.
+#[derive(Debug)]
+pub struct Backoff {
+    until: Instant,
+    tries: u32,
+}
+
+impl Backoff {
+    /// Tries until `deadline` from now.
+    pub fn new(deadline: Duration) -> Backoff {
+        Backoff { until: Instant::now() + deadline, tries: 0 }
+    }
+
+    /// How many tries failed.
+    pub fn tries(&self) -> u32 {
+        self.tries
+    }
+
+    /// How long to wait before the next try, at least as long as the store asked for. `None`: that would be after the deadline.
+    pub fn next(&mut self, asked: Option<Duration>) -> Option<Duration> {
+        let bound = FIRST.saturating_mul(1 << self.tries.min(16)).min(MOST);
+        self.tries += 1;
+        let drawn = bound.mul_f64(rand::rng().random::<f64>());
+        let wait = drawn.max(asked.unwrap_or_default());
+        (Instant::now() + wait < self.until).then_some(wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_are_bounded_and_end_with_the_deadline() {
+        let mut backoff = Backoff::new(Duration::from_secs(60));
+        for tries in 0..40 {
+            assert_eq!(backoff.tries(), tries);
+            let wait = backoff.next(None).expect("no time has passed");
+            assert!(wait <= MOST.min(FIRST * (1 << tries.min(16))));
+        }
+        assert!(backoff.next(Some(Duration::from_secs(7))).expect("in time") >= Duration::from_secs(7));
+        assert_eq!(backoff.next(Some(Duration::from_secs(61))), None);
+        assert_eq!(Backoff::new(Duration::ZERO).next(None), None);
+    }
+}

@@ -1,0 +1,199 @@
+//! An upload in parts on its way: parts leave in the background, and are asked for when the object is completed.
+//!
+//! The upload is begun with its first part. Parts go side by side, as many as there are tokens. A part that could not be uploaded keeps its bytes
+//! and their memory, so that the next commit can try again. An upload that is dropped without being completed is given up in the store too; if
+//! the process dies before that, `gc` finds it.
+
+use crate::budget::Held;
+use crate::core::Core;
+use crate::inode::About;
+use crate::store::{Condition, Description, ETag, Part, Store, StoreError, UploadId};
+use bytes::Bytes;
+use fs::Result;
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
+use tokio::sync::OnceCell;
+use tokio::task::JoinHandle;
+
+/// What a part is made of.
+#[derive(Debug)]
+enum Content {
+    Bytes(Bytes, #[allow(dead_code, reason = "gives memory back when dropped")] Held),
+    Copy(String, Range<u64>, ETag),
+}
+
+#[derive(Debug)]
+enum Slot {
+    Moving(JoinHandle<std::result::Result<Part, (StoreError, Content)>>),
+    Done(Part),
+    Kept(Content),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Stream {
+    /// The key that it makes.
+    pub key: String,
+    /// What the object will say of itself, of a file that is being written.
+    pub about: Option<About>,
+    description: Description,
+    id: OnceCell<UploadId>,
+    slots: Mutex<Vec<Option<Slot>>>,
+}
+
+impl Stream {
+    /// A new upload of a file; nothing is sent yet. `mtime`: the object says when it was changed. `AttributeTooLarge`.
+    pub fn new(key: String, mut about: About, mtime: bool) -> Result<Stream> {
+        if !mtime {
+            about.attrs.mtime = None;
+        }
+        let description = about.description()?;
+        Ok(Stream { about: Some(about), ..Stream::described(key, description) })
+    }
+
+    /// A new upload with a description of its own.
+    pub fn described(key: String, description: Description) -> Stream {
+        Stream { key, about: None, description, id: OnceCell::new(), slots: Mutex::default() }
+    }
+
+    /// Number of parts.
+    pub fn len(&self) -> usize {
+        self.slots.lock().len()
+    }
+
+    async fn id<S: Store>(&self, core: &Core<S>) -> std::result::Result<&UploadId, StoreError> {
+        self.id.get_or_try_init(|| core.store.begin(&self.key, &self.description)).await
+    }
+
+    /// Sends the next part. Its bytes were taken from the memory for writes.
+    pub fn send<S: Store>(self: &Arc<Self>, core: &Arc<Core<S>>, bytes: Bytes) {
+        let held = core.writes.held(bytes.len() as u64);
+        self.start(core, Content::Bytes(bytes, held));
+    }
+
+    /// Copies a range of an object as the next part.
+    pub fn copy<S: Store>(
+        self: &Arc<Self>,
+        core: &Arc<Core<S>>,
+        from: String,
+        range: Range<u64>,
+        etag: ETag,
+    ) {
+        self.start(core, Content::Copy(from, range, etag));
+    }
+
+    fn start<S: Store>(self: &Arc<Self>, core: &Arc<Core<S>>, content: Content) {
+        let mut slots = self.slots.lock();
+        let number = slots.len() as u16 + 1;
+        slots.push(Some(self.moving(core, number, content)));
+    }
+
+    fn moving<S: Store>(self: &Arc<Self>, core: &Arc<Core<S>>, number: u16, content: Content) -> Slot {
+        let (stream, core) = (self.clone(), core.clone());
+        let moving = match &content {
+            Content::Bytes(bytes, _) => Some(core.writes.moving(bytes.len() as u64)),
+            Content::Copy(..) => None,
+        };
+        let runtime = core.runtime.clone();
+        Slot::Moving(runtime.spawn(async move {
+            let done = stream.upload(&core, number, &content).await;
+            let out = done.map_err(|e| (e, content));
+            // The memory is given back first, or stays with the content.
+            drop(moving);
+            out
+        }))
+    }
+
+    async fn upload<S: Store>(
+        &self,
+        core: &Core<S>,
+        number: u16,
+        content: &Content,
+    ) -> std::result::Result<Part, StoreError> {
+        let _token = core.uploads.acquire().await;
+        let id = self.id(core).await?;
+        match content {
+            Content::Bytes(bytes, _) => core.store.part(&self.key, id, number, bytes.clone()).await,
+            Content::Copy(from, range, etag) => {
+                core.store.part_copy(&self.key, id, number, from, range.clone(), etag).await
+            }
+        }
+    }
+
+    /// Waits for all parts, trying once more those that failed before.
+    pub async fn settle<S: Store>(
+        self: &Arc<Self>,
+        core: &Arc<Core<S>>,
+    ) -> std::result::Result<Vec<Part>, StoreError> {
+        let mut error = None;
+        let mut parts = Vec::new();
+        for i in 0..self.len() {
+            let slot = self.slots.lock()[i].take();
+            let slot = match slot {
+                Some(Slot::Kept(content)) => Some(self.moving(core, i as u16 + 1, content)),
+                slot => slot,
+            };
+            let slot = match slot {
+                Some(Slot::Moving(task)) => match task.await {
+                    Ok(Ok(part)) => Some(Slot::Done(part)),
+                    Ok(Err((e, content))) => {
+                        error = error.or(Some(e));
+                        Some(Slot::Kept(content))
+                    }
+                    Err(_) => None,
+                },
+                slot => slot,
+            };
+            match &slot {
+                Some(Slot::Done(part)) => parts.push(part.clone()),
+                Some(_) => {}
+                // Its bytes went with a task that ended before its time.
+                None => error = error.or(Some(StoreError::NotFound)),
+            }
+            self.slots.lock()[i] = slot;
+        }
+        error.map_or(Ok(parts), Err)
+    }
+
+    /// The upload, for completing it.
+    pub fn upload_id(&self) -> Option<&UploadId> {
+        self.id.get()
+    }
+
+    /// Gives the upload up, in the background.
+    pub fn abandon<S: Store>(self: Arc<Self>, core: &Arc<Core<S>>) {
+        let core = core.clone();
+        let runtime = core.runtime.clone();
+        runtime.spawn(async move { self.abort(&core).await });
+    }
+
+    /// Gives the upload up: what is on its way is waited for, because a part that came after the end would stay behind.
+    pub async fn abort<S: Store>(self: &Arc<Self>, core: &Arc<Core<S>>) {
+        let slots: Vec<Option<Slot>> = std::mem::take(&mut *self.slots.lock());
+        for slot in slots {
+            if let Some(Slot::Moving(task)) = slot {
+                let _ = task.await;
+            }
+        }
+        if let Some(id) = self.id.get()
+            && let Err(e) = core.store.abort(&self.key, id).await
+        {
+            tracing::warn!("{}: an unfinished upload stays behind: {e}", self.key);
+        }
+    }
+}
+
+impl<S: Store> Core<S> {
+    /// Completes a stream. The parts are there afterwards still, if it failed.
+    pub async fn complete(
+        self: &Arc<Self>,
+        stream: &Arc<Stream>,
+        on: &Condition,
+    ) -> std::result::Result<ETag, StoreError> {
+        let parts = stream.settle(self).await?;
+        let id = stream.upload_id().ok_or(StoreError::NotFound)?;
+        self.check(&stream.key, on).await?;
+        self.store.complete(&stream.key, id, &parts, &self.condition(on)).await
+    }
+}

@@ -1,0 +1,549 @@
+//! A bucket in memory that behaves as the strictest S3 does, and mounts of it that can fail, wait and stop at any call.
+//!
+//! A [`Bucket`] is what is durable; each [`Mount`] is one client of it with faults of its own. When a mount stops, its calls have no answer any more;
+//! the one at which it stopped may have taken effect or not.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use bytes::Bytes;
+use fs::{Cred, FileSystem, Handle, Ino, LockOwner, OpenFlags};
+use object::store::*;
+use object::{ObjectFs, Options};
+use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What is durable.
+#[derive(Default)]
+pub struct Bucket {
+    pub objects: BTreeMap<String, (Bytes, Object)>,
+    uploads: BTreeMap<String, Pending>,
+    last: u64,
+    /// Calls by name, of all mounts.
+    pub calls: BTreeMap<&'static str, u64>,
+    /// Bytes that were received and sent.
+    pub moved: (u64, u64),
+}
+
+struct Pending {
+    key: String,
+    about: Description,
+    parts: BTreeMap<u16, (Bytes, ETag)>,
+}
+
+fn etag(bytes: &[u8], parts: usize) -> ETag {
+    let mut hash = DefaultHasher::new();
+    bytes.hash(&mut hash);
+    ETag(format!("\"{:016x}-{parts}\"", hash.finish()).into())
+}
+
+impl Bucket {
+    fn now(&mut self) -> SystemTime {
+        self.last += 1;
+        UNIX_EPOCH + Duration::from_secs(1_600_000_000 + self.last)
+    }
+
+    fn put(&mut self, key: &str, body: Bytes, about: &Description, parts: usize) -> ETag {
+        let object = Object {
+            size: body.len() as u64,
+            etag: etag(&body, parts),
+            modified: self.now(),
+            content_type: about.content_type.clone(),
+            metadata: about.metadata.clone(),
+        };
+        let etag = object.etag.clone();
+        self.objects.insert(key.into(), (body, object));
+        etag
+    }
+
+    fn object(&self, key: &str, state: Option<&ETag>) -> Result<&(Bytes, Object)> {
+        let found = self.objects.get(key).ok_or(StoreError::NotFound)?;
+        match state {
+            Some(etag) if *etag != found.1.etag => Err(StoreError::Precondition),
+            _ => Ok(found),
+        }
+    }
+
+    fn holds(&self, key: &str, on: &Condition) -> Result<()> {
+        let found = self.objects.get(key).map(|(_, o)| &o.etag);
+        let holds = match on {
+            Condition::Always => true,
+            Condition::Absent => found.is_none(),
+            Condition::Is(etag) => found == Some(etag),
+        };
+        if holds { Ok(()) } else { Err(StoreError::Precondition) }
+    }
+
+    /// Bytes of an object.
+    pub fn body(&self, key: &str) -> Option<&[u8]> {
+        self.objects.get(key).map(|(body, _)| &body[..])
+    }
+
+    /// All keys.
+    pub fn keys(&self) -> Vec<&str> {
+        self.objects.keys().map(String::as_str).collect()
+    }
+
+    /// Makes an object as another tool does.
+    pub fn put_plain(&mut self, key: &str, body: &[u8]) {
+        self.put(key, Bytes::copy_from_slice(body), &Description::default(), 0);
+    }
+
+    /// Unfinished uploads.
+    pub fn unfinished(&self) -> usize {
+        self.uploads.len()
+    }
+
+    /// Calls of this name.
+    pub fn count(&self, name: &str) -> u64 {
+        self.calls.get(name).copied().unwrap_or(0)
+    }
+}
+
+/// What goes wrong with the calls of one mount.
+#[derive(Clone, Default)]
+pub struct Faults {
+    /// Stops with this call (from 0); its effect happens if the seed says so.
+    pub stop_at: Option<u64>,
+    /// Of 1,000 calls so many fail without an effect.
+    pub failing: u32,
+    /// Of 1,000 calls so many wait a little.
+    pub waiting: u32,
+    pub seed: u64,
+}
+
+/// One client of a bucket.
+pub struct Mount {
+    pub bucket: Arc<Mutex<Bucket>>,
+    abilities: Abilities,
+    faults: Mutex<(Faults, StdRng)>,
+    calls: Arc<AtomicU64>,
+    page: usize,
+}
+
+impl Mount {
+    async fn call<T>(&self, name: &'static str, run: impl FnOnce(&mut Bucket) -> Result<T>) -> Result<T> {
+        let number = self.calls.fetch_add(1, Ordering::SeqCst);
+        let (stopped, effect, fails, wait) = {
+            let (faults, rng) = &mut *self.faults.lock();
+            let wait = rng.random_range(0..1000) < faults.waiting;
+            let fails = rng.random_range(0..1000) < faults.failing;
+            let stopped = faults.stop_at.is_some_and(|at| number >= at);
+            (stopped, faults.stop_at == Some(number) && rng.random::<bool>(), fails, wait)
+        };
+        if wait {
+            tokio::time::sleep(Duration::from_micros(300)).await;
+        }
+        if stopped && !effect || fails {
+            return Err(StoreError::Unavailable("no answer".into()));
+        }
+        let mut bucket = self.bucket.lock();
+        *bucket.calls.entry(name).or_default() += 1;
+        let done = run(&mut bucket);
+        if stopped { Err(StoreError::Unavailable("no answer".into())) } else { done }
+    }
+}
+
+impl Store for Mount {
+    fn abilities(&self) -> &Abilities {
+        &self.abilities
+    }
+
+    async fn head(&self, key: &str) -> Result<Object> {
+        self.call("head", |b| Ok(b.object(key, None)?.1.clone())).await
+    }
+
+    async fn get(&self, key: &str, range: Range<u64>, state: Option<&ETag>) -> Result<(Bytes, Object)> {
+        self.call("get", |b| {
+            let (body, object) = b.object(key, state)?.clone();
+            let end = range.end.min(object.size);
+            let bytes = body.slice(range.start.min(end) as usize..end as usize);
+            b.moved.1 += bytes.len() as u64;
+            Ok((bytes, object))
+        })
+        .await
+    }
+
+    async fn put(&self, key: &str, body: Bytes, about: &Description, on: &Condition) -> Result<ETag> {
+        assert!(!key.is_empty() && key.len() <= 1024 && body.len() as u64 <= self.abilities.single_max);
+        assert!(self.abilities.conditional || *on == Condition::Always);
+        self.call("put", |b| {
+            b.holds(key, on)?;
+            b.moved.0 += body.len() as u64;
+            Ok(b.put(key, body, about, 0))
+        })
+        .await
+    }
+
+    async fn copy(
+        &self,
+        from: &str,
+        to: &str,
+        about: Option<&Description>,
+        source: Option<&ETag>,
+    ) -> Result<ETag> {
+        assert!(from != to || about.is_some(), "S3 refuses a copy onto itself that changes nothing");
+        self.call("copy", |b| {
+            let (body, object) = b.object(from, source)?.clone();
+            if object.size > self.abilities.single_max {
+                return Err(StoreError::Refused("too large".into()));
+            }
+            let same = Description { content_type: object.content_type, metadata: object.metadata };
+            Ok(b.put(to, body, about.unwrap_or(&same), 0))
+        })
+        .await
+    }
+
+    async fn rename(&self, from: &str, to: &str, source: &ETag, on: &Condition) -> Result<()> {
+        if !self.abilities.rename {
+            return Err(StoreError::NotSupported("rename"));
+        }
+        self.call("rename", |b| {
+            b.object(from, Some(source))?;
+            b.holds(to, on)?;
+            let object = b.objects.remove(from).expect("it is there");
+            b.objects.insert(to.into(), object);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn delete(&self, key: &str, on: &Condition) -> Result<()> {
+        assert!(self.abilities.conditional_delete || *on == Condition::Always);
+        self.call("delete", |b| {
+            if b.objects.contains_key(key) {
+                b.holds(key, on)?;
+                b.objects.remove(key);
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn list(&self, prefix: &str, delimiter: bool, after: Option<&str>) -> Result<Page> {
+        let after = after.unwrap_or("").to_string();
+        self.call("list", |b| {
+            let mut entries: Vec<Entry> = Vec::new();
+            let mut last = String::new();
+            for (key, (_, object)) in b.objects.range(prefix.to_string()..) {
+                let Some(rest) = key.strip_prefix(prefix) else { break };
+                let entry = match rest.find('/') {
+                    Some(at) if delimiter => Entry::Prefix(format!("{prefix}{}", &rest[..=at])),
+                    _ => Entry::Object(key.clone(), Object { metadata: Metadata::new(), ..object.clone() }),
+                };
+                let name = match &entry {
+                    Entry::Prefix(name) | Entry::Object(name, _) => name.clone(),
+                };
+                if name <= after || name == last {
+                    continue;
+                }
+                if entries.len() == self.page {
+                    return Ok(Page { entries, next: Some(last) });
+                }
+                last = name;
+                entries.push(entry);
+            }
+            Ok(Page { entries, next: None })
+        })
+        .await
+    }
+
+    async fn begin(&self, key: &str, about: &Description) -> Result<UploadId> {
+        self.call("begin", |b| {
+            b.last += 1;
+            let id = format!("upload-{}", b.last);
+            let pending = Pending { key: key.into(), about: about.clone(), parts: BTreeMap::new() };
+            b.uploads.insert(id.clone(), pending);
+            Ok(UploadId(id))
+        })
+        .await
+    }
+
+    async fn part(&self, key: &str, upload: &UploadId, number: u16, body: Bytes) -> Result<Part> {
+        assert!(number >= 1 && number <= self.abilities.parts_most);
+        assert!(body.len() as u64 <= self.abilities.part_max);
+        self.call("part", |b| {
+            b.moved.0 += body.len() as u64;
+            let upload = b.uploads.get_mut(&upload.0).filter(|u| u.key == key).ok_or(StoreError::NotFound)?;
+            let (size, etag) = (body.len() as u64, etag(&body, 0));
+            upload.parts.insert(number, (body, etag.clone()));
+            Ok(Part { number, size, etag, checksum: None })
+        })
+        .await
+    }
+
+    async fn part_copy(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u16,
+        from: &str,
+        range: Range<u64>,
+        source: &ETag,
+    ) -> Result<Part> {
+        assert!(self.abilities.part_copy && number >= 1 && number <= self.abilities.parts_most);
+        assert!(range.end - range.start <= self.abilities.part_max);
+        self.call("part_copy", |b| {
+            let (body, _) = b.object(from, Some(source))?.clone();
+            if range.end > body.len() as u64 {
+                return Err(StoreError::Refused("range".into()));
+            }
+            let body = body.slice(range.start as usize..range.end as usize);
+            let upload = b.uploads.get_mut(&upload.0).filter(|u| u.key == key).ok_or(StoreError::NotFound)?;
+            let etag = etag(&body, 0);
+            upload.parts.insert(number, (body, etag.clone()));
+            Ok(Part { number, size: 0, etag, checksum: None })
+        })
+        .await
+    }
+
+    async fn complete(&self, key: &str, upload: &UploadId, parts: &[Part], on: &Condition) -> Result<ETag> {
+        assert!(self.abilities.conditional || *on == Condition::Always);
+        self.call("complete", |b| {
+            let pending = b.uploads.get(&upload.0).filter(|u| u.key == key).ok_or(StoreError::NotFound)?;
+            let mut body = Vec::new();
+            let mut number = 0;
+            for (i, part) in parts.iter().enumerate() {
+                let (bytes, etag) =
+                    pending.parts.get(&part.number).ok_or(StoreError::Refused("no part".into()))?;
+                let small = (bytes.len() as u64) < self.abilities.part_min && i + 1 < parts.len();
+                if part.number <= number || *etag != part.etag || small {
+                    return Err(StoreError::Refused(format!(
+                        "part {} of {} bytes",
+                        part.number,
+                        bytes.len()
+                    )));
+                }
+                number = part.number;
+                body.extend_from_slice(bytes);
+            }
+            if parts.is_empty() {
+                return Err(StoreError::Refused("no parts".into()));
+            }
+            b.holds(key, on)?;
+            let about = b.uploads.remove(&upload.0).expect("it is there").about;
+            Ok(b.put(key, body.into(), &about, parts.len()))
+        })
+        .await
+    }
+
+    async fn abort(&self, _key: &str, upload: &UploadId) -> Result<()> {
+        self.call("abort", |b| {
+            b.uploads.remove(&upload.0);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn uploads(&self, prefix: &str) -> Result<Vec<Upload>> {
+        self.call("uploads", |b| {
+            let all = b.uploads.iter().filter(|(_, u)| u.key.starts_with(prefix));
+            let upload = |(id, u): (&String, &Pending)| Upload {
+                key: u.key.clone(),
+                id: UploadId(id.clone()),
+                begun: UNIX_EPOCH,
+            };
+            Ok(all.map(upload).collect())
+        })
+        .await
+    }
+
+    async fn parts(&self, key: &str, upload: &UploadId) -> Result<Vec<Part>> {
+        self.call("parts", |b| {
+            let upload = b.uploads.get(&upload.0).filter(|u| u.key == key).ok_or(StoreError::NotFound)?;
+            let part = |(n, (b, e)): (&u16, &(Bytes, ETag))| Part {
+                number: *n,
+                size: b.len() as u64,
+                etag: e.clone(),
+                checksum: None,
+            };
+            Ok(upload.parts.iter().map(part).collect())
+        })
+        .await
+    }
+}
+
+/// What the store of a test can do: small parts, so that small files have many.
+pub const SMALL: Abilities = Abilities {
+    part_min: 64,
+    part_max: 1 << 20,
+    parts_most: 10_000,
+    single_max: 4096,
+    conditional: true,
+    conditional_delete: true,
+    part_copy: true,
+    rename: false,
+};
+
+/// Options of a test: parts of 64 bytes, nothing is believed for longer than a call.
+pub fn options() -> Options {
+    Options {
+        part_size: 64,
+        expiry: Duration::ZERO,
+        write_memory: 4096,
+        read_memory: 1 << 20,
+        ..Options::default()
+    }
+}
+
+/// A new bucket.
+pub fn bucket() -> Arc<Mutex<Bucket>> {
+    Arc::default()
+}
+
+/// A bucket, its file system, and the number of calls made so far.
+pub struct Rig {
+    pub fs: ObjectFs<Mount>,
+    pub bucket: Arc<Mutex<Bucket>>,
+    pub calls: Arc<AtomicU64>,
+}
+
+/// Mounts a bucket.
+pub fn mount_with(
+    bucket: &Arc<Mutex<Bucket>>,
+    abilities: Abilities,
+    options: Options,
+    faults: Faults,
+    page: usize,
+) -> Rig {
+    let calls = Arc::<AtomicU64>::default();
+    let rng = StdRng::seed_from_u64(faults.seed);
+    let mount = Mount {
+        bucket: bucket.clone(),
+        abilities,
+        faults: Mutex::new((faults, rng)),
+        calls: calls.clone(),
+        page,
+    };
+    let fs = ObjectFs::start(move || async move { Ok(mount) }, options).unwrap();
+    Rig { fs, bucket: bucket.clone(), calls }
+}
+
+/// Mounts a bucket with the usual settings.
+pub fn mount(bucket: &Arc<Mutex<Bucket>>) -> Rig {
+    mount_with(bucket, SMALL, options(), Faults::default(), 3)
+}
+
+pub const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+/// Calls by path, as root.
+impl Rig {
+    pub fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        fs::block_on(future)
+    }
+
+    /// Calls of this name that the bucket has seen.
+    pub fn count(&self, name: &str) -> u64 {
+        self.bucket.lock().count(name)
+    }
+
+    pub fn find(&self, path: &str) -> fs::Result<fs::Attr> {
+        self.run(self.fs.walk(&Cred::root(), Ino::ROOT, path.as_bytes()))
+    }
+
+    fn split(&self, path: &str) -> fs::Result<(Ino, Vec<u8>)> {
+        let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+        Ok((self.find(dir)?.ino, name.as_bytes().to_vec()))
+    }
+
+    pub fn create(&self, path: &str) -> fs::Result<Handle> {
+        let (dir, name) = self.split(path)?;
+        Ok(self.run(self.fs.create(&Cred::root(), dir, &name, 0o644, RW))?.1)
+    }
+
+    pub fn open(&self, path: &str) -> fs::Result<Handle> {
+        self.run(self.fs.open(&Cred::root(), self.find(path)?.ino, RW))
+    }
+
+    pub fn write_at(&self, handle: Handle, offset: u64, bytes: &[u8]) -> fs::Result<()> {
+        assert_eq!(self.run(self.fs.write(handle, offset, bytes))?, bytes.len());
+        Ok(())
+    }
+
+    pub fn read_at(&self, handle: Handle, offset: u64, len: usize) -> fs::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        let n = self.run(self.fs.read(handle, offset, &mut bytes))?;
+        bytes.truncate(n);
+        Ok(bytes)
+    }
+
+    /// As close(2): what a program hears of it.
+    pub fn close(&self, handle: Handle) -> fs::Result<()> {
+        let closed = self.run(self.fs.flush(handle, LockOwner(1)));
+        let released = self.run(self.fs.release(handle));
+        closed.and(released)
+    }
+
+    pub fn write(&self, path: &str, bytes: &[u8]) -> fs::Result<()> {
+        let handle = self.create(path)?;
+        let size = fs::SetAttr { size: Some(0), handle: Some(handle), ..Default::default() };
+        let ino = self.run(self.fs.getattr(Ino(0), Some(handle)))?.ino;
+        let done = self.run(self.fs.setattr(&Cred::root(), ino, size)).and_then(|_| {
+            bytes.chunks(50).enumerate().try_for_each(|(i, b)| self.write_at(handle, i as u64 * 50, b))
+        });
+        let closed = self.close(handle);
+        done.and(closed)
+    }
+
+    pub fn read(&self, path: &str) -> fs::Result<Vec<u8>> {
+        let handle = self.run(self.fs.open(&Cred::root(), self.find(path)?.ino, OpenFlags::READ))?;
+        let size = self.run(self.fs.getattr(Ino(0), Some(handle)))?.size as usize;
+        let bytes = self.read_at(handle, 0, size);
+        self.run(self.fs.release(handle))?;
+        bytes
+    }
+
+    pub fn mkdir(&self, path: &str) -> fs::Result<()> {
+        let (dir, name) = self.split(path)?;
+        self.run(self.fs.mkdir(&Cred::root(), dir, &name, 0o755)).map(|_| ())
+    }
+
+    pub fn unlink(&self, path: &str) -> fs::Result<()> {
+        let (dir, name) = self.split(path)?;
+        self.run(self.fs.unlink(&Cred::root(), dir, &name))
+    }
+
+    pub fn rmdir(&self, path: &str) -> fs::Result<()> {
+        let (dir, name) = self.split(path)?;
+        self.run(self.fs.rmdir(&Cred::root(), dir, &name))
+    }
+
+    pub fn rename(&self, from: &str, to: &str) -> fs::Result<()> {
+        let ((dir, name), (to_dir, to_name)) = (self.split(from)?, self.split(to)?);
+        let flags = fs::RenameFlags::empty();
+        self.run(self.fs.rename(&Cred::root(), dir, &name, to_dir, &to_name, flags))
+    }
+
+    /// Names of a directory, sorted, without "." and "..".
+    pub fn list(&self, path: &str) -> fs::Result<Vec<String>> {
+        let handle = self.run(self.fs.opendir(&Cred::root(), self.find(path)?.ino))?;
+        let mut names = Vec::new();
+        let mut offset = 0;
+        loop {
+            let before = names.len();
+            self.run(self.fs.readdir(handle, offset, &mut |entry| {
+                offset = entry.next_offset;
+                names.push(String::from_utf8(entry.name.to_vec()).unwrap());
+                names.len() % 4 != 0
+            }))?;
+            if names.len() == before {
+                break;
+            }
+        }
+        self.run(self.fs.release(handle))?;
+        names.retain(|n| n != "." && n != "..");
+        names.sort();
+        Ok(names)
+    }
+}
+
+/// Bytes that tell where they stand.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    (0..len).map(|_| rng.random_range(1..=255)).collect()
+}

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# The client of object stores against servers that others wrote.
+#   scripts/object-servers.sh test [SERVER...]   installs what is missing (with `go install`, which takes minutes), starts each server with its
+#                                                data in a temporary directory, runs the tests against it, and stops it
+# Servers: versitygw. They are kept in $FREEHOLD_SERVERS (default: ~/.cache/freehold-servers).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+[ "${1:-}" = test ] || { sed -n '2,5s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+shift
+servers=("$@")
+[ ${#servers[@]} -gt 0 ] || servers=(versitygw)
+bin=${FREEHOLD_SERVERS:-$HOME/.cache/freehold-servers}
+mkdir -p "$bin"
+export AWS_ACCESS_KEY_ID=tester AWS_SECRET_ACCESS_KEY=testersecret AWS_EC2_METADATA_DISABLED=true
+unset AWS_PROFILE AWS_SESSION_TOKEN AWS_ENDPOINT_URL AWS_ENDPOINT_URL_S3 AWS_REGION AWS_DEFAULT_REGION
+data=$(mktemp -d)
+pid=
+stop() { [ -z "$pid" ] || { kill "$pid" 2>/dev/null || true; wait "$pid" 2>/dev/null || true; pid=; }; }
+trap 'stop; rm -rf "$data"' EXIT
+
+# install NAME PACKAGE
+install() {
+    [ -x "$bin/$1" ] && return
+    command -v go >/dev/null 2>&1 || { echo "Go is missing, and $1 with it: see https://go.dev/dl" >&2; exit 1; }
+    echo "==> installing $1"
+    GOBIN=$bin GOFLAGS=-mod=mod go install "$2"
+}
+
+# Waits until somebody listens on the port.
+await() {
+    for _ in $(seq 100); do
+        (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null && return
+        kill -0 "$pid" 2>/dev/null || break
+        sleep 0.1
+    done
+    echo "the server did not start:" >&2
+    cat "$data/log" >&2
+    exit 1
+}
+
+port=$((20000 + RANDOM % 10000))
+for name in "${servers[@]}"; do
+    case $name in
+        versitygw)
+            install versitygw github.com/versity/versitygw/cmd/versitygw@latest
+            mkdir -p "$data/versitygw/bucket"
+            ROOT_ACCESS_KEY=$AWS_ACCESS_KEY_ID ROOT_SECRET_KEY=$AWS_SECRET_ACCESS_KEY \
+                "$bin/versitygw" --port "127.0.0.1:$port" --keep-alive --quiet posix "$data/versitygw" >"$data/log" 2>&1 &
+            pid=$!
+            ;;
+        *)
+            echo "unknown server $name" >&2
+            exit 2
+            ;;
+    esac
+    await "$port"
+    echo "==> $name"
+    FREEHOLD_TEST_S3=http://127.0.0.1:$port/bucket cargo test -q --locked -p freehold-object --test s3_servers -- --nocapture
+    stop
+    port=$((port + 1))
+done
