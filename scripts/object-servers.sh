@@ -2,7 +2,7 @@
 # The client of object stores against servers that others wrote.
 #   scripts/object-servers.sh test [SERVER...]   installs what is missing (with `go install`, which takes minutes), starts each server with its
 #                                                data in a temporary directory, runs the tests against it, and stops it
-# Servers: versitygw. They are kept in $FREEHOLD_SERVERS (default: ~/.cache/freehold-servers).
+# Servers: versitygw (default), minio (a large build). They are kept in $FREEHOLD_SERVERS (default: ~/.cache/freehold-servers).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -47,6 +47,13 @@ for name in "${servers[@]}"; do
             mkdir -p "$data/versitygw/bucket"
             ROOT_ACCESS_KEY=$AWS_ACCESS_KEY_ID ROOT_SECRET_KEY=$AWS_SECRET_ACCESS_KEY \
                 "$bin/versitygw" --port "127.0.0.1:$port" --keep-alive --quiet posix "$data/versitygw" >"$data/log" 2>&1 &
+            pid=$!
+            ;;
+        minio)
+            install minio github.com/minio/minio@latest
+            mkdir -p "$data/minio/bucket"
+            MINIO_ROOT_USER=$AWS_ACCESS_KEY_ID MINIO_ROOT_PASSWORD=$AWS_SECRET_ACCESS_KEY \
+                "$bin/minio" server --quiet --address "127.0.0.1:$port" "$data/minio" >"$data/log" 2>&1 &
             pid=$!
             ;;
         *)

@@ -124,6 +124,11 @@ ops! {
     PostCreate = 43,
     /// Posted. object: directory; first: name; extra: number of the lease. `ESTALE`: nothing was done.
     PostUnlink = 44,
+    /// Posted. object: handle of a file that was made under a directory lease; offset; second: data; extra: number of the lease. Takes `fs::room_for` pages of
+    /// its room. `ESTALE`: nothing was done.
+    PostWrite = 45,
+    /// object: directory; extra: number of the lease. Value: pages of room for data that the lease has now.
+    Room = 46,
 }
 
 /// Whether a read is answered with the data: the cost of a long one is in the copy, and such reads of large files would drive out of the arena
@@ -141,8 +146,8 @@ impl Op {
         match self {
             Getattr | Setattr => (false, flags & 1 != 0),
             Read => (flags & OF_INODE == 0, false),
-            Lease | Write | WriteAtomic | Flush | Release | Fsync | Barrier | Readdir | Fallocate | Seek
-            | Getlk | Setlk | Flock => (true, false),
+            Lease | Write | PostWrite | WriteAtomic | Flush | Release | Fsync | Barrier | Readdir
+            | Fallocate | Seek | Getlk | Setlk | Flock => (true, false),
             CopyRange => (true, true),
             _ => (false, false),
         }

@@ -110,6 +110,83 @@ fn everybody_sees_it_at_once() {
     assert!(rig.count("post_create") > 5000 && rig.count("post_unlink") > 1000);
 }
 
+/// Bytes that no other file has.
+fn bytes(of: u32, len: usize) -> Vec<u8> {
+    (0..len as u32).map(|i| (of.wrapping_mul(131) + i / 5) as u8).collect()
+}
+
+#[test]
+fn nobody_waits_for_the_data_of_new_files() {
+    let rig = Rig::new(volume(256 << 20));
+    let client = rig.client();
+    lent(&rig, &client, "d");
+    let (n, before) = (4000, rig.calls());
+    let len = |i: u32| match i % 100 {
+        0 => 200_000,
+        _ => 1 + i as usize * 37 % 9000,
+    };
+    for i in 0..n {
+        let file = client.open(format!("d/f{i}"), NEW).unwrap();
+        let data = bytes(i, len(i));
+        let (first, rest) = data.split_at(data.len() / 3);
+        file.write_all_at(first, 0).unwrap();
+        file.write_all_at(rest, first.len() as u64).unwrap();
+        file.close().unwrap();
+    }
+    let (posted, all) = (rig.count("post_write"), rig.calls() - before);
+    let waited: u64 = ["write", "create", "promise", "room"].iter().map(|name| rig.count(name)).sum();
+    println!("{all} calls, {posted} writes posted, {waited} messages");
+    assert!(rig.doors.lends() && posted >= 2 * n as u64 - 10);
+    // The way to the directory is asked for each time, as its attributes change.
+    let rest = all - rig.count("walk");
+    assert!(waited < 80 && rest < 4 * n as u64 + 300, "{waited} messages were waited for, of {all} calls");
+    for i in (0..n).filter(|i| i % 100 == 0 || i % 61 == 3) {
+        let (name, want) = (format!("d/f{i}"), bytes(i, len(i)));
+        assert_eq!(client.stat(&name).unwrap().size, want.len() as u64);
+        assert!(client.read(&name).unwrap() == want, "{name}");
+    }
+    for i in 0..n {
+        assert!(rig.beside.read(format!("d/f{i}")).unwrap() == bytes(i, len(i)), "f{i}");
+    }
+    assert!(!rig.doors.lends());
+}
+
+#[test]
+fn everybody_sees_the_data_at_once() {
+    let rig = Rig::new(volume(128 << 20));
+    let (a, b) = (rig.client(), rig.client());
+    lent(&rig, &a, "d");
+    for i in 0..4000u32 {
+        let (name, data) = (format!("d/f{i}"), bytes(i, 10 + i as usize % 7000));
+        let file = a.open(&name, NEW).unwrap();
+        file.write_all_at(&data, 0).unwrap();
+        let more = bytes(i + 1, 5000);
+        match i % 5 {
+            0 => assert!(b.read(&name).unwrap() == data),
+            1 => assert!(rig.beside.read(&name).unwrap() == data),
+            2 => assert_eq!(b.stat(&name).unwrap().size, data.len() as u64),
+            3 => {
+                // The lease goes between one write and the next.
+                assert!(rig.beside.stat("d").is_ok());
+                file.write_all_at(&more, data.len() as u64).unwrap();
+                assert!(b.read(&name).unwrap() == [data, more].concat());
+            }
+            _ => {
+                rig.beside.rename(&name, "moved", RenameFlags::empty()).unwrap();
+                file.write_all_at(&more, 0).unwrap();
+                assert!(rig.beside.read("moved").unwrap()[..5000] == more);
+                drop(file);
+                again_lent(&rig, &a);
+                continue;
+            }
+        }
+        drop(file);
+        again_lent(&rig, &a);
+    }
+    println!("{} posted", rig.count("post_write"));
+    assert!(rig.count("post_write") > 2000);
+}
+
 fn again_lent<F: FileSystem>(rig: &Rig<F>, client: &Blocking<Remote>) {
     if !rig.doors.lends() {
         again(rig, client, "d");

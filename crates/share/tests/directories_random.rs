@@ -1,7 +1,7 @@
 //! Random calls in a few directories, by two sessions and a door beside them, and by a model that knows nothing of leases: the same answers.
 //!
 //! One of the sessions makes most of the calls, so that it has leases, and the others come between. What the kinds of calls can do to a lease, and to what is posted under
-//! it, is in reach of a few names. Verifies results, errors, attributes and listings; times are not compared.
+//! it, is in reach of a few names. Verifies results, errors, attributes, listings and what files hold; times are not compared.
 
 mod rig;
 
@@ -32,6 +32,10 @@ fn of(attr: Attr) -> String {
     format!("{:?} {:o} {} {} {} {}", attr.kind, attr.perm, attr.nlink, attr.uid, attr.gid, size)
 }
 
+fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(7, |sum, &byte| sum.wrapping_mul(31).wrapping_add(byte as u64))
+}
+
 /// One call, chosen by numbers.
 fn call<F: FileSystem>(fs: &Blocking<F>, kind: u64, (a, b): (&str, &str), n: u64) -> Said {
     let nothing = |()| String::new();
@@ -44,7 +48,21 @@ fn call<F: FileSystem>(fs: &Blocking<F>, kind: u64, (a, b): (&str, &str), n: u64
         56..60 => said(fs.open(a, Open::new().write(true).create(true)), |file| {
             format!("{:?}", file.write_all_at(&vec![7; n as usize], 0).map_err(|e| e.errno()))
         }),
-        60..64 => said(fs.read(a), |bytes| format!("{} {:?}", bytes.len(), bytes.first())),
+        92..97 => {
+            // New, and written in pieces, with gaps, forwards and backwards.
+            said(fs.open(a, Open::new().read(true).write(true).create_new(true)), |file| {
+                let mut all = Vec::new();
+                for piece in 0..1 + n % 4 {
+                    let at = (n * 7919 + piece * 4111) % 40_000;
+                    let data = vec![(n + piece) as u8 | 1; (n * (piece + 1)) as usize % 70_000];
+                    all.push(file.write_at(&data, at).map_err(|e| e.errno()));
+                }
+                let mut end = [0; 700];
+                let read = file.read_at(&mut end, n * 5).map_err(|e| e.errno());
+                format!("{all:?} {read:?} {} {}", sum(&end), file.metadata().map_or(0, |attr| attr.size))
+            })
+        }
+        60..64 => said(fs.read(a), |bytes| format!("{} {}", bytes.len(), sum(&bytes))),
         64..70 => said(fs.rename(a, b, RenameFlags::empty()), nothing),
         70 => said(fs.rename(a, b, RenameFlags::EXCHANGE), nothing),
         71..74 => said(fs.link(a, b), |attr| attr.nlink.to_string()),
@@ -81,7 +99,7 @@ fn call<F: FileSystem>(fs: &Blocking<F>, kind: u64, (a, b): (&str, &str), n: u64
     }
 }
 
-fn compare(seed: u64, calls: u32) -> (u64, u64) {
+fn compare(seed: u64, calls: u32) -> [u64; 3] {
     let rig = Rig::new(volume(128 << 20));
     let sessions = [rig.client(), rig.client()];
     let model = Client::new(Arc::new(Model::new(system_clock())), Cred::of_process()).blocking();
@@ -95,7 +113,7 @@ fn compare(seed: u64, calls: u32) -> (u64, u64) {
             format!("{dir}/{}", random.below(60))
         };
         let (a, b) = (name(&mut random), name(&mut random));
-        let (kind, size) = (random.below(96), random.below(6000));
+        let (kind, size) = (random.below(101), random.below(6000));
         let want = call(&model, kind, (&a, &b), size);
         let who = random.below(60);
         let got = match who {
@@ -105,17 +123,17 @@ fn compare(seed: u64, calls: u32) -> (u64, u64) {
         };
         assert_eq!(got, want, "seed {seed}, call {n}: {kind} {a} {b} by {who}");
     }
-    (rig.count("post_create"), rig.count("post_unlink"))
+    ["post_create", "post_unlink", "post_write"].map(|kind| rig.count(kind))
 }
 
 #[test]
 fn the_same_answers_as_without_leases() {
     let seeds: u64 = std::env::var("FREEHOLD_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(24);
-    let (mut created, mut removed) = (0, 0);
+    let mut all = [0; 3];
     for seed in 0..seeds {
-        let posted = compare(0x5eed + seed, 4000);
-        (created, removed) = (created + posted.0, removed + posted.1);
+        all.iter_mut().zip(compare(0x5eed + seed, 4000)).for_each(|(all, posted)| *all += posted);
     }
-    println!("{created} creates and {removed} unlinks were posted");
-    assert!(created > 70 * seeds && removed > 7 * seeds, "{created} {removed}");
+    let [created, removed, written] = all;
+    println!("{created} creates, {removed} unlinks and {written} writes were posted");
+    assert!(created > 70 * seeds && removed > 4 * seeds && written > 25 * seeds, "{all:?}");
 }

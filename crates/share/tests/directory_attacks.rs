@@ -2,7 +2,7 @@
 //!
 //! Verifies that what is posted without a lease, under one that is over, or with inodes that were not promised to this session does nothing; that numbers that
 //! repeat or jump, slots that are posted twice, and calls of all kinds in the stream harm nobody else; that leases and promises are bounded and come
-//! back; and that what a client had posted when it was killed is done. The rest of the threat model: tests/hostile.rs.
+//! back; that data goes only where there is room for it, into files that were made under that very lease; and that what a client had posted when it was killed is done. The rest of the threat model: tests/hostile.rs.
 
 mod attacker;
 
@@ -23,6 +23,8 @@ const LEND: u16 = 41;
 const PROMISE: u16 = 42;
 const CREATE: u16 = 43;
 const UNLINK: u16 = 44;
+const WRITE: u16 = 45;
+const ROOM: u16 = 46;
 const NEW: Open = Open::new().read(true).write(true).create_new(true);
 
 /// What a lease brings.
@@ -72,6 +74,21 @@ impl Attacker {
             extra: lent.number.into(),
             ..request(CREATE, lent.dir)
         }
+    }
+    /// A write of so many bytes.
+    fn write(&self, lent: &Lent, handle: u64, offset: u64, len: usize) -> Request {
+        let r = Request { offset: offset.into(), extra: lent.number.into(), ..request(WRITE, handle) };
+        Request { second: (len as u32).into(), ..r }
+    }
+    /// Has a file made under a lease, and says its handle.
+    fn made(&self, lent: &Lent, ino: u64, name: &[u8]) -> u64 {
+        assert_eq!(self.posted(&self.create(lent, ino), name), 0);
+        self.reply(3).value.get()
+    }
+    fn room(&self, dir: u64, number: u64) -> u64 {
+        let reply = self.call(&Request { extra: number.into(), ..request(ROOM, dir) });
+        assert_eq!(reply.errno.get(), 0);
+        reply.value.get()
     }
     /// Posts one, and waits for what became of it.
     fn posted(&self, r: &Request, name: &[u8]) -> i32 {
@@ -215,6 +232,101 @@ fn numbers_that_repeat_and_jump() {
 }
 
 #[test]
+fn data_without_room_or_lease() {
+    let (rig, dirs) = rig(&["d", "e"]);
+    rig.beside.write("other", b"theirs").unwrap();
+    let other = rig.beside.stat("other").unwrap().ino.0;
+    let (one, two) = (Attacker::new(rig.server.path()), Attacker::new(rig.server.path()));
+    let (lent, theirs) = (one.lend(dirs[0], 0).unwrap(), two.lend(dirs[1], 0).unwrap());
+    let file = one.made(&lent, lent.inodes[0], b"f");
+    let second = two.made(&theirs, theirs.inodes[0], b"g");
+    let posted = |r: &Request| one.posted(r, b"");
+    assert_eq!(posted(&one.write(&lent, file, 0, 10)), libc::ESTALE, "no room");
+    for (dir, number) in
+        [(dirs[0], 0), (dirs[1], lent.number), (dirs[0], theirs.number), (dirs[1], theirs.number)]
+    {
+        assert_eq!(one.room(dir, number), 0, "{dir} {number}");
+    }
+    let room = one.room(dirs[0], lent.number);
+    assert!(room >= 512 && two.room(dirs[1], theirs.number) > 0);
+    assert_eq!(one.room(dirs[0], lent.number), room.max(1024), "what there is is counted");
+    let open =
+        |ino: u64, flags: u32| one.call(&Request { flags: flags.into(), ..request(OPEN, ino) }).value.get();
+    let numbers = |number| Lent { dir: dirs[0], number, inodes: Vec::new() };
+    let (reads, appends, syncs) =
+        (open(lent.inodes[0], 1), open(lent.inodes[0], 2 | 4), open(lent.inodes[0], 2 | 32 | 64));
+    for (lent, handle, errno) in [
+        (&numbers(0), file, libc::ESTALE),
+        (&numbers(theirs.number), file, libc::ESTALE),
+        (&numbers(u64::MAX), file, libc::ESTALE),
+        (&lent, second, libc::EBADF),
+        (&lent, u64::MAX, libc::EBADF),
+        (&lent, open(other, 3), libc::ESTALE),
+        (&lent, reads, libc::EBADF),
+    ] {
+        assert_eq!(posted(&one.write(lent, handle, 0, 10)), errno, "{handle}");
+    }
+    for handle in [appends, syncs] {
+        assert_ne!(posted(&one.write(&lent, handle, 0, 10)), 0);
+    }
+    assert_eq!(posted(&one.write(&lent, file, 0, DATA_MAX + 1)), libc::EINVAL);
+    for at in [u64::MAX, u64::MAX - 5, 1 << 60, i64::MAX as u64] {
+        assert_ne!(posted(&one.write(&lent, file, at, 10)), 0, "{at}");
+    }
+    // As much as there is room for and not more, whatever was refused before.
+    let (room, mut pieces) = (one.room(dirs[0], lent.number), 0);
+    assert_eq!(room, 1024);
+    while posted(&one.write(&lent, file, pieces * DATA_MAX as u64, DATA_MAX)) == 0 {
+        pieces += 1;
+    }
+    assert_eq!(pieces, 1 + (room - 16) / 17);
+    assert_eq!(posted(&one.write(&lent, file, 0, DATA_MAX)), libc::ESTALE);
+    rig.beside.sync().unwrap();
+    assert_eq!(rig.beside.stat("d/f").unwrap().size, pieces * DATA_MAX as u64);
+    assert_eq!(posted(&one.write(&lent, file, 0, 1)), libc::ESTALE, "the lease is over");
+    assert_eq!(
+        (rig.beside.stat("e/g").unwrap().size, rig.beside.read("other").unwrap()),
+        (0, b"theirs".to_vec())
+    );
+    rig.still_there();
+}
+
+#[test]
+fn room_in_thousands() {
+    let names: Vec<String> = (0..64).map(|i| format!("d{i}")).collect();
+    let (rig, dirs) = rig(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let free = rig.beside.statfs().unwrap().blocks_free;
+    for _ in 0..20 {
+        let attackers: Vec<Attacker> = (0..4).map(|_| Attacker::new(rig.server.path())).collect();
+        let mut rooms = Vec::new();
+        for (n, &dir) in dirs.iter().enumerate() {
+            let attacker = &attackers[n / 16];
+            let lent = attacker.lend(dir, n as u32 % 16).unwrap();
+            for _ in 0..3 {
+                rooms.push(attacker.room(dir, lent.number));
+            }
+            // Every other lease ends at once, and takes its room along.
+            if n % 2 == 0 {
+                assert_eq!(rig.names(&names[n]), 0);
+                assert_eq!(attacker.room(dir, lent.number), 0);
+            }
+        }
+        assert_eq!(rooms[0], 1024, "nothing of the others' is left");
+        assert!(rooms.chunks(3).skip(1).step_by(2).map(|all| all[2]).sum::<u64>() <= 8192);
+        assert!(rooms.iter().all(|&room| room <= 1024));
+        rig.beside.write("x", [1; 1 << 20]).unwrap();
+        drop(attackers);
+        rig.eventually(|| rig.server.counters().sessions == 0 && !rig.doors.lends(), "leases are left");
+    }
+    rig.still_there();
+    // All of it can be written to now.
+    rig.beside.unlink("x").unwrap();
+    rig.beside.sync().unwrap();
+    assert!(rig.beside.statfs().unwrap().blocks_free + 2000 > free);
+    rig.beside.write("y", vec![1; 40 << 20]).unwrap();
+}
+
+#[test]
 fn everything_at_once() {
     let (rig, dirs) = rig(&["d", "e"]);
     let attacker = Attacker::new(rig.server.path());
@@ -227,7 +339,9 @@ fn everything_at_once() {
     while begun.elapsed() < Duration::from_secs(3) {
         for slot in 0..64 {
             let r = Request {
-                op: ((next() % 48) as u16).into(),
+                op: ((next() % 50) as u16).into(),
+                second: (next() as u32 % 3000).into(),
+                offset: (next() % 20_000).into(),
                 object: [dirs[0], dirs[1], 1, next() % 300][next() as usize % 4].into(),
                 other: (next() % 600).into(),
                 extra: (next() % 40).into(),
@@ -299,14 +413,22 @@ fn killed_with_a_full_stream() {
     for round in 0..30 {
         let attacker = Attacker::new(rig.server.path());
         let lent = attacker.lend(dirs[0], 0).unwrap();
-        for slot in 0..16 {
+        assert!(attacker.room(dirs[0], lent.number) > 100);
+        let file = attacker.made(&lent, lent.inodes[15], format!("data{round}").as_bytes());
+        for slot in 0..15 {
             let r = attacker.create(&lent, lent.inodes[slot]);
             attacker.stand(slot, &r, format!("f{round}-{slot}").as_bytes(), slot as u64);
+            let r = attacker.write(&lent, file, 100 * slot as u64, 100);
+            attacker.stand(20 + slot, &r, b"", 100 + slot as u64);
+            attacker.bytes(PAYLOAD_AT + (20 + slot) * PAYLOAD_MAX, &[slot as u8; 100]);
         }
         // Nobody is woken.
-        attacker.long(offset_of!(SessionHeader, one_way)).fetch_or(0xffff, Ordering::SeqCst);
+        let all = 0x7fff | 0x7fff << 20;
+        attacker.long(offset_of!(SessionHeader, one_way)).fetch_or(all, Ordering::SeqCst);
         drop(attacker);
         assert_eq!(rig.names("d"), 16 * (round + 1));
+        let want: Vec<u8> = (0..1500).map(|i| (i / 100) as u8).collect();
+        assert!(rig.beside.read(format!("d/data{round}")).unwrap() == want);
     }
     rig.still_there();
 }

@@ -241,6 +241,11 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     }
 
     async fn write_promised(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<()> {
+        let prompt = OpenFlags::APPEND | OpenFlags::DIRECT | OpenFlags::SYNC | OpenFlags::DSYNC;
+        if self.file(handle).is_none_or(|file| file.flags.intersects(prompt)) {
+            self.give_room_back(room_for(offset, from.len()));
+            return Err(Error::Invalid("data that is late goes to one place, and is not synced"));
+        }
         let _changing = self.changing_behind(handle);
         let telling = self.telling_data(handle, offset, from.len() as u64);
         let settled = self.settle_write(handle, offset, from.len()).await;

@@ -1,7 +1,7 @@
 //! NVMe controllers, driven from this process through VFIO: no kernel between the engine and the device (UHSFS).
 //!
 //! Layers, each known to the one above only: [`bus`] (registers, memory for the device, interrupts) | `ring` (a pair of queues in
-//! memory) | `admin` (the controller as a whole) and `pair` (requests on an I/O queue pair; `plan` and `pointer` build commands) |
+//! memory) | `admin` (the controller as a whole) and `pair` (requests on an I/O queue pair; `plan`, `pointer` and `command` build commands) |
 //! this file (the medium) with `recover` (timeouts, resets, removal). [`vfio`] is the bus of real devices; the simulated
 //! controller, `fake`, is another.
 //!
@@ -18,6 +18,7 @@
 
 mod admin;
 pub mod bus;
+mod command;
 mod dma;
 #[cfg(any(test, feature = "fake-nvme"))]
 pub mod fake;

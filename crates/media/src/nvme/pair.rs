@@ -1,6 +1,6 @@
 //! An I/O queue pair and the requests that go through it. One thread at a time owns it: the one that holds its lock.
 //!
-//! A request becomes one or more commands ([`Piece`]s, cut by `plan`), several of which may be under way at once; it ends when
+//! A request becomes one or more commands ([`Piece`]s, cut by `plan`, built by `command`), several of which may be under way at once; it ends when
 //! all of them have. Requests that find no free place wait in the backlog, in order. A command's identifier is the number of
 //! its place (10 bits) and a count (6 bits) of the uses of that place: a place is used again only after the completion of its
 //! command, or when the controller was stopped, and a completion that does not fit is noticed.
@@ -8,21 +8,19 @@
 //! A command that failed and may be tried again (no DNR bit) is sent again: its memory has not changed, as the
 //! request has not ended. What happens to commands whose end nobody knows is decided by `recover`.
 
+use super::command::{Kind, Piece, entry, errno, memory};
 use super::dma::Region;
 use super::limits::{DEALLOCATE_MAX, Limits};
 use super::plan;
-use super::pointer::{self, Segment, Segments};
 use super::ring::{Ring, RingFacts, Shadow};
 use crate::front::Front;
 use crate::{Completion, Flags, MediaError, Op, Request};
-use format::nvme::queue::{PSDT_SGL, nvm};
-use format::nvme::{DeallocateRange, Status, Submission};
+use format::nvme::Status;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
-use zerocopy::{FromZeros, IntoBytes};
 
 /// Bits of a command identifier that are the number of a place.
 const PLACE_BITS: u32 = 10;
@@ -48,30 +46,6 @@ pub(super) struct Context {
     pub(super) doubtful: std::sync::atomic::AtomicBool,
     /// Completions that were seen, of whatever status.
     pub(super) progress: AtomicU64,
-}
-
-/// What a command does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Transfer,
-    /// A write by way of the bounce page.
-    Bounced,
-    Flush,
-    Zeroes,
-    /// A write of zeros, where Write Zeroes is missing.
-    ZeroWrite,
-    Deallocate,
-}
-
-/// One command's part of a request.
-#[derive(Clone, Copy, Debug)]
-struct Piece {
-    request: u32,
-    kind: Kind,
-    /// Within the request, bytes.
-    from: u64,
-    len: u64,
-    tries: u8,
 }
 
 /// A request that has not ended.
@@ -434,98 +408,4 @@ impl Pair {
 
 fn cid(number: u16, uses: u8) -> u16 {
     number | (uses as u16 & 0x3F) << PLACE_BITS
-}
-
-/// Memory of a transfer as the device sees it.
-fn memory(request: &Request, context: &Context) -> Segments {
-    let arenas = context.arenas.read();
-    let segment =
-        |b: &crate::BufRef| Segment { device: arenas[b.arena.0 as usize] + b.offset, len: b.len as u64 };
-    request.bufs.iter().map(segment).collect()
-}
-
-/// Copies bytes of a request's memory to the beginning of `page`.
-fn gather(request: &Request, from: u64, len: u64, context: &Context, page: &Region) {
-    let (mut skip, mut at) = (from, 0);
-    for buf in &request.bufs {
-        let skipped = skip.min(buf.len as u64);
-        skip -= skipped;
-        let n = (buf.len as u64 - skipped).min(len - at);
-        if n > 0 {
-            let part = crate::BufRef { offset: buf.offset + skipped, len: n as u32, ..*buf };
-            let mut bytes = [0; super::dma::PAGE];
-            context.front.copy_out(&part, &mut bytes[..n as usize]);
-            page.write(at as usize, &bytes[..n as usize]);
-            at += n;
-        }
-    }
-}
-
-/// The command of a piece, without its identifier.
-fn entry(piece: &Piece, request: &Request, context: &Context, pages: &[Region; 2]) -> Submission {
-    let limits = &context.limits;
-    let [list, bounce] = pages;
-    let mut entry = Submission::new_zeroed();
-    entry.nsid = limits.nsid.into();
-    let lba = (request.offset + piece.from) / limits.lba;
-    let blocks = piece.len / limits.lba;
-    let at = |entry: &mut Submission, opcode: u8, flags: u32| {
-        entry.opcode = opcode;
-        (entry.cdw10, entry.cdw11) = ((lba as u32).into(), ((lba >> 32) as u32).into());
-        entry.cdw12 = ((blocks as u32 - 1) | flags).into();
-    };
-    let fua = if request.flags.contains(Flags::FUA) { nvm::FUA } else { 0 };
-    let segments = match piece.kind {
-        Kind::Transfer => {
-            at(&mut entry, if request.op == Op::Read { nvm::READ } else { nvm::WRITE }, fua);
-            plan::slice(memory(request, context).into_iter(), piece.from, piece.len)
-        }
-        Kind::Bounced => {
-            at(&mut entry, nvm::WRITE, fua);
-            gather(request, piece.from, piece.len, context, bounce);
-            Segments::from_elem(Segment { device: bounce.device(), len: piece.len }, 1)
-        }
-        Kind::ZeroWrite => {
-            at(&mut entry, nvm::WRITE, 0);
-            let page = super::dma::PAGE as u64;
-            let zeros = |from| Segment { device: context.zeros.device(), len: page.min(piece.len - from) };
-            (0..piece.len).step_by(page as usize).map(zeros).collect()
-        }
-        Kind::Zeroes => {
-            at(&mut entry, nvm::WRITE_ZEROES, 0);
-            return entry;
-        }
-        Kind::Flush => {
-            entry.opcode = nvm::FLUSH;
-            return entry;
-        }
-        Kind::Deallocate => {
-            entry.opcode = nvm::DATASET_MANAGEMENT;
-            let mut range = DeallocateRange::new_zeroed();
-            (range.lba, range.blocks) = (lba.into(), (blocks as u32).into());
-            list.write(0, range.as_bytes());
-            entry.dptr1 = list.device().into();
-            // One range: the number minus one.
-            entry.cdw11 = nvm::DEALLOCATE.into();
-            return entry;
-        }
-    };
-    let (first, second) = if pointer::is_prp(&segments) {
-        pointer::prp(&segments, list)
-    } else {
-        entry.flags = PSDT_SGL;
-        pointer::sgl(&segments, list)
-    };
-    (entry.dptr1, entry.dptr2) = (first.into(), second.into());
-    entry
-}
-
-/// The errno(3) value for a failed command.
-fn errno(status: Status) -> i32 {
-    match status.code() {
-        Status::CAPACITY_EXCEEDED => libc::ENOSPC,
-        Status::WRITE_PROTECTED => libc::EROFS,
-        Status::INVALID_NAMESPACE => libc::ENXIO,
-        _ => libc::EIO,
-    }
 }

@@ -4,10 +4,13 @@
 //! it does, the kernel resets the function and takes its mappings away. Without an IOMMU there is no such group, and
 //! the driver refuses to work; so it does where only iommufd is offered without the group interface.
 
+mod abi;
+
 use super::bus::Bus;
 use super::iova::Iova;
 use super::pci::PciAddress;
 use crate::MediaError;
+use abi::*;
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 use rustix::fs::{Mode, OFlags};
@@ -18,38 +21,6 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 
-/// `_IO(VFIO_TYPE, VFIO_BASE + n)` of linux/vfio.h.
-const fn request(n: u32) -> libc::Ioctl {
-    ((b';' as u32) << 8 | (100 + n)) as libc::Ioctl
-}
-
-const GET_API_VERSION: libc::Ioctl = request(0);
-const CHECK_EXTENSION: libc::Ioctl = request(1);
-const SET_IOMMU: libc::Ioctl = request(2);
-const GROUP_GET_STATUS: libc::Ioctl = request(3);
-const GROUP_SET_CONTAINER: libc::Ioctl = request(4);
-const GROUP_GET_DEVICE_FD: libc::Ioctl = request(6);
-const DEVICE_GET_INFO: libc::Ioctl = request(7);
-const DEVICE_GET_REGION_INFO: libc::Ioctl = request(8);
-const DEVICE_GET_IRQ_INFO: libc::Ioctl = request(9);
-const DEVICE_SET_IRQS: libc::Ioctl = request(10);
-const DEVICE_RESET: libc::Ioctl = request(11);
-const IOMMU_GET_INFO: libc::Ioctl = request(12);
-const IOMMU_MAP_DMA: libc::Ioctl = request(13);
-const IOMMU_UNMAP_DMA: libc::Ioctl = request(14);
-
-const TYPE1V2_IOMMU: libc::c_ulong = 3;
-const GROUP_VIABLE: u32 = 1;
-const DEVICE_FLAGS_RESET: u32 = 1;
-const REGION_FLAG_MMAP: u32 = 1 << 2;
-const REGION_BAR0: u32 = 0;
-const REGION_CONFIG: u32 = 7;
-const IRQ_MSIX: u32 = 2;
-const IRQ_SET_EVENTFD_TRIGGER: u32 = 1 << 2 | 1 << 5;
-const MAP_READ_WRITE: u32 = 3;
-const IOMMU_INFO_CAPS: u32 = 1 << 1;
-const IOMMU_CAP_IOVA_RANGE: u16 = 1;
-
 /// PCI Command Register, and its bits memory space enable and bus master enable (PCI Local Bus Specification 3.0, 6.2.2).
 const COMMAND: u64 = 4;
 const COMMAND_MEMORY: u16 = 1 << 1;
@@ -57,103 +28,6 @@ const COMMAND_MASTER: u16 = 1 << 2;
 
 /// Registers and the doorbells of 64 queue pairs at the smallest strides, bytes.
 const BAR_MAX: u64 = 64 << 10;
-
-#[repr(C)]
-#[derive(Default)]
-struct GroupStatus {
-    argsz: u32,
-    flags: u32,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct DeviceInfo {
-    argsz: u32,
-    flags: u32,
-    regions: u32,
-    irqs: u32,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct RegionInfo {
-    argsz: u32,
-    flags: u32,
-    index: u32,
-    cap_offset: u32,
-    size: u64,
-    offset: u64,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct IrqInfo {
-    argsz: u32,
-    flags: u32,
-    index: u32,
-    count: u32,
-}
-
-#[repr(C)]
-struct IrqSet {
-    argsz: u32,
-    flags: u32,
-    index: u32,
-    start: u32,
-    count: u32,
-    eventfd: i32,
-}
-
-#[repr(C)]
-struct DmaMap {
-    argsz: u32,
-    flags: u32,
-    vaddr: u64,
-    iova: u64,
-    size: u64,
-}
-
-#[repr(C)]
-struct DmaUnmap {
-    argsz: u32,
-    flags: u32,
-    iova: u64,
-    size: u64,
-}
-
-/// `struct vfio_iommu_type1_info` with room for its capabilities.
-#[repr(C)]
-struct IommuInfo {
-    argsz: u32,
-    flags: u32,
-    page_sizes: u64,
-    cap_offset: u32,
-    pad: u32,
-    caps: [u64; 512],
-}
-
-/// An ioctl(2) with a structure, a number or nothing.
-///
-/// # Safety
-/// `argument` is what the request expects; a pointer is valid for what the kernel reads and writes.
-unsafe fn ioctl(fd: RawFd, request: libc::Ioctl, argument: libc::c_ulong) -> io::Result<i32> {
-    // SAFETY: by the caller.
-    match unsafe { libc::ioctl(fd, request, argument) } {
-        -1 => Err(io::Error::last_os_error()),
-        n => Ok(n),
-    }
-}
-
-/// An ioctl(2) with a structure that begins with its size.
-fn exchange<T>(fd: &OwnedFd, request: libc::Ioctl, structure: &mut T) -> io::Result<()> {
-    // SAFETY: every structure of this file has the layout that linux/vfio.h gives for the request it is used with, says its own
-    // size in `argsz`, and the kernel reads and writes no more than that.
-    unsafe { ioctl(fd.as_raw_fd(), request, structure as *mut T as libc::c_ulong) }.map(|_| ())
-}
-
-fn size<T>() -> u32 {
-    size_of::<T>() as u32
-}
 
 /// A controller that this process owns.
 pub struct VfioBus {

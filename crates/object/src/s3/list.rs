@@ -11,11 +11,9 @@ use crate::store::{Entry, Metadata, Object, Page, Result, StoreError};
 use http::Method;
 use std::time::SystemTime;
 
-/// How a store writes keys in its answers.
+/// How a store that encodes keys in its answers does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Writing {
-    /// As they are.
-    Plain,
     /// Percent-encoded, with '+' for itself.
     Percent,
     /// Percent-encoded, with '+' for a space.
@@ -87,7 +85,18 @@ impl S3 {
     }
 
     /// A key of an answer, without the prefix of this client. `None`: nothing that this client can speak of, which is logged.
-    pub(super) async fn relative(&self, written: &str, encoding: &Option<String>) -> Result<Option<String>> {
+    async fn relative(&self, written: &str, encoding: &Option<String>) -> Result<Option<String>> {
+        let Some(key) = self.decoded(written, encoding).await? else { return Ok(None) };
+        let prefix = self.caller.config.prefix.as_str();
+        let relative = key.strip_prefix(prefix).map(str::to_owned);
+        if relative.is_none() {
+            tracing::warn!("the listing has a key that does not begin with {prefix:?}: {key}");
+        }
+        Ok(relative)
+    }
+
+    /// A whole key of an answer. `None`: it is not UTF-8, which is logged.
+    pub(super) async fn decoded(&self, written: &str, encoding: &Option<String>) -> Result<Option<String>> {
         let writing = match encoding.as_deref() {
             // Only a plus is written in two manners.
             Some("url") if written.contains('+') => {
@@ -95,18 +104,11 @@ impl S3 {
             }
             Some("url") => Writing::Percent,
             // A store that does not encode says nothing of it, or names no encoding.
-            _ => Writing::Plain,
+            _ => return Ok(Some(written.to_owned())),
         };
-        let key = match writing {
-            Writing::Plain => Some(written.to_owned()),
-            Writing::Percent | Writing::Form => encode::decoded(written, writing == Writing::Form),
-        };
-        let prefix = self.caller.config.prefix.as_str();
-        let key = key.and_then(|key| key.strip_prefix(prefix).map(str::to_owned));
+        let key = encode::decoded(written, writing == Writing::Form);
         if key.is_none() {
-            tracing::warn!(
-                "the listing has a key that is not UTF-8 or does not begin with {prefix:?}: {written}"
-            );
+            tracing::warn!("the listing has a key that is not UTF-8: {written}");
         }
         Ok(key)
     }

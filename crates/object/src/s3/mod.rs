@@ -8,7 +8,8 @@
 //!
 //! What a call does that had an unknown end: puts and completions without a condition, copies, parts, deletes and aborts are simply repeated, for
 //! the second time changes nothing. With a condition, or for a rename, the repetition may be refused because of the first try: then the
-//! store is asked whether things are as the call was to make them, and only then is it a success. Two clients that make the same
+//! store is asked whether things are as the call was to make them, and only then is it a success. Where that does not tell either, the error is
+//! `Unavailable`, never one that says that nothing was changed. Two clients that make the same
 //! object with the same content and metadata at the same time, under [`Condition::Absent`], can both be told that they made it when an answer
 //! was lost. A creation of an upload whose answer was lost leaves an upload without parts, which listings of uploads show.
 //!
@@ -58,7 +59,10 @@ const KEY_MOST: usize = 1024;
 pub struct S3 {
     caller: Caller,
     abilities: Abilities,
+    /// The checksum that goes with whole bodies.
     sum: Sum,
+    /// The one that goes with parts: some stores cannot copy parts where they keep checksums.
+    part_sum: Sum,
     writing: OnceCell<Writing>,
 }
 
@@ -75,7 +79,13 @@ impl S3 {
         let amazon = config.endpoint.is_none();
         let (writable, known) = (config.writable, config.abilities.clone());
         let caller = Caller::new(config)?;
-        let mut s3 = S3 { caller, abilities: probe::NOTHING, sum: Sum::Crc64Nvme, writing: OnceCell::new() };
+        let mut s3 = S3 {
+            caller,
+            abilities: probe::NOTHING,
+            sum: Sum::Crc64Nvme,
+            part_sum: Sum::Crc64Nvme,
+            writing: OnceCell::new(),
+        };
         s3.listing(&s3.caller.config.prefix.clone(), false, None, Some("1")).await?;
         match (writable, known) {
             (_, Some(abilities)) => s3.abilities = abilities,
@@ -98,11 +108,6 @@ impl S3 {
             1.. if whole.len() <= KEY_MOST => Ok(whole),
             _ => Err(StoreError::Refused(format!("a key has 1 to {KEY_MOST} bytes, not {}", whole.len()))),
         }
-    }
-
-    /// The checksum that goes with bodies.
-    fn sum(&self) -> Sum {
-        self.sum
     }
 
     /// Refuses a condition that the store would drop.

@@ -6,7 +6,7 @@ use super::checksum::{self, CRC64NVME, Sum};
 use super::clock;
 use super::counters::Kind;
 use super::http::Answer;
-use super::objects::{conditioned, etag, etag_of};
+use super::objects::{conditioned, etag, etag_of, unknown};
 use super::xml;
 use crate::store::{Condition, Description, ETag, Part, Result, StoreError, Upload, UploadId};
 use bytes::Bytes;
@@ -19,7 +19,7 @@ impl S3 {
     pub(super) async fn begin_upload(&self, key: &str, about: &Description) -> Result<UploadId> {
         let whole = self.whole(key)?;
         let mut call = Call::new(Kind::Begin, Method::POST, Some(&whole)).ask("uploads", "");
-        if self.sum() == Sum::Crc64Nvme {
+        if self.part_sum == Sum::Crc64Nvme {
             call =
                 call.with("x-amz-checksum-algorithm", "CRC64NVME").with("x-amz-checksum-type", "FULL_OBJECT");
         }
@@ -40,7 +40,7 @@ impl S3 {
         body: Bytes,
     ) -> Result<Part> {
         let (whole, number_text) = (self.whole(key)?, number.to_string());
-        let (name, sum) = self.sum().header(&body);
+        let (name, sum) = self.part_sum.header(&body);
         let mut call = Call::new(Kind::Part, Method::PUT, Some(&whole))
             .ask("partNumber", &number_text)
             .ask("uploadId", &upload.0)
@@ -48,7 +48,7 @@ impl S3 {
         let size = body.len() as u64;
         call.body = body;
         let answer = self.caller.call(&call).await.result?;
-        let checksum = (self.sum() == Sum::Crc64Nvme).then_some(sum);
+        let checksum = (self.part_sum == Sum::Crc64Nvme).then_some(sum);
         Ok(Part { number, size, etag: etag_of(&answer)?, checksum })
     }
 
@@ -89,7 +89,7 @@ impl S3 {
         let whole = self.whole(key)?;
         // An upload that another client began may have parts without sums: then none is named.
         let sums = parts.iter().map(|part| (part.checksum.as_deref(), part.size));
-        let sum = checksum::combined(sums).filter(|_| self.sum() == Sum::Crc64Nvme && !parts.is_empty());
+        let sum = checksum::combined(sums).filter(|_| self.part_sum == Sum::Crc64Nvme && !parts.is_empty());
         let mut call = Call::new(Kind::Complete, Method::POST, Some(&whole)).ask("uploadId", &upload.0);
         call = conditioned(call.with("content-type", "application/xml"), on);
         if let Some(sum) = &sum {
@@ -105,7 +105,12 @@ impl S3 {
                 .map_err(StoreError::Unavailable),
             // The upload has gone, or its object stands in the way of its own condition: by an earlier try, perhaps.
             Err(error @ (StoreError::NotFound | StoreError::Precondition)) if doubt => {
-                Ok(self.is_completed(key, parts, sum.as_deref(), begun).await?.ok_or(error)?)
+                match self.is_completed(key, parts, sum.as_deref(), begun).await? {
+                    Some(etag) => Ok(etag),
+                    // An upload that is there was not completed.
+                    None if self.all_parts(key, upload).await.is_ok() => Err(error),
+                    None => Err(unknown(Kind::Complete)),
+                }
             }
             Err(error) => Err(error),
         }
@@ -158,12 +163,24 @@ impl S3 {
     /// `Store::uploads`.
     pub(super) async fn all_uploads(&self, prefix: &str) -> Result<Vec<Upload>> {
         let whole = format!("{}{prefix}", self.caller.config.prefix);
-        let mut uploads = Vec::new();
-        let mut marker: Option<(String, String)> = None;
+        let mut uploads = self.uploads_of(&whole).await?;
+        // MinIO takes a prefix for a whole key, and lists all uploads without one.
+        if uploads.is_empty() && !whole.is_empty() {
+            uploads = self.uploads_of("").await?;
+        }
+        let ours = self.caller.config.prefix.as_str();
+        let relative = uploads.into_iter().filter(|upload| upload.key.starts_with(&whole));
+        Ok(relative.map(|upload| Upload { key: upload.key[ours.len()..].to_owned(), ..upload }).collect())
+    }
+
+    /// What the store lists for a prefix, with whole keys.
+    async fn uploads_of(&self, whole: &str) -> Result<Vec<Upload>> {
+        let mut uploads: Vec<Upload> = Vec::new();
         loop {
+            let marker = uploads.last().map(|upload| (upload.key.clone(), upload.id.0.clone()));
             let mut call = Call::new(Kind::Uploads, Method::GET, None)
                 .ask("uploads", "")
-                .ask("prefix", &whole)
+                .ask("prefix", whole)
                 .ask("encoding-type", "url");
             if let Some((key, id)) = &marker {
                 call = call.ask("key-marker", key).ask("upload-id-marker", id);
@@ -171,25 +188,19 @@ impl S3 {
             call.fits = |answer| xml::read::<xml::Uploads>(&answer.body).map(drop);
             let answer = self.caller.call(&call).await.result?;
             let page: xml::Uploads = xml::read(&answer.body).map_err(StoreError::Unavailable)?;
-            let mut last = None;
-            for upload in &page.uploads {
-                let Some(key) = self.relative(&upload.key, &page.encoding_type).await? else { continue };
-                last = Some((format!("{}{key}", self.caller.config.prefix), upload.upload_id.clone()));
-                // Some stores give more than what begins with the prefix.
-                if key.starts_with(prefix) {
-                    let begun = clock::iso(&upload.initiated).unwrap_or(SystemTime::UNIX_EPOCH);
-                    uploads.push(Upload { key, id: UploadId(upload.upload_id.clone()), begun });
-                }
+            for upload in page.uploads {
+                let Some(key) = self.decoded(&upload.key, &page.encoding_type).await? else { continue };
+                let begun = clock::iso(&upload.initiated).unwrap_or(SystemTime::UNIX_EPOCH);
+                uploads.push(Upload { key, id: UploadId(upload.upload_id), begun });
             }
             if !page.is_truncated {
                 return Ok(uploads);
             }
-            if last.is_none() || last == marker {
+            if marker == uploads.last().map(|upload| (upload.key.clone(), upload.id.0.clone())) {
                 return Err(StoreError::Unavailable(
                     "ListMultipartUploads: the listing does not go on".into(),
                 ));
             }
-            marker = last;
         }
     }
 

@@ -45,6 +45,15 @@ pub(super) fn etag_of(answer: &Answer) -> Result<ETag> {
     answer.header("etag").map(etag).ok_or_else(|| StoreError::Unavailable("the store names no ETag".into()))
 }
 
+/// An answer was lost, a repetition was refused, and things are not as the call was to make them: perhaps it was done, and somebody else has
+/// changed them since. Nobody may take that for "nothing was changed".
+pub(super) fn unknown(kind: Kind) -> StoreError {
+    let name = kind.name();
+    StoreError::Unavailable(format!(
+        "{name}: the answer was lost, and what is there now does not tell whether it was done"
+    ))
+}
+
 /// What the headers of an answer say of an object of that size.
 fn object(answer: &Answer, size: u64) -> Result<Object> {
     let mut metadata = Metadata::new();
@@ -180,7 +189,7 @@ impl S3 {
         on: &Condition,
     ) -> Result<ETag> {
         let whole = self.whole(key)?;
-        let (name, sum) = self.sum().header(&body);
+        let (name, sum) = self.sum.header(&body);
         let mut call = Call::new(Kind::Put, Method::PUT, Some(&whole)).with(name, sum);
         call = conditioned(self.described(call, about)?, on);
         call.body = body;
@@ -190,7 +199,7 @@ impl S3 {
             // A first try may have made what this one finds: then the object is what was to be made.
             Err(StoreError::Precondition) if doubt => match self.is_made(key, &call.body, about).await? {
                 Some(etag) => Ok(etag),
-                None => Err(StoreError::Precondition),
+                None => Err(unknown(Kind::Put)),
             },
             Err(error) => Err(error),
         }
@@ -245,7 +254,7 @@ impl S3 {
                 let now = self.head_if(to, None).await?;
                 match about {
                     Some(about) if about.metadata == now.metadata => Ok(now.etag),
-                    _ => Err(StoreError::Precondition),
+                    _ => Err(unknown(Kind::Copy)),
                 }
             }
             Err(error) => Err(error),
@@ -266,11 +275,12 @@ impl S3 {
         match result {
             Ok(_) => Ok(()),
             Err(error @ (StoreError::NotFound | StoreError::Precondition)) if doubt => {
-                // Done by an earlier try: the source has left, and its state is at the target.
-                let left = matches!(self.head_if(from, None).await, Err(StoreError::NotFound));
-                match self.head_if(to, None).await {
-                    Ok(object) if left && object.etag == *state => Ok(()),
-                    _ => Err(error),
+                match (self.head_if(from, None).await, self.head_if(to, None).await) {
+                    // Done by an earlier try: the source has left, and its state is at the target.
+                    (Err(StoreError::NotFound), Ok(object)) if object.etag == *state => Ok(()),
+                    // It is where it was.
+                    (Ok(object), _) if object.etag == *state => Err(error),
+                    _ => Err(unknown(Kind::Rename)),
                 }
             }
             Err(error) => Err(error),
@@ -287,6 +297,7 @@ impl S3 {
             // Stores differ in what a condition says of an object that is not there.
             Err(StoreError::Precondition) => match self.head_if(key, None).await {
                 Err(StoreError::NotFound) if doubt || matches!(on, Condition::Is(_)) => Ok(()),
+                _ if doubt => Err(unknown(Kind::Delete)),
                 _ => Err(StoreError::Precondition),
             },
             Err(error) => Err(error),

@@ -93,13 +93,14 @@ impl S3 {
         let nothing = Description::default();
         let state = self.put_if(key, Bytes::from_static(b"12"), &nothing, &Condition::Always).await?;
         self.sum = self.verifies(sum).await?;
+        self.part_sum = self.sum;
         let mut copied = self.copies_parts(key, copy, &state).await?;
-        if copied == Copied::Wrong && self.sum == Sum::Crc64Nvme {
+        if copied != Copied::Right && self.sum == Sum::Crc64Nvme {
             // Perhaps without checksums that the store keeps.
-            self.sum = Sum::Md5;
+            self.part_sum = Sum::Md5;
             copied = self.copies_parts(key, copy, &state).await?;
-            if copied == Copied::Wrong {
-                self.sum = Sum::Crc64Nvme;
+            if copied != Copied::Right {
+                self.part_sum = Sum::Crc64Nvme;
             }
         }
         let other = Condition::Is(ETag("\"00000000000000000000000000000000\"".into()));

@@ -13,6 +13,7 @@
 //! comes to it.
 
 mod answers;
+mod data;
 mod making;
 
 use super::call::Failed;
@@ -24,7 +25,7 @@ use crate::wire::{self, Op, request};
 use foldhash::fast::FixedState;
 use format::shared::{DIRECTORIES, Reply, Request, SLOTS, state};
 use fs::{Attr, Error, FileType, Handle, Ino, OpenFlags, Promise, Result, Time};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -55,6 +56,12 @@ struct Dir {
     names: HashMap<Name, u64, FixedState>,
     /// When it was used last.
     used: u64,
+    /// Pages of room for data that the lease has, as the manager will count when it comes to it.
+    room: u64,
+    /// That is being asked for.
+    asking: bool,
+    /// Writes that are not posted before it is asked for again.
+    pause: u32,
 }
 
 #[derive(Default)]
@@ -88,7 +95,9 @@ enum Posting<T> {
     Message,
     /// When there are promises again.
     Promises,
-    /// When there is room again.
+    /// When the lease has room for data again.
+    Room,
+    /// When there are slots again.
     Full,
     /// It is done.
     Done(T),
@@ -160,13 +169,7 @@ impl Directories {
         let Some(at) = table.dirs.iter().position(|d| d.ino == dir && d.number != 0) else {
             return Posting::Message;
         };
-        let slot = match session.take_slot(None) {
-            Some(slot) if session.is_roomy() => slot,
-            slot => {
-                slot.into_iter().for_each(|slot| session.give_slot(slot));
-                return Posting::Full;
-            }
-        };
+        let Some(slot) = session.slot_to_post() else { return Posting::Full };
         let Table { dirs, promises, .. } = &mut *table;
         let (mut request, what) = match prepare(&dirs[at], promises) {
             Posting::Done(prepared) => prepared,
@@ -178,19 +181,36 @@ impl Directories {
                 };
             }
         };
-        let (number, place) = (dirs[at].number, dirs[at].place);
-        (request.extra, request.first) = (number.into(), (name.len() as u16).into());
-        table.post(session, slot, &request, name);
+        request.first = (name.len() as u16).into();
+        match self.send(session, table, (at, slot), &mut request, name, |dir| done(dir, what)) {
+            true => Posting::Done(what),
+            false => Posting::Ask(slot, what),
+        }
+    }
+
+    /// Posts a request under the lease that stands at `at`. False when that was taken back meanwhile; else it counts as done, and `done` says so in the table.
+    fn send(
+        &self,
+        session: &Session,
+        mut table: MutexGuard<'_, Table>,
+        (at, slot): (usize, SlotNo),
+        request: &mut Request,
+        name: &[u8],
+        done: impl FnOnce(&mut Dir),
+    ) -> bool {
+        let (number, place) = (table.dirs[at].number, table.dirs[at].place);
+        request.extra = number.into();
+        table.post(session, slot, request, name);
         // The manager takes the lease back first and then looks for what was posted.
         fence(Ordering::SeqCst);
         let is_lent = session.region.directory(place).load(Ordering::SeqCst) == number;
         if !is_lent || session.is_dead() {
             table.dirs.remove(at);
             self.counted(&table);
-            return Posting::Ask(slot, what);
+            return false;
         }
         table.dirs[at].used = table.posted;
-        done(&mut table.dirs[at], what);
+        done(&mut table.dirs[at]);
         let many = table.dirs[at].names.len() > NAMES_MAX;
         if many {
             table.dirs.remove(at);
@@ -199,7 +219,7 @@ impl Directories {
         drop(table);
         session.slots.lock().abandoned |= 1 << slot;
         session.ring();
-        Posting::Done(what)
+        true
     }
 
     fn create(
@@ -208,7 +228,7 @@ impl Directories {
         dir: Ino,
         name: &[u8],
         (perm, flags): (u16, OpenFlags),
-    ) -> Posting<(Promise, (u32, u32, u16))> {
+    ) -> Posting<(Promise, (u32, u32, u16), u64)> {
         let prepare = |dir: &Dir, promises: &mut Vec<Promise>| {
             let Some(attr) = dir.attr.filter(|_| !dir.names.contains_key(name)) else {
                 return Posting::Message;
@@ -217,9 +237,9 @@ impl Directories {
             let mut r = request(Op::PostCreate, dir.ino.0);
             (r.mode, r.flags, r.other) = ((perm as u32).into(), flags.bits().into(), promise.ino.0.into());
             let owner = fs::perm::new_inode(&session.cred, &attr, FileType::Regular, perm & 0o7777);
-            Posting::Done((r, (promise, owner)))
+            Posting::Done((r, (promise, owner, dir.number)))
         };
-        self.change(session, dir, prepare, name, |dir, (promise, _)| {
+        self.change(session, dir, prepare, name, |dir, (promise, ..)| {
             dir.names.insert(SmallVec::from_slice(name), promise.ino.0);
         })
     }
@@ -255,7 +275,8 @@ impl Directories {
         }
         let place = (0..DIRECTORIES).find(|place| table.dirs.iter().all(|dir| dir.place != *place))?;
         let (names, used) = (HashMap::default(), table.posted);
-        table.dirs.push(Dir { ino: dir, number: 0, place, attr: None, names, used });
+        let (attr, room, asking, pause) = (None, 0, false, 0);
+        table.dirs.push(Dir { ino: dir, number: 0, place, attr, names, used, room, asking, pause });
         self.counted(&table);
         Some(Asking { directories: self, place, granted: false })
     }

@@ -31,6 +31,8 @@ pub(super) struct OpenFile {
     pub noatime: bool,
     /// It was asked for a lock.
     pub locks: bool,
+    /// Number of the directory lease under which it was made here, or 0.
+    pub lent: u64,
 }
 
 impl OpenFile {
@@ -61,6 +63,7 @@ impl OpenFile {
             through_arena,
             noatime,
             locks,
+            lent: 0,
         }
     }
 }

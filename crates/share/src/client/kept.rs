@@ -156,6 +156,12 @@ impl Kept {
         }
     }
 
+    /// As [`Kept::posted`], of a change of what a file holds.
+    pub fn posted_data(&self, ino: Ino) {
+        self.posts.fetch_add(1, Ordering::SeqCst);
+        self.drop_attr(ino);
+    }
+
     fn drop_attr(&self, ino: Ino) {
         let hash = hash_inode(ino.0);
         let mut table = part(&self.inodes, hash).lock();

@@ -5,7 +5,11 @@
 //! or a file that was made so, first ends the lease (`fs::leases`): its word is taken away, and what was posted before is run. Nobody waits for the client.
 //! What makes everything durable or ordered waits for what was posted, and leaves the leases. What a killed client had posted is run.
 //!
-//! What a create could still lack was set aside before (`fs::FileSystem::promise`): the inode, whose number the client knows, and the handle. The
+//! Data of files that were made under a lease is posted as well, and the closing of them. Whoever else comes to such a file ends the lease as if
+//! he had come to the directory.
+//!
+//! What a create could still lack was set aside before (`fs::FileSystem::promise`): the inode, whose number the client knows, and the handle. So was
+//! room for what is written (`fs::FileSystem::set_room_aside`): each lease has some, and posted writes take what they may need out of it; client and manager count alike. The
 //! names in the directory, its permissions and the directory itself change by nobody else's call; a client that changes them itself does not use its lease any more.
 //! All the same every check of an ordinary call is made. What is posted under a lease that is over, or with an inode that was not promised to this session,
 //! is refused without having done anything; honest clients have not acknowledged it.
@@ -14,7 +18,7 @@
 //! kernel that has the directory keeps it from being lent ([`fs::watched::Watcher::keeps`]). Directories that others come to are not lent for
 //! a while, each time longer.
 //!
-//! Bounded: leases, inodes promised to one session and to all, directories that are remembered. Tested in tests/directories.rs and
+//! Bounded: leases, inodes promised to one session and to all, room of one lease and of all, directories that are remembered. Tested in tests/directories.rs and
 //! tests/directories_random.rs, attacked in tests/directory_attacks.rs.
 
 use super::drains::Drains;
@@ -38,6 +42,9 @@ const NAME_BYTES_MAX: usize = 60 << 10;
 /// Inodes that are promised to one session, and to all.
 pub(crate) const PROMISES_MAX: usize = 128;
 const PROMISES_ALL: usize = 4096;
+/// Pages of room for data that one lease has, and all of them.
+const ROOM_MAX: u64 = 1024;
+const ROOM_ALL: u64 = 8192;
 /// Directories of which it is remembered that others came to them.
 const SHARED_MAX: usize = 4096;
 /// How often the time doubles for which such a directory is not lent.
@@ -69,6 +76,13 @@ pub(crate) trait Making: Send + Sync {
     /// Whether a directory is lent to a session under this number.
     fn admits(&self, session: u64, lease: (Ino, u64)) -> bool;
 
+    /// Pages of room that a lease has now, after it was given more. 0: there is no such lease, or no room.
+    fn room(&self, session: u64, lease: (Ino, u64)) -> u64;
+
+    /// Takes pages out of the room of the lease with this number, under which a file was made: for data that is to be written now. `Stale`: it was not made so, or the directory
+    /// is not lent to this session (any more), or the lease has not so much.
+    fn spend(&self, session: u64, file: Ino, number: u64, pages: u64) -> Result<()>;
+
     /// What was begun is made, or failed.
     fn end(&self, promise: Promise, lease: (Ino, u64), result: &Result<Attr>);
 
@@ -91,6 +105,8 @@ struct Lease {
     place: usize,
     number: u64,
     region: Arc<Region>,
+    /// Pages that are set aside for what will be written to files made here. Changed with the table's lock held.
+    room: AtomicU64,
     /// Nothing more is acknowledged.
     ending: AtomicBool,
 }
@@ -126,6 +142,8 @@ struct Table {
     made: HashMap<Ino, (Ino, u64), FixedState>,
     promised: HashMap<Ino, Promised, FixedState>,
     shared: HashMap<Ino, Shared, FixedState>,
+    /// Room of all leases.
+    room: u64,
 }
 
 impl Table {
@@ -176,6 +194,11 @@ impl<F: FileSystem> Directories<F> {
             return;
         }
         table.leases.remove(&lease.dir);
+        let room = lease.room.swap(0, Ordering::Relaxed);
+        if room > 0 {
+            table.room -= room;
+            self.fs.inner().give_room_back(room);
+        }
         let Table { leases, made, .. } = table;
         match leases.is_empty() {
             true => made.clear(),
@@ -250,6 +273,7 @@ impl<F: FileSystem> Directories<F> {
             place,
             number: self.next.fetch_add(1, Ordering::Relaxed),
             region: client.region.clone(),
+            room: AtomicU64::new(0),
             ending: AtomicBool::new(false),
         });
         table.leases.insert(dir, lease.clone());
@@ -339,6 +363,29 @@ impl<F: FileSystem> Making for Directories<F> {
     fn admits(&self, session: u64, (dir, number): (Ino, u64)) -> bool {
         let table = self.table.lock();
         table.leases.get(&dir).is_some_and(|lease| (lease.session, lease.number) == (session, number))
+    }
+
+    fn room(&self, session: u64, (dir, number): (Ino, u64)) -> u64 {
+        let mut table = self.table.lock();
+        let lease = table.leases.get(&dir).filter(|l| (l.session, l.number) == (session, number)).cloned();
+        let Some(lease) = lease else { return 0 };
+        let have = lease.room.load(Ordering::Relaxed);
+        let most = ROOM_MAX.saturating_sub(have).min(ROOM_ALL.saturating_sub(table.room));
+        let more = self.fs.inner().set_room_aside(most).unwrap_or(0);
+        table.room += more;
+        lease.room.store(have + more, Ordering::Relaxed);
+        have + more
+    }
+
+    fn spend(&self, session: u64, file: Ino, number: u64, pages: u64) -> Result<()> {
+        let mut table = self.table.lock();
+        let made = table.made.get(&file).filter(|(_, under)| *under == number).ok_or(Error::Stale)?;
+        let lease = table.leases.get(&made.0).filter(|l| (l.session, l.number) == (session, number));
+        let lease = lease.ok_or(Error::Stale)?;
+        let left = lease.room.load(Ordering::Relaxed).checked_sub(pages).ok_or(Error::Stale)?;
+        lease.room.store(left, Ordering::Relaxed);
+        table.room -= pages;
+        Ok(())
     }
 
     fn end(&self, promise: Promise, lease: (Ino, u64), result: &Result<Attr>) {

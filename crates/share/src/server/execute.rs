@@ -249,7 +249,7 @@ async fn read<F: FileSystem>(
 async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one_way: bool) -> Result<u64> {
     let op = Op::from_u16(r.op.get()).ok_or(Error::NotSupported("unknown call"))?;
     // Others wait for what was posted one way: it must wait for nobody's.
-    if one_way != matches!(op, Op::PostCreate | Op::PostUnlink)
+    if one_way != matches!(op, Op::PostCreate | Op::PostUnlink | Op::PostWrite)
         && !(one_way && matches!(op, Op::Release | Op::Unhold))
     {
         return Err(GARBLED);
@@ -405,13 +405,30 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
                 return Err(Error::Stale);
             }
             match fs.unlink_lent(cred, ino, p.first()).await {
-                Ok(gone) => gone.into_iter().for_each(|gone| client.directories.removed(gone)),
+                Ok(Some(gone)) => {
+                    // What is open still is written to as before.
+                    if client.handles() == 0 || fs.inner().getattr(gone, None).await.is_err() {
+                        client.directories.removed(gone);
+                    }
+                }
+                Ok(None) => {}
                 Err(e) => {
                     client.directories.failed(&e);
                     return Err(e);
                 }
             }
         }
+        Op::PostWrite => {
+            let (handle, data) = (client.handle(object)?, p.second());
+            let (file, room) = (client.inode(handle)?, fs::room_for(offset, data.len()));
+            client.directories.spend(client.session, file, r.extra.get(), room)?;
+            if let Err(e) = fs.write_promised(handle, offset, data).await {
+                client.directories.failed(&e);
+                return Err(e);
+            }
+            return Ok(data.len() as u64);
+        }
+        Op::Room => return Ok(client.directories.room(client.session, (ino, r.extra.get()))),
         Op::Write => return Ok(fs.write(client.handle(object)?, offset, p.second()).await? as u64),
         Op::WriteAtomic => {
             let pieces = wire::read_pieces(p.first(), p.second())?;

@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// The classes, by the numbers of [`crate::wire::Op`]; 0 is what is no operation.
-const CLASSES: [&str; 45] = [
+const CLASSES: [&str; 47] = [
     "unknown",
     "ping",
     "lookup",
@@ -64,9 +64,12 @@ const CLASSES: [&str; 45] = [
     "promise",
     "post_create",
     "post_unlink",
+    "post_write",
+    "room",
 ];
 const READ: usize = crate::wire::Op::Read as usize;
 const WRITE: usize = crate::wire::Op::Write as usize;
+const POST_WRITE: usize = crate::wire::Op::PostWrite as usize;
 
 /// A server at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -239,7 +242,7 @@ impl Tally {
                 let attrs = reply.value.get() * size_of::<AttrImage>() as u64;
                 ((reply.len.get() as u64).saturating_sub(attrs), 0)
             }
-            WRITE if !failed => (0, reply.value.get()),
+            WRITE | POST_WRITE if !failed => (0, reply.value.get()),
             _ => (0, 0),
         };
         self.board.meter.count(class, now.saturating_duration_since(begun), failed);

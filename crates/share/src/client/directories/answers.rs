@@ -3,9 +3,14 @@
 use super::*;
 
 impl Session {
-    /// Whether there are slots beside those that are taken.
-    pub(super) fn is_roomy(&self) -> bool {
-        self.slots.lock().taken.count_ones() <= SLOTS as u32 - SPARE
+    /// A slot for what is posted, if there are some beside it.
+    pub(super) fn slot_to_post(&self) -> Option<SlotNo> {
+        let slot = self.take_slot(None)?;
+        if self.slots.lock().taken.count_ones() <= SLOTS as u32 - SPARE {
+            return Some(slot);
+        }
+        self.give_slot(slot);
+        None
     }
 
     /// Waits for a while until the manager has done a part of what was posted. False when nothing was.

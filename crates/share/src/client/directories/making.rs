@@ -97,9 +97,9 @@ impl Remote {
         if let Err(e) = self.link.keeps_order() {
             return Some(Err(e));
         }
-        let (promise, (uid, gid, perm)) = loop {
+        let (promise, (uid, gid, perm), lent) = loop {
             match session.directories.create(session, parent, name, (perm, flags)) {
-                Posting::Message => return None,
+                Posting::Message | Posting::Room => return None,
                 // Other futures of this thread may have to give slots back.
                 Posting::Full if !session.wait_for_room() => return None,
                 Posting::Full => {}
@@ -121,7 +121,8 @@ impl Remote {
         session.kept.posted(parent, None);
         session.was_opened(flags);
         let inode = (promise.ino, promise.generation);
-        let file = OpenFile::new(inode, FileType::Regular, flags, promise.handle, session.serial);
+        let mut file = OpenFile::new(inode, FileType::Regular, flags, promise.handle, session.serial);
+        file.lent = lent;
         let now = Time::now();
         let attr = Attr {
             ino: promise.ino,
@@ -153,7 +154,7 @@ impl Remote {
         }
         let ino = loop {
             match session.directories.unlink(session, parent, name) {
-                Posting::Message | Posting::Promises => return None,
+                Posting::Message | Posting::Promises | Posting::Room => return None,
                 // Other futures of this thread may have to give slots back.
                 Posting::Full if !session.wait_for_room() => return None,
                 Posting::Full => {}

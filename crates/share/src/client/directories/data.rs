@@ -1,0 +1,167 @@
+//! Data of files that were made here under a directory lease, written and closed without waiting.
+//!
+//! What is posted so takes room that was set aside before, so that it cannot fail: the lease has some, which is counted down here as the manager will count
+//! it when it comes to each write. More of it is asked for by one thread at a time, with the count at 0 meanwhile: the answer is what the lease has when all that was
+//! posted before is done.
+
+use super::answers::asked;
+use super::*;
+use format::limits::FILE_SIZE_MAX;
+use format::shared::DATA_MAX;
+
+/// Writes that go as messages before room is asked for again that was refused.
+const PAUSE: u32 = 64;
+
+/// Room that is being asked for, for the lease with this number.
+struct AskingRoom<'a> {
+    directories: &'a Directories,
+    lent: u64,
+    room: u64,
+}
+
+impl Drop for AskingRoom<'_> {
+    fn drop(&mut self) {
+        let mut table = self.directories.table.lock();
+        if let Some(dir) = table.dirs.iter_mut().find(|dir| dir.number == self.lent) {
+            (dir.asking, dir.room) = (false, self.room);
+            if self.room < fs::room_for(1, DATA_MAX) + 1 {
+                dir.pause = PAUSE;
+            }
+        }
+    }
+}
+
+impl Directories {
+    /// Posts a write to a file that was made under this lease.
+    fn write(&self, session: &Session, file: &OpenFile, offset: u64, data: &[u8]) -> Posting<()> {
+        let need = fs::room_for(offset, data.len());
+        let at = |table: &mut Table| match table.dirs.iter().position(|dir| dir.number == file.lent) {
+            None => Err(Posting::Message),
+            Some(at) => {
+                let dir = &mut table.dirs[at];
+                if dir.room >= need {
+                    return Ok(at);
+                }
+                if dir.asking || dir.pause > 0 {
+                    dir.pause = dir.pause.saturating_sub(1);
+                    return Err(Posting::Message);
+                }
+                Err(Posting::Room)
+            }
+        };
+        if let Err(other) = at(&mut self.table.lock()) {
+            return other;
+        }
+        let Some(slot) = session.slot_to_post() else { return Posting::Full };
+        let mut request = request(Op::PostWrite, file.remote.0);
+        (request.offset, request.second) = (offset.into(), (data.len() as u32).into());
+        // While others may post.
+        session.region.put_payload(slot, 0, data);
+        let mut table = self.table.lock();
+        let at = match at(&mut table) {
+            Ok(at) => at,
+            Err(other) => {
+                session.give_slot(slot);
+                return other;
+            }
+        };
+        match self.send(session, table, (at, slot), &mut request, b"", |dir| dir.room -= need) {
+            true => Posting::Done(()),
+            false => Posting::Ask(slot, ()),
+        }
+    }
+
+    /// Posts that a file which was made under this lease is closed.
+    fn close(&self, session: &Session, file: &OpenFile, request: &Request) -> Posting<()> {
+        let table = self.table.lock();
+        let Some(at) = table.dirs.iter().position(|dir| dir.number == file.lent) else {
+            return Posting::Message;
+        };
+        let Some(slot) = session.slot_to_post() else { return Posting::Full };
+        match self.send(session, table, (at, slot), &mut { *request }, b"", |_| {}) {
+            true => Posting::Done(()),
+            false => Posting::Ask(slot, ()),
+        }
+    }
+
+    /// Room is to be asked for; `None`: somebody does, or the lease is over. The directory.
+    fn asks_room(&self, lent: u64) -> Option<(Ino, AskingRoom<'_>)> {
+        let mut table = self.table.lock();
+        let dir = table.dirs.iter_mut().find(|dir| dir.number == lent && !dir.asking)?;
+        (dir.asking, dir.room) = (true, 0);
+        Some((dir.ino, AskingRoom { directories: self, lent, room: 0 }))
+    }
+}
+
+impl Session {
+    /// Closes a file that was made here without waiting, if that can be done: closed before anybody else can come to it. The file is of this session.
+    pub(in crate::client) fn close_posted(&self, file: &OpenFile, request: &Request) -> bool {
+        if file.session != self.serial || !self.directories.any() {
+            return false;
+        }
+        loop {
+            match self.directories.close(self, file, request) {
+                Posting::Full if self.wait_for_room() => {}
+                Posting::Done(()) => return true,
+                Posting::Ask(slot, ()) => {
+                    // Whatever the answer is, there is nothing more to close.
+                    let _ = self.answer_in(slot);
+                    return true;
+                }
+                _ => return false,
+            }
+        }
+    }
+}
+
+impl Remote {
+    /// Writes the first bytes of `from` without waiting for the manager, as far as that can be done: how many.
+    pub(in crate::client) async fn write_posted(
+        &self,
+        handle: Handle,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<usize> {
+        let session: &Arc<Session> = self.now();
+        if !session.directories.any() || session.leases.has(handle) {
+            return Ok(0);
+        }
+        let Some(file) = self.file(handle).filter(|file| file.lent != 0) else { return Ok(0) };
+        let fits = offset.checked_add(from.len() as u64).is_some_and(|end| end <= FILE_SIZE_MAX);
+        let plain = file.flags.contains(OpenFlags::WRITE) && !file.flags.contains(OpenFlags::APPEND);
+        if !fits || !plain || file.session != session.serial {
+            return Ok(0);
+        }
+        self.link.keeps_order()?;
+        let mut done = 0;
+        while done < from.len() {
+            let part = &from[done..][..(from.len() - done).min(DATA_MAX)];
+            match session.directories.write(session, &file, offset + done as u64, part) {
+                Posting::Done(()) => {}
+                Posting::Full if session.wait_for_room() => continue,
+                Posting::Room if self.asks_room(session, file.lent).await => continue,
+                Posting::Ask(slot, ()) => match asked(session.answer_in(slot), true) {
+                    Some(Ok(())) => {}
+                    Some(Err(e)) if done == 0 => return Err(e),
+                    _ => break,
+                },
+                _ => break,
+            }
+            session.kept.posted_data(file.ino);
+            self.link.written(handle, session.serial);
+            done += part.len();
+        }
+        Ok(done)
+    }
+
+    /// Whether the lease has got room.
+    async fn asks_room(&self, session: &Arc<Session>, lent: u64) -> bool {
+        let Some((dir, mut asking)) = session.directories.asks_room(lent) else { return false };
+        let mut r = request(Op::Room, dir.0);
+        r.extra = lent.into();
+        if let Ok(answer) = session.call(r, b"", b"").await {
+            asking.room = answer.value;
+        }
+        asking.room > 0
+    }
+}
