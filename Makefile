@@ -1,4 +1,5 @@
 # make demo       builds, and shows the main job on real input, with a crash in the middle
+# make demo-object  a bucket of an S3 server (installed for it) as a file system
 # make test       everything that must hold: format, clippy, all tests, doctests, docs, installation, POSIX over FUSE and past the kernel
 # make install    to PREFIX (default /usr/local): the command, the library for C, and the helpers of mount(8) in SBINDIR
 # make bench      the benchmarks (freehold bench)
@@ -15,7 +16,7 @@ BUILT = $(or $(CARGO_TARGET_DIR),target)/$(PROFILE:dev=debug)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 HELPERS := mount.freehold mount.fuse.freehold umount.freehold umount.fuse.freehold mkfs.freehold fsck.freehold
 
-.PHONY: all build demo test lab bench install uninstall clean
+.PHONY: all build demo demo-object test lab bench install uninstall clean
 
 all: build
 
@@ -24,6 +25,9 @@ build:
 
 demo:
 	./scripts/demo.sh
+
+demo-object:
+	./scripts/demo-object.sh
 
 test:
 	./scripts/test.sh

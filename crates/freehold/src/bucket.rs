@@ -163,11 +163,18 @@ mod tests {
 
     #[test]
     fn options_of_a_bucket() {
-        let words = ["endpoint=http://127.0.0.1:9000,region=x,ro", "uid=5,umask=077,cache=64m,expiry=3,noexec"];
+        let words =
+            ["endpoint=http://127.0.0.1:9000,region=x,ro", "uid=5,umask=077,cache=64m,expiry=3,noexec"];
         let o = BucketOptions::parse("s3://logs/2026", words, false).unwrap();
         assert_eq!((o.config.bucket.as_str(), o.config.prefix.as_str()), ("logs", "2026/"));
         assert_eq!(o.config.endpoint.as_deref(), Some("http://127.0.0.1:9000"));
-        assert!(o.engine.read_only && o.mount.read_only && !o.config.writable && !o.mount.exec && !o.mount.exclusive);
+        assert!(
+            o.engine.read_only
+                && o.mount.read_only
+                && !o.config.writable
+                && !o.mount.exec
+                && !o.mount.exclusive
+        );
         assert_eq!((o.engine.defaults.uid, o.engine.defaults.umask), (5, 0o077));
         assert_eq!((o.engine.write_memory, o.engine.read_memory), (32 << 20, 32 << 20));
         assert_eq!(o.mount.attr_timeout, Duration::from_secs(3));

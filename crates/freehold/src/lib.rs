@@ -32,6 +32,7 @@
 //! with `EBUSY` until the first one closed it or its process ended.
 
 pub mod bench;
+pub mod bucket;
 pub mod control;
 pub mod device;
 mod image;

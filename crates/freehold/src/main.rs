@@ -21,6 +21,7 @@ Examples:
   freehold fsck disk.img                  check a volume that is not mounted
   freehold serve --config volumes.toml    serve many volumes in one process
   freehold top /mnt                       watch what a served volume does
+  freehold mount s3://bucket/dir /mnt     a bucket of an object store as a file system
   freehold device list                    NVMe controllers, who uses them, and which are free
 
 Exit codes: 0 done, 1 failed, 2 wrong usage (fsck has those of fsck(8), see freehold fsck --help).
@@ -46,6 +47,7 @@ enum Command {
     Fsck(cli::fsck::Args),
     Dump(cli::dump::Args),
     Device(cli::device::Args),
+    Object(cli::object::Args),
     Bench(freehold::bench::BenchArgs),
     // A new subcommand: its `Args` here, its `run` in `main`.
 }
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
         Command::Dump(args) => cli::dump::run(args),
         Command::Fsck(args) => cli::fsck::run(args),
         Command::Device(args) => cli::device::run(args),
+        Command::Object(args) => cli::object::run(args),
         Command::Bench(args) => freehold::bench::run(args),
     };
     match done {

@@ -25,7 +25,7 @@ use tokio::sync::{Notify, RwLock, Semaphore};
 
 /// See the module.
 pub struct Core<S> {
-    pub store: S,
+    pub store: Arc<S>,
     pub options: Options,
     pub tree: Mutex<Tree>,
     pub opens: Mutex<HashMap<Handle, Arc<Open>>>,
@@ -92,7 +92,7 @@ impl<S: Store> Core<S> {
             small: Arc::new(Semaphore::new(SMALL_REQUESTS)),
             namespace: RwLock::new(()),
             runtime,
-            store,
+            store: Arc::new(store),
             options,
         }))
     }

@@ -63,6 +63,8 @@ pub struct FileState {
     pub lost: Option<Error>,
     /// It has no name any more: changes are nobody's.
     pub gone: bool,
+    /// How often somebody else has replaced the object while it was open here: handles of the one before read and write no more.
+    pub replaced: u64,
 }
 
 impl FileState {
@@ -84,6 +86,7 @@ impl File {
             mtime_set: false,
             lost: None,
             gone: false,
+            replaced: 0,
         };
         File { ino, turn: RwLock::new(()), state: Mutex::new(state) }
     }
@@ -123,6 +126,9 @@ impl<S: Store> Core<S> {
             let mut state = file.state.lock();
             if let Some(e) = &state.lost {
                 return Err(e.clone());
+            }
+            if state.replaced != open.replaced {
+                return Err(Error::Stale);
             }
             let append = open.flags.contains(OpenFlags::APPEND);
             let offset = if append { state.change.size() } else { offset };

@@ -45,6 +45,16 @@ impl<S: Store> ObjectFs<S> {
         &self.core.store
     }
 
+    /// Asks the store something, on the worker, for those who look after a bucket. `Unavailable` when the worker has stopped.
+    pub fn ask<T, F>(&self, call: impl FnOnce(Arc<S>) -> F) -> std::result::Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: Future<Output = std::result::Result<T, StoreError>> + Send + 'static,
+    {
+        let asked = self.core.runtime.spawn(call(self.core.store.clone()));
+        fs::block_on(asked).map_err(|e| StoreError::Unavailable(e.to_string()))?
+    }
+
     /// Memory for data, bytes: in use and the most that was, for writing and for reading.
     pub fn memory(&self) -> [(u64, u64); 2] {
         [self.core.writes.used(), self.core.reads.used()]

@@ -19,6 +19,8 @@ pub struct Open {
     pub flags: OpenFlags,
     /// Who opened it, as far as set-id bits are concerned.
     pub writer: perm::Writer,
+    /// Which object it is the handle of, see [`crate::file::FileState::replaced`].
+    pub replaced: u64,
     /// What was read ahead through this handle.
     pub window: Mutex<Window>,
 }
@@ -130,7 +132,8 @@ impl<S: Store> Core<S> {
             return Err(e);
         }
         let handle = self.next_handle();
-        let open = Open { file, flags, writer, window: Mutex::default() };
+        let replaced = file.state.lock().replaced;
+        let open = Open { file, flags, writer, replaced, window: Mutex::default() };
         self.opens.lock().insert(handle, Arc::new(open));
         Ok(handle)
     }

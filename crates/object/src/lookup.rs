@@ -166,7 +166,8 @@ impl<S: Store> Core<S> {
         if let (Some(file), Some(etag)) = (&inode.file, &inode.etag) {
             let mut state = file.state.lock();
             if state.base.as_ref() != Some(etag) && state.stream.is_none() {
-                // Open and unchanged here, changed elsewhere: who reads on reads the new one.
+                // Open and unchanged here, changed elsewhere: this is what the next open sees.
+                state.replaced += 1;
                 (state.base, state.base_size) = (Some(etag.clone()), inode.size);
                 state.change = crate::change::Change::none(inode.size);
             }

@@ -119,7 +119,7 @@ impl<S: Store> Core<S> {
         let attr = self.tree.lock().attr(ino)?;
         let writer = perm::Writer::new(cred, &attr);
         let handle = self.next_handle();
-        let open = Open { file, flags, writer, window: Mutex::default() };
+        let open = Open { file, flags, writer, replaced: 0, window: Mutex::default() };
         self.opens.lock().insert(handle, Arc::new(open));
         Ok((attr, handle))
     }

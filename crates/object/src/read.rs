@@ -15,6 +15,9 @@ impl<S: Store> Core<S> {
         loop {
             let (n, old, base, sent) = {
                 let state = file.state.lock();
+                if state.replaced != open.replaced {
+                    return Err(Error::Stale);
+                }
                 let end = state.change.size().min(offset.saturating_add(to.len() as u64));
                 if end <= offset {
                     return Ok(0);

@@ -102,6 +102,8 @@ fn changes_of_old_objects_are_conditional() {
     let reader = one.open("r").unwrap();
     two.write("r", &pattern(5, 5000)).unwrap();
     assert_eq!(one.read_at(reader, 0, 10), Err(Error::Stale));
+    assert_eq!(one.read("r").unwrap(), pattern(5, 5000), "who opens it now reads the new one");
+    assert_eq!(one.read_at(reader, 0, 10), Err(Error::Stale), "and nobody reads a bit of each");
     one.close(reader).unwrap();
 }
 

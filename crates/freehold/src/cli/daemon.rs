@@ -2,6 +2,7 @@
 
 use super::explain;
 use anyhow::{Context, bail};
+use freehold::bucket::BucketService;
 use freehold::service::Service;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
@@ -97,6 +98,30 @@ pub fn serve(services: Vec<Service>, signals: Signals) -> anyhow::Result<()> {
     if !failed.is_empty() {
         bail!("not closed cleanly: {}", failed.join("; "));
     }
+    Ok(())
+}
+
+/// Serves a bucket until its mount is gone. SIGTERM and SIGINT unmount it; files that are open after a few seconds lose their mount.
+///
+/// # Errors
+/// Those of starting a thread.
+pub fn serve_bucket(service: Arc<BucketService>, signals: Signals) -> anyhow::Result<()> {
+    let stopping = Arc::downgrade(&service);
+    std::thread::Builder::new()
+        .name("freehold-signal".into())
+        .spawn(move || {
+            loop {
+                let signal = signals.wait();
+                tracing::info!("stopping (signal {signal})");
+                notify("STOPPING=1");
+                let Some(service) = stopping.upgrade() else { return };
+                if let Err(e) = service.stop(PATIENCE) {
+                    tracing::error!("cannot unmount: {e}");
+                }
+            }
+        })
+        .context("cannot start a thread")?;
+    service.mount.wait();
     Ok(())
 }
 

@@ -18,6 +18,7 @@ mod log;
 pub mod ls;
 pub mod mkfs;
 pub mod mount;
+pub mod object;
 pub mod run;
 pub mod serve;
 mod show;

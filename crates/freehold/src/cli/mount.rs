@@ -6,6 +6,7 @@
 use super::daemon::{self, Signals};
 use super::{explain, log};
 use anyhow::{Context, anyhow, bail};
+use freehold::bucket::{self, BucketOptions, BucketService};
 use freehold::metrics::Listener;
 use freehold::mounts;
 use freehold::options::ServeOptions;
@@ -14,6 +15,7 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 const READY: &str = "ready";
 
@@ -26,9 +28,11 @@ Examples:
   freehold mount /dev/nvme1n1 /data -o ro
   freehold mount --foreground disk.img /mnt  until ctrl-C or SIGTERM
   freehold umount /mnt
+  freehold mount s3://backups/2026 /mnt      a bucket of an object store, or what is below a prefix of it
 
 In /etc/fstab (after make install):
-  /srv/disk.img  /data  freehold  noatime,nofail  0  0
+  /srv/disk.img      /data  freehold  noatime,nofail   0  0
+  s3://backups/2026  /mnt   freehold  _netdev,nofail   0  0
 
 Options (-o), separated by commas:
   ro, noatime, noexec, suid, dev, sync, dirsync         as for other file systems
@@ -54,10 +58,20 @@ Options (-o), separated by commas:
   numa=auto, numa=off, numa=NODE                        serve it where its device is, anywhere, or on this memory node
   metrics=ADDRESS:PORT                                  metrics for Prometheus, at http://ADDRESS:PORT/metrics
   writeback, timeout=SECONDS, max_read=, max_write=,
-  read_ahead=, threads=, shared, auto_unmount, fsname=  details of FUSE, see crates/fuse")]
+  read_ahead=, threads=, shared, auto_unmount, fsname=  details of FUSE, see crates/fuse
+
+Options of a bucket, beside ro and those of FUSE (keys come from the environment, profile files, or the machine's identity):
+  endpoint=URL, region=NAME, profile=NAME, ca=FILE      where the store is, and which profile has its keys
+  path_style, virtual_host, anonymous                   how a bucket is addressed; without keys
+  uid=, gid=, umask=                                    of objects that do not say [yours, 022]
+  expiry=SECONDS                                        for how long what is known of a name counts [1]
+  listed_attributes                                     owners and modes are not asked for by listings
+  cache=SIZE, part_size=SIZE, uploads=NUMBER, window=SIZE
+                                                        memory for data [96m], first parts [4m or the store's least],
+                                                        uploads at a time [8], reading ahead [32m]")]
 pub struct Args {
-    /// Image file or block device
-    #[arg(value_name = "IMAGE|DEVICE")]
+    /// Image file, block device, or bucket
+    #[arg(value_name = "IMAGE|DEVICE|s3://BUCKET")]
     image: PathBuf,
     /// Where: an existing directory
     dir: PathBuf,
@@ -108,6 +122,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     if let Some(words) = remount_words(&args.options) {
         return remount(&args.dir, &words);
     }
+    if bucket::is_url(&args.image) {
+        return run_bucket(args);
+    }
     // Wrong options are found before anything is started.
     let options = ServeOptions::parse(args.options.iter().map(String::as_str), args.sloppy)
         .map_err(|e| anyhow!("{e} (see freehold mount --help)"))?;
@@ -133,7 +150,36 @@ fn check_place(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn serve(args: &Args, options: &ServeOptions) -> anyhow::Result<()> {
+/// As `run`, of a bucket.
+fn run_bucket(args: Args) -> anyhow::Result<()> {
+    let url = args.image.to_str().unwrap_or_default();
+    let options = BucketOptions::parse(url, args.options.iter().map(String::as_str), args.sloppy)
+        .map_err(|e| anyhow!("{e} (see freehold mount --help)"))?;
+    if args.server {
+        let Err(e) = serve_bucket(&args, &options) else { return Ok(()) };
+        let _ = daemon::report(&format!("{e:#}"));
+        return Err(e);
+    }
+    check_place(&args.dir)?;
+    if args.foreground { serve_bucket(&args, &options) } else { start(&args) }
+}
+
+fn serve_bucket(args: &Args, options: &BucketOptions) -> anyhow::Result<()> {
+    let signals = begin(args)?;
+    let (url, dir) = (args.image.display(), &args.dir);
+    let fs = options.open().map_err(|e| anyhow!("{url}: {e}"))?;
+    let service = BucketService::start(fs, dir, options).map_err(|e| explain::host(e, "mounting at", dir))?;
+    tracing::info!("{url} is served at {}", dir.display());
+    if args.server && daemon::report(READY).is_err() {
+        // Whoever asked for it has gone.
+        service.stop(std::time::Duration::ZERO)?;
+    }
+    daemon::notify("READY=1");
+    daemon::serve_bucket(Arc::new(service), signals)
+}
+
+/// What comes first in the process of a server: its name, its signals, its log.
+fn begin(args: &Args) -> anyhow::Result<Signals> {
     if args.server {
         // It was started as /proc/self/exe; ps and pgrep are to find it by its name.
         // SAFETY: the name is a NUL-terminated string of at most 16 bytes.
@@ -145,6 +191,11 @@ fn serve(args: &Args, options: &ServeOptions) -> anyhow::Result<()> {
         (None, true) => log::to_syslog(),
         (None, false) => log::to_terminal("info"),
     }
+    Ok(signals)
+}
+
+fn serve(args: &Args, options: &ServeOptions) -> anyhow::Result<()> {
+    let signals = begin(args)?;
     let (image, dir) = (&args.image, &args.dir);
     let metrics = options.metrics.map(Listener::bind).transpose()?;
     let service = Service::start(image, dir, options).map_err(|e| explain::start(e, image, dir))?;
@@ -172,7 +223,10 @@ fn start(args: &Args) -> anyhow::Result<()> {
     }
     command
         .arg("--")
-        .arg(freehold::absolute(&args.image).with_context(|| format!("{}", args.image.display()))?)
+        .arg(match bucket::is_url(&args.image) {
+            true => args.image.clone(),
+            false => freehold::absolute(&args.image).with_context(|| format!("{}", args.image.display()))?,
+        })
         .arg(absolute(&args.dir)?);
     command.current_dir("/").stdin(Stdio::null()).stdout(theirs).stderr(Stdio::null());
     // SAFETY: setsid and close_range are async-signal-safe.

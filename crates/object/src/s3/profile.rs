@@ -33,6 +33,12 @@ impl Environment {
         Environment(pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 
+    /// As this, but for one variable.
+    pub fn with(mut self, name: &str, value: &str) -> Environment {
+        self.0.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
     /// The value of a variable that is set and not empty.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())

@@ -102,7 +102,7 @@ impl Faults {
     }
 
     /// The fault of the next request.
-    pub fn next(&mut self) -> Option<Fault> {
+    pub fn draw(&mut self) -> Option<Fault> {
         let rates = self.rates;
         let delay = Duration::from_millis(self.random.random_range(1..20));
         let mut drawn = self.random.random_range(0..1000);
@@ -142,7 +142,7 @@ mod tests {
     fn a_seed_makes_the_same_faults_at_the_rates() {
         let draw = |seed| {
             let mut faults = Faults::new(Rates::all(20), seed);
-            (0..10_000).map(|_| faults.next()).collect::<Vec<_>>()
+            (0..10_000).map(|_| faults.draw()).collect::<Vec<_>>()
         };
         assert_eq!(draw(1), draw(1));
         assert_ne!(draw(1), draw(2));

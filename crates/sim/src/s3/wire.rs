@@ -21,7 +21,7 @@ pub(super) fn serve(shared: &Shared, stream: TcpStream) -> Result<()> {
     let mut reader = BufReader::with_capacity(256 << 10, stream.try_clone()?);
     let mut writer = stream;
     while let Some(mut request) = read(&mut reader)? {
-        let fault = shared.faults.lock().next();
+        let fault = shared.faults.lock().draw();
         let broken = |writer: &TcpStream| writer.shutdown(Shutdown::Both);
         let refusal = match fault {
             Some(Fault::ResetBefore) => return broken(&writer),
