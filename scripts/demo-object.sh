@@ -38,7 +38,7 @@ say "freehold mount s3://backups $mnt"
 mount_it
 say "a backup of this project's sources, through the mount"
 mkdir "$mnt/src"
-tar -C crates -cf - . --exclude target | tar -xf - -C "$mnt/src"
+tar -C crates -cf - . | tar -xf - -C "$mnt/src"
 diff -r crates "$mnt/src" && echo "read back: the same"
 say "one large file, in parts; visible for others when it is closed"
 head -c 64M /dev/urandom >"$data/dump"

@@ -116,6 +116,13 @@ static void step(char who, int new, int over, uint64_t i)
     CHECK(rename(from, to) == 0);
 }
 
+/* As `pause` there. */
+static void pause_at(uint64_t i, uint64_t place)
+{
+    if (i % 3 == place)
+        usleep(15000);
+}
+
 static void steps(const char *dir, uint64_t n)
 {
     CHECK(chdir(dir) == 0);
@@ -123,8 +130,14 @@ static void steps(const char *dir, uint64_t n)
     int b_new = opened('b', "new"), b_over = opened('b', "over");
     for (uint64_t i = 1; n == 0 || i <= n; i++) {
         step('a', a_new, a_over, i);
+        if (n)
+            pause_at(i, 0);
         CHECK(barrier(a_over, 1) == 0);
+        if (n)
+            pause_at(i, 1);
         step('b', b_new, b_over, i);
+        if (n)
+            pause_at(i, 2);
         if (i == 1) {
             printf("%s\n", way);
             fflush(stdout);

@@ -24,7 +24,7 @@ use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Stdio;
-use steps::{Hand, InSession, OnMount, both_sides, violations};
+use steps::{Hand, InSession, OnMount, both_sides, pause, violations};
 
 const NEW: Open = Open::new().read(true).write(true).create(true);
 /// More than goes into a log record: making it durable takes a flush.
@@ -44,9 +44,11 @@ fn barriers_flush_nothing() {
         file.fbarrier().unwrap();
         file.write_all_at(&LONG, 0).unwrap();
         file.fdatabarrier().unwrap();
+        // Nobody but the worker goes to the device, when the epoch is old.
+        std::thread::sleep(std::time::Duration::from_millis(500));
     });
     assert_eq!((seen.barriers, seen.flushes, seen.durable), (2, 0, 0), "{seen:?}");
-    assert!(seen.epochs >= 2 && seen.writes > 0, "it went to the device: {seen:?}");
+    assert!(seen.epochs >= 1 && seen.writes > 0, "it went to the device: {seen:?}");
     // A file descriptor of the mount.
     let file = File::create(rig.point().join("kernel")).unwrap();
     let seen = rig.counted(|| {
@@ -103,8 +105,11 @@ fn nothing_is_there_without_what_a_barrier_put_before_it() {
         let (mut a, mut b) = (InSession::new(&one.session(), 'a'), InSession::new(&one.session(), 'b'));
         (1..=n).for_each(|i| {
             a.step(i);
+            pause(i, 0);
             a.barrier(i % 2 == 0);
+            pause(i, 1);
             b.step(i);
+            pause(i, 2);
         });
     });
     assert_eq!(found, 0, "by two sessions");
@@ -115,8 +120,11 @@ fn nothing_is_there_without_what_a_barrier_put_before_it() {
         let (mut a, mut b) = (OnMount::new(one.point(), 'a'), InSession::new(&one.session(), 'b'));
         (1..=n).for_each(|i| {
             a.step(i);
+            pause(i, 0);
             a.barrier(i % 2 == 0);
+            pause(i, 1);
             b.step(i);
+            pause(i, 2);
         });
     });
     assert_eq!(found, 0, "through the mount, and by a session");
@@ -142,6 +150,7 @@ fn the_other_way_round_is_noticed() {
         (1..=n).for_each(|i| {
             b.step(i);
             b.barrier(true);
+            pause(i, 1);
             a.step(i);
             a.barrier(true);
         });
@@ -282,7 +291,7 @@ fn a_killed_server_keeps_the_order() {
         let mut way = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut way).unwrap();
         assert_eq!(way, if round % 2 == 0 { "library\n" } else { "ioctl\n" });
-        std::thread::sleep(std::time::Duration::from_millis(60 + 37 * round));
+        std::thread::sleep(std::time::Duration::from_millis(400 + 37 * round));
         let pid = freehold::mounts::lock_holder(&p.path("a.img")).expect("it is served").pid;
         // SAFETY: no memory is involved; the process is a server of this test.
         assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGKILL) }, 0);

@@ -232,8 +232,15 @@ fn both_ways_into_the_volume_agree() {
     assert_eq!(shell.say("flock -n $T/lock true || echo held"), "held");
     drop(file);
     assert_eq!(shell.say("flock -n $T/lock echo free"), "free");
-    // For somebody else a lock cannot be taken yet; it must not seem so.
-    assert_eq!(shell.say("exec 6< $T/lock; flock -n 6 2> /dev/null || echo refused; exec 6<&-"), "refused");
+    // A program locks what its parent has open.
+    assert_eq!(
+        shell.say("exec 6< $T/lock; flock -n 6 && echo mine; flock -n $T/lock true || echo held"),
+        "mine\nheld"
+    );
+    let file = std::fs::File::open(mnt.join("lock")).unwrap();
+    assert!(file.try_lock().is_err(), "nor through the mount");
+    assert_eq!(shell.say("exec 6<&-; flock -n $T/lock echo free"), "free");
+    file.try_lock().unwrap();
     drop(shell);
     rig.done();
 }

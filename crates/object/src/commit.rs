@@ -239,10 +239,12 @@ impl<S: Store> Core<S> {
     ) -> std::result::Result<ETag, StoreError> {
         let abilities = self.store.abilities();
         let many = size > COPY_AT_ONCE && abilities.part_copy && from != to;
-        if size <= abilities.single_max && !many {
+        // What stands for a directory some stores (versitygw) do not copy: it is made anew.
+        let marker = size == 0 && to.ends_with('/');
+        if !marker && size <= abilities.single_max && !many {
             return self.store.copy(from, to, about, Some(etag)).await;
         }
-        if !abilities.part_copy {
+        if !marker && !abilities.part_copy {
             return Err(StoreError::NotSupported("copying large objects"));
         }
         let object = self.store.head(from).await?;
@@ -250,6 +252,13 @@ impl<S: Store> Core<S> {
             content_type: object.content_type.clone(),
             metadata: object.metadata.clone(),
         });
+        let on = if from == to { Condition::Is(etag.clone()) } else { Condition::Always };
+        if marker {
+            return match object.etag == *etag {
+                true => self.store.put(to, Bytes::new(), &about, &self.condition(&on)).await,
+                false => Err(StoreError::Precondition),
+            };
+        }
         let whole = 0..size;
         let pieces =
             plan::plan((0, 0), size, std::slice::from_ref(&whole), self.options.part_size, abilities)
@@ -258,7 +267,6 @@ impl<S: Store> Core<S> {
         for piece in pieces {
             stream.copy(self, from.into(), piece.range, etag.clone());
         }
-        let on = if from == to { Condition::Is(etag.clone()) } else { Condition::Always };
         let done = self.complete(&stream, &on).await;
         if done.is_err() {
             stream.abort(self).await;

@@ -98,6 +98,13 @@ impl Hand for OnMount {
     }
 }
 
+/// Longer than the worker leaves an epoch with a barrier alone, at one of three places of a step: epochs end before, between and behind the sides.
+pub fn pause(i: u64, place: u64) {
+    if i % 3 == place {
+        std::thread::sleep(std::time::Duration::from_millis(15));
+    }
+}
+
 /// Makes what both sides begin with, durable.
 pub fn both_sides(session: &Blocking<Remote>) {
     for side in ['a', 'b'] {
