@@ -314,7 +314,7 @@ fn room_in_thousands() {
         assert_eq!(rooms[0], 1024, "nothing of the others' is left");
         assert!(rooms.chunks(3).skip(1).step_by(2).map(|all| all[2]).sum::<u64>() <= 8192);
         assert!(rooms.iter().all(|&room| room <= 1024));
-        rig.beside.write("x", [1; 1 << 20]).unwrap();
+        rig.beside.write("x", vec![1; 1 << 20]).unwrap();
         drop(attackers);
         rig.eventually(|| rig.server.counters().sessions == 0 && !rig.doors.lends(), "leases are left");
     }

@@ -7,7 +7,7 @@
 mod rig;
 
 use fs::FileSystem;
-use rig::{Rig, check, journal, number};
+use rig::{Rig, check, journal, number, one};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
@@ -117,6 +117,7 @@ const MODES: [&str; 4] = ["delete", "truncate", "persist", "wal"];
 
 #[test]
 fn acknowledged_transactions_are_there() {
+    let _one = one();
     for (seed, mode) in (1..).zip(MODES) {
         assert_eq!(cut(mode, "durability=full", seed), 0, "{mode}");
     }
@@ -124,6 +125,7 @@ fn acknowledged_transactions_are_there() {
 
 #[test]
 fn ordered_transactions_are_a_prefix() {
+    let _one = one();
     let lost: i64 = (11..).zip(MODES).map(|(seed, mode)| cut(mode, "durability=ordered", seed)).sum();
     assert!(lost > 0, "no power was cut");
 }

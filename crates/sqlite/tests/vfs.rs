@@ -4,20 +4,13 @@
 mod rig;
 
 use freehold_sqlite::abi;
-use rig::{Rig, check, connect, journal, number};
+use rig::{Rig, check, connect, journal, number, one};
 use rusqlite::{Connection, ErrorCode, ffi};
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
 use std::sync::Mutex;
 
-/// One volume at a time is mounted.
-static ONE: Mutex<()> = Mutex::new(());
-
 const MODES: [&str; 5] = ["delete", "truncate", "persist", "memory", "wal"];
-
-fn one() -> std::sync::MutexGuard<'static, ()> {
-    ONE.lock().unwrap_or_else(|e| e.into_inner())
-}
 
 fn is_code(result: rusqlite::Result<impl std::fmt::Debug>, code: ErrorCode) {
     match result {

@@ -36,8 +36,17 @@ pub fn on_mounts(test: impl Fn(&Path, &Mount)) {
         };
         let mount = mount.unwrap();
         test(dir.path(), &mount);
-        mount.unmount().unwrap();
+        unmount(&mount);
         assert!(!mount.is_mounted());
+    }
+}
+
+/// Unmounts. A process that another test is just starting has all our files, for a moment.
+pub fn unmount(mount: &Mount) {
+    let begun = std::time::Instant::now();
+    while let Err(e) = mount.unmount() {
+        assert!(e.raw_os_error() == Some(libc::EBUSY) && begun.elapsed().as_secs() < 10, "{e}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }
 

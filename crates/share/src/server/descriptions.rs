@@ -78,8 +78,8 @@ struct Watch {
     key: Key,
     due: Instant,
     pause: Duration,
-    /// Who waits for the first answer.
-    first: Option<Arc<Drain>>,
+    /// Who waits for the next answer.
+    waiting: Vec<Arc<Drain>>,
 }
 
 #[derive(Default)]
@@ -178,13 +178,32 @@ impl Descriptions {
             return None;
         }
         let first = Arc::new(Drain::new(None));
-        table.watched.push(Watch { key, due: Instant::now(), pause: PAUSE, first: Some(first.clone()) });
+        table.watched.push(Watch { key, due: Instant::now(), pause: PAUSE, waiting: vec![first.clone()] });
         self.news.notify_all();
         Some(first)
     }
 
+    /// Has the kernel asked at once about descriptions that keep locks of a file; what is given is over when it was. `None`: there are none.
+    fn ask_again(&self, ino: Ino) -> Option<Arc<Drain>> {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let Table { entries, watched, .. } = &mut *self.table.lock();
+        let asked = Arc::new(Drain::new(None));
+        let mut any = false;
+        for watch in watched.iter_mut().filter(|w| entries.get(&w.key).is_some_and(|e| e.ino == ino)) {
+            asked.add();
+            watch.due = Instant::now();
+            watch.waiting.push(asked.clone());
+            any = true;
+        }
+        asked.one_less();
+        self.news.notify_all();
+        any.then_some(asked)
+    }
+
     /// Asks about those that are due; gives the handles of descriptions that are gone, and those who wait for them.
-    fn look(&self) -> Vec<(Option<Handle>, Option<Arc<Drain>>)> {
+    fn look(&self) -> Vec<(Option<Handle>, Vec<Arc<Drain>>)> {
         let now = Instant::now();
         let due: Vec<(Watch, Option<Arc<Memory>>)> = {
             let mut table = self.table.lock();
@@ -196,10 +215,10 @@ impl Descriptions {
         };
         let mut seen = Vec::new();
         for (mut watch, memory) in due {
-            let first = watch.first.take();
+            let waiting = mem::take(&mut watch.waiting);
             // Without an entry it was unlocked meanwhile, and closed.
             let Some(memory) = memory else {
-                seen.push((None, first));
+                seen.push((None, waiting));
                 continue;
             };
             let begun = Instant::now();
@@ -209,14 +228,32 @@ impl Descriptions {
                 watch.pause = (watch.pause * 2).min(PAUSE_MAX);
                 watch.due = Instant::now() + watch.pause;
                 table.watched.push(watch);
-                seen.push((None, first));
+                seen.push((None, waiting));
             } else {
                 let entry = table.remove(watch.key);
                 self.count.store(table.entries.len(), Ordering::SeqCst);
-                seen.push((entry.map(|entry| entry.handle), first));
+                seen.push((entry.map(|entry| entry.handle), waiting));
             }
         }
         seen
+    }
+}
+
+/// A call of flock(2). Who does not want to wait for a lock must not find one whose description has just gone.
+pub(crate) async fn flock_now<F: FileSystem>(
+    fs: &F,
+    client: &Client,
+    (handle, ino): (Handle, Ino),
+    kind: Option<LockKind>,
+    wait: bool,
+) -> Result<()> {
+    match fs.flock(handle, kind, wait).await {
+        Err(Error::WouldBlock) if !wait => {
+            let Some(asked) = client.descriptions.ask_again(ino) else { return Err(Error::WouldBlock) };
+            asked.over().await;
+            fs.flock(handle, kind, wait).await
+        }
+        done => done,
     }
 }
 
@@ -240,7 +277,7 @@ pub(crate) async fn flock<F: FileSystem>(
     };
     for _ in 0..TRIES {
         let handle = all.holder(memory, at, (own, ino), client.cred.uid)?;
-        match fs.flock(handle, Some(kind), wait).await {
+        match flock_now(fs, client, (handle, ino), Some(kind), wait).await {
             // It was closed, by force, while this call was on its way.
             Err(Error::BadHandle) if handle != own => drop(all.forget(handle)),
             done => return done,
@@ -291,13 +328,13 @@ impl Keeper {
                         break;
                     }
                 }
-                for (handle, first) in all.look() {
+                for (handle, waiting) in all.look() {
                     handle.into_iter().for_each(close);
-                    first.into_iter().for_each(|first| first.one_less());
+                    waiting.iter().for_each(|one| one.one_less());
                 }
             }
-            let mut table = mem::take(&mut *all.table.lock());
-            table.watched.iter_mut().filter_map(|w| w.first.take()).for_each(|first| first.one_less());
+            let table = mem::take(&mut *all.table.lock());
+            table.watched.iter().flat_map(|w| &w.waiting).for_each(|one| one.one_less());
             for entry in table.entries.into_values().filter(|entry| entry.kept) {
                 let attr = fs.block_on(fs.getattr(entry.ino, Some(entry.handle)));
                 if !(leaves_nameless && attr.is_ok_and(|attr| attr.nlink == 0)) {

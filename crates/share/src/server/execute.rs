@@ -529,7 +529,10 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
         Op::Flock => {
             let (handle, kind, wait) = (client.handle(object)?, kind(r)?, r.flags.get() & 1 != 0);
             match r.other.get() {
-                0 => fs.flock(handle, kind, wait).await?,
+                0 => {
+                    let own = (handle, client.inode(handle)?);
+                    descriptions::flock_now(fs, client, own, kind, wait).await?;
+                }
                 number => {
                     let memory = client.shown(r.more.get(), number)?;
                     descriptions::flock(fs, client, handle, (&memory, offset), kind, wait).await?

@@ -7,7 +7,7 @@ use fs::watched::Watched;
 use media::flash::{Config, SimFlash};
 use rusqlite::{Connection, OpenFlags};
 use share::Server;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
 
 pub const MOUNT: &str = "/flash";
@@ -20,6 +20,14 @@ static DIR: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
     freehold_sqlite::register!(rusqlite::ffi, false).unwrap();
     dir
 });
+
+/// One volume at a time is mounted.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// To be held by a test for as long as it has a [`Rig`]: others may run in the same process.
+pub fn one() -> MutexGuard<'static, ()> {
+    ONE.lock().unwrap_or_else(|e| e.into_inner())
+}
 
 pub struct Rig {
     pub flash: Arc<SimFlash>,
