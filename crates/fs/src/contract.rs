@@ -214,7 +214,7 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Gives back room that was set aside and not used.
     fn give_room_back(&self, _pages: u64) {}
 
-    /// As [`FileSystem::write`], of everything, through a handle that neither appends nor syncs. Takes [`room_for`](crate::room_for) pages out of the room that was set aside, whatever
+    /// As [`FileSystem::write`], of everything, through a handle that neither appends nor syncs. Takes [`room_for`] pages out of the room that was set aside, whatever
     /// comes of it, and does not fail with `NoSpace`.
     fn write_promised(
         &self,

@@ -15,7 +15,7 @@ pub struct Options {
     /// Attributes of files that were only listed, and nobody asked for: those of the listing (size and time of the store, the rest as
     /// [`Options::defaults`]) without a request for each. Symlinks are then shown as files by listings.
     pub listed_attributes: bool,
-    /// Memory for data on the way to the store, bytes. See [`crate::budget`] for what may exceed it.
+    /// Memory for data on the way to the store, bytes. See the head of `budget.rs` for what may exceed it.
     pub write_memory: u64,
     /// Memory for data that is read ahead, bytes.
     pub read_memory: u64,
