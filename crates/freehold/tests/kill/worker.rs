@@ -341,9 +341,25 @@ impl Worker<'_> {
                 }
                 let id = self.next_id;
                 self.next_id += 1;
+                let mut made = None;
                 self.journalled(Op::Create { name: name.clone(), id }, |_| {
-                    File::options().write(true).create_new(true).open(mount.join(name)).map(drop)
-                })
+                    made = Some(File::options().write(true).create_new(true).open(mount.join(&name))?);
+                    Ok(())
+                })?;
+                // Many are written to at once, through the descriptor with which they were made: nobody may wait for that.
+                let Some(mut file) = made else { return Ok(()) };
+                let mut len = 0;
+                for _ in 0..self.random.below(4) {
+                    let most = if self.random.below(3) == 0 { 40 << 10 } else { 900 };
+                    let grow = 8 + self.random.below(most);
+                    if len + grow > LEN_MAX {
+                        break;
+                    }
+                    let bytes = content(id, len, len + grow);
+                    len += grow;
+                    self.journalled(Op::Append { name: name.clone(), len }, |_| file.write_all(&bytes))?;
+                }
+                Ok(())
             }
             (34..70, Some(name)) => {
                 let was = self.state[&name];
