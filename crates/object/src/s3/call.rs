@@ -229,7 +229,8 @@ impl Caller {
             let hash;
             let payload = match self.config.payload {
                 _ if call.body.is_empty() => EMPTY_SHA256,
-                Payload::Auto if place.protects() => UNSIGNED,
+                // A list of parts is short, and has no checksum of its own.
+                Payload::Auto if place.protects() && call.method != Method::POST => UNSIGNED,
                 Payload::Unsigned => UNSIGNED,
                 Payload::Auto | Payload::Signed => {
                     hash = sha256(&call.body);

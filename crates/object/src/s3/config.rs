@@ -24,7 +24,7 @@ pub enum Source {
 /// Whether the hash of a payload is part of the signature. Hashing costs more processor time than all else that is done for an upload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Payload {
-    /// Where nothing else protects it from being changed on its way: over plain HTTP to another machine.
+    /// Where nothing else protects it from being changed on its way: over plain HTTP to another machine; and what is no data of files.
     #[default]
     Auto,
     /// Always.

@@ -5,6 +5,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use crc_fast::{CrcAlgorithm, checksum};
 use md5::{Digest, Md5};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use ring::digest::{SHA256, digest};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -185,6 +186,11 @@ impl Bucket {
         }
         if !request.bucket {
             return Answer::error(404, "NoSuchBucket");
+        }
+        let signed = request.header("x-amz-content-sha256").filter(|said| *said != "UNSIGNED-PAYLOAD");
+        let sum = digest(&SHA256, &request.body);
+        if signed.is_some_and(|said| said != hex(sum.as_ref())) {
+            return Answer::error(400, "XAmzContentSHA256Mismatch");
         }
         self.dispatch(request, stale).unwrap_or_else(|answer| answer)
     }
