@@ -406,14 +406,10 @@ impl Core {
         let epoch = self.running.epoch;
         self.running.covers.forget(run);
         let end = run.block.0 + run.count as u64;
-        let cache = &mut self.cache;
-        self.running.pages.retain(|p| {
-            let stays = !(run.block.0..end).contains(&p.2);
-            if !stays {
-                cache.unpin(p.3);
-            }
-            stays
-        });
+        while let Some((&block, &(_, _, frame))) = self.running.pages.range(run.block.0..end).next() {
+            self.running.pages.remove(&block);
+            self.cache.unpin(frame);
+        }
         let mut at = run.block.0;
         let end = at + run.count as u64;
         if self.logged.is_empty() && self.checkpointing.as_ref().is_none_or(|c| c.pages.is_empty()) {
@@ -454,7 +450,7 @@ impl Core {
             self.guards.range(..=block).next_back().is_some_and(|(s, (n, _))| block < s + *n as u64);
         !guarded
             && (!self.running.covers.contains(block) || self.running.in_place.contains(&block))
-            && !self.running.pages.iter().any(|p| p.2 == block)
+            && !self.running.pages.contains_key(&block)
             && !self.has_image(block)
     }
 
@@ -468,7 +464,7 @@ impl Core {
     pub fn is_own(&self, block: u64) -> bool {
         self.running.covers.contains(block)
             && !self.running.in_place.contains(&block)
-            && !self.running.pages.iter().any(|p| p.2 == block)
+            && !self.running.pages.contains_key(&block)
             && !self.has_image(block)
     }
 

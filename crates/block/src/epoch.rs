@@ -20,7 +20,7 @@ use format::{BlockNo, Epoch, Ino};
 use fs::Error;
 use fs::cache::FrameNo;
 use media::{Flags, Op, Request};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 /// Dirty pages that one barrier or sync puts into its log record instead of writing them to their blocks first.
@@ -66,8 +66,8 @@ pub(crate) struct Running {
     pub dirty_files: BTreeSet<Slot>,
     /// Those of them that were overwritten in place: they may be overwritten again while this epoch runs.
     pub in_place: HashSet<u64, FixedState>,
-    /// Pages whose content goes into the record: (inode, page, block, pinned frame).
-    pub pages: Vec<(Slot, u64, u64, FrameNo)>,
+    /// Pages whose content goes into the record, by block: (inode, page, pinned frame).
+    pub pages: BTreeMap<u64, (Slot, u64, FrameNo)>,
     /// Transfers dispatched for this epoch that have not completed.
     pub in_flight: u32,
     /// Something was written in place, so that a sync must flush even if nothing else changed.
@@ -89,7 +89,7 @@ impl Running {
             in_place: HashSet::default(),
             assignments: Vec::new(),
             dirty_files: BTreeSet::new(),
-            pages: Vec::new(),
+            pages: BTreeMap::new(),
             in_flight: 0,
             wrote: false,
         }
@@ -253,7 +253,7 @@ impl Core {
             builder.inode(|out| self.encode_image(slot, out));
         }
         let mut pages = Vec::with_capacity(done.pages.len());
-        for (slot, page, block, frame) in done.pages {
+        for (block, (slot, page, frame)) in done.pages {
             builder.page(Ino(slot as u64), page, BlockNo(block));
             if let Some(old) = self.logged.insert(block, Logged { frame: Some(frame) })
                 && let Some(frame) = old.frame

@@ -252,13 +252,10 @@ impl Core {
         self.cache.pin(frame);
         self.cache.set_dirty(frame, false);
         self.tail_mut(slot).dirty.remove(page, page + 1);
-        if let Some(old) = self.running.pages.iter_mut().find(|p| p.2 == block.0) {
-            let before = std::mem::replace(&mut old.3, frame);
-            self.cache.unpin(before);
-            return;
+        match self.running.pages.insert(block.0, (slot, page, frame)) {
+            Some((_, _, before)) => self.cache.unpin(before),
+            None => self.running.bytes += 32,
         }
-        self.running.bytes += 32;
-        self.running.pages.push((slot, page, block.0, frame));
     }
 
     /// Sends pages to their blocks.

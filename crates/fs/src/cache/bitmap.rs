@@ -73,27 +73,34 @@ impl FreeMap {
         None
     }
 
-    /// Takes the first run at or behind `hint` (wrapping around once): between 1 and `max` neighbours.
-    pub fn take_run(&mut self, hint: usize, max: usize) -> Option<(usize, usize)> {
-        let first = self.next_free(hint).or_else(|| self.next_free(0))?;
-        let mut n = 0;
+    /// The first run at or behind `from`: between 1 and `max` neighbours.
+    pub fn next_run(&self, from: usize, max: usize) -> Option<(usize, usize)> {
+        let first = self.next_free(from)?;
+        let mut n = 1;
         while n < max && first + n < self.len && self.is_free(first + n) {
-            self.set_used(first + n);
             n += 1;
         }
+        Some((first, n))
+    }
+
+    /// Takes `count` free neighbours.
+    pub fn take(&mut self, first: usize, count: usize) {
+        (first..first + count).for_each(|i| self.set_used(i));
+    }
+
+    /// Takes the first run at or behind `hint` (wrapping around once): between 1 and `max` neighbours.
+    pub fn take_run(&mut self, hint: usize, max: usize) -> Option<(usize, usize)> {
+        let (first, n) = self.next_run(hint, max).or_else(|| self.next_run(0, max))?;
+        self.take(first, n);
         Some((first, n))
     }
 
     /// Takes `count` neighbours, or nothing when there is no such run.
     pub fn take_exact(&mut self, count: usize) -> Option<usize> {
         let mut at = 0;
-        while let Some(first) = self.next_free(at) {
-            let mut n = 1;
-            while n < count && first + n < self.len && self.is_free(first + n) {
-                n += 1;
-            }
+        while let Some((first, n)) = self.next_run(at, count) {
             if n == count {
-                (first..first + count).for_each(|i| self.set_used(i));
+                self.take(first, count);
                 return Some(first);
             }
             at = first + n;

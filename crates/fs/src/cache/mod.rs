@@ -5,6 +5,8 @@
 //!   a new frame for it ([`PageCache::replace`]) and the old one lives until its last pin is dropped.
 //! - A dirty frame is never evicted.
 //! - Free frames and evictable ones are handed out in runs of neighbours, so that a long transfer is one buffer.
+//! - Frames that were used before are handed out before fresh ones, for which the system must find and clear memory, unless
+//!   only short runs of them are free where a long one is asked for.
 //!
 //! The cache is a plain structure: its owner serialises access. Only pins are atomic, so that readers can drop them
 //! without taking the owner's lock. Tested here and by the engine's property tests.
@@ -23,6 +25,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes in a page and in a frame.
 pub const PAGE: usize = 4096;
+
+/// A run of so many frames that were used before is as good as a longer one of fresh frames.
+const LONG: usize = 32;
+/// How many runs that are too short are looked at before fresh frames are taken.
+const LOOKS: usize = 4;
 
 /// Index of a frame in the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -88,6 +95,11 @@ impl Pins {
     }
 }
 
+/// Detached frames that may always wait to be noticed, of so many frames.
+fn limbo_min(frames: usize) -> usize {
+    (frames / 16).clamp(1, 1024)
+}
+
 /// See the module documentation.
 #[derive(Debug)]
 pub struct PageCache {
@@ -99,7 +111,11 @@ pub struct PageCache {
     free: FreeMap,
     /// Detached frames whose pins were not all dropped when last looked at.
     limbo: Vec<u32>,
+    /// How long that list may become before it is looked through: twice what stayed last time, so that looking costs little for each frame.
+    limbo_max: usize,
     hand: u32,
+    /// No frame from here on was ever used.
+    fresh: u32,
     dirty: usize,
     counters: CacheCounters,
 }
@@ -127,7 +143,9 @@ impl PageCache {
             hasher: foldhash::fast::FixedState::with_seed(0x5eed),
             free: FreeMap::all_free(n),
             limbo: Vec::new(),
+            limbo_max: limbo_min(n),
             hand: 0,
+            fresh: 0,
             dirty: 0,
             counters: CacheCounters::default(),
             arena,
@@ -335,21 +353,43 @@ impl PageCache {
             }
             true
         });
+        self.limbo_max = (2 * limbo.len()).max(limbo_min(self.frames.len()));
         self.limbo = limbo;
     }
 
     /// Takes a run out of the free map, evicting when nothing is free.
     fn take_run(&mut self, max: usize) -> Option<(u32, usize)> {
         debug_assert!(max > 0);
-        if self.limbo.len() > 1024 || self.free.free() == 0 {
+        if self.limbo.len() >= self.limbo_max {
             self.sweep_limbo();
         }
         if self.free.free() == 0 && !self.evict_run(max) {
-            return None;
+            self.sweep_limbo();
         }
-        let (first, n) = self.free.take_run(self.hand as usize, max)?;
+        let (first, n) = self.choose_run(max)?;
+        self.free.take(first, n);
         self.hand = ((first + n) % self.frames.len()) as u32;
+        self.fresh = self.fresh.max((first + n) as u32);
         Some((first as u32, n))
+    }
+
+    /// Which run to take: one of frames that were used before if it is long enough, else a fresh one, else what there is.
+    fn choose_run(&mut self, max: usize) -> Option<(usize, usize)> {
+        let fresh = self.fresh as usize;
+        let mut at = self.hand as usize;
+        for _ in 0..LOOKS {
+            let found = self.free.next_run(at, max).filter(|run| run.0 < fresh);
+            let Some((first, n)) = found.or_else(|| self.free.next_run(0, max).filter(|run| run.0 < fresh))
+            else {
+                break;
+            };
+            if n >= max.min(LONG) {
+                return Some((first, n));
+            }
+            at = first + n;
+        }
+        let run = self.free.next_run(fresh, max);
+        run.or_else(|| self.free.next_run(self.hand as usize, max)).or_else(|| self.free.next_run(0, max))
     }
 
     /// Second-chance sweep (CLOCK): frees up to `max` neighbouring frames that were not used since the last sweep.

@@ -62,3 +62,24 @@ fn pins_dropped_outside_are_noticed() {
     c.pins().clone().unpin(a);
     assert!(c.insert(key(1)).is_some());
 }
+
+#[test]
+fn used_frames_come_before_fresh_ones_unless_they_are_scattered() {
+    let mut c = cache(1024);
+    let (first, n) = c.insert_run(key(0), 256).unwrap();
+    assert_eq!((first, n), (FrameNo(0), 256));
+    // Every other frame of the first half, then the second half, are free again.
+    (0..64).for_each(|i| c.remove(FrameNo(2 * i)));
+    assert_eq!(c.insert_run(key(1000), 1).unwrap().0, FrameNo(0));
+    assert_eq!(c.insert_run(key(2000), 64).unwrap(), (FrameNo(256), 64), "one long run of fresh frames");
+    (128..256).for_each(|i| c.remove(FrameNo(i)));
+    assert_eq!(c.insert_run(key(3000), 64).unwrap(), (FrameNo(128), 64));
+    assert_eq!(c.insert_run(key(4000), 512).unwrap(), (FrameNo(192), 64));
+    assert_eq!(c.insert_run(key(5000), 512).unwrap(), (FrameNo(320), 512));
+    // What is scattered is used up before anything is thrown out.
+    let mut taken = 0;
+    while c.counters().evictions == 0 {
+        taken += c.insert_run(key(10_000 + taken), 512).unwrap().1 as u64;
+    }
+    assert!(taken >= 1024 - 832 + 63 && c.free.free() == 0);
+}

@@ -250,7 +250,7 @@ impl Arenas {
         let (number, first) = chunk(plan.start / PAGE as u64);
         let mut buffer = [0; PAGE];
         for i in 0..got.div_ceil(PAGE) {
-            let len = pieces.next(&mut buffer);
+            let bytes = pieces.next(&mut buffer);
             // Room first: what goes may be of this file.
             let is_there = state.arenas[at].page(ino, number, first + i);
             let Some(page) = is_there.or_else(|| state.room(at, (ino, number))) else { break };
@@ -259,7 +259,7 @@ impl Arenas {
                 inner.arena.word(page).load(Ordering::Relaxed)
             } else {
                 inner.keep(ino, generation, number, first + i, page);
-                inner.arena.put(page, &buffer[..len])
+                inner.arena.put(page, bytes)
             };
             places.push((page, word));
         }
@@ -294,9 +294,22 @@ struct Pieces<'a> {
     at: usize,
 }
 
-impl Pieces<'_> {
-    /// Copies the next page, or what is left of it.
-    fn next(&mut self, to: &mut [u8; PAGE]) -> usize {
+impl<'a> Pieces<'a> {
+    /// The next page, or what is left; joined in `to` if it is not in one piece.
+    fn next<'b>(&mut self, to: &'b mut [u8; PAGE]) -> &'b [u8]
+    where
+        'a: 'b,
+    {
+        if let Some(piece) = self.bytes.first()
+            && piece.len() - self.at >= PAGE
+        {
+            let page = &piece[self.at..][..PAGE];
+            self.at += PAGE;
+            if self.at == piece.len() {
+                (self.bytes, self.at) = (&self.bytes[1..], 0);
+            }
+            return page;
+        }
         let mut len = 0;
         while let Some(piece) = self.bytes.first()
             && len < PAGE
@@ -309,7 +322,7 @@ impl Pieces<'_> {
                 (self.bytes, self.at) = (&self.bytes[1..], 0);
             }
         }
-        len
+        &to[..len]
     }
 }
 
