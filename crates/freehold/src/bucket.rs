@@ -49,7 +49,12 @@ impl BucketOptions {
         let mut engine = Options::default();
         // SAFETY: these calls have no preconditions.
         (engine.defaults.uid, engine.defaults.gid) = unsafe { (libc::geteuid(), libc::getegid()) };
-        let mount = MountOptions { exclusive: false, fsname: url.into(), ..MountOptions::default() };
+        let mount = MountOptions {
+            exclusive: false,
+            direct_writes: true,
+            fsname: url.into(),
+            ..MountOptions::default()
+        };
         let mut options = BucketOptions { config, engine, mount };
         let mut timeouts = false;
         for word in words {

@@ -29,6 +29,8 @@ impl<F: FileSystem> Door<F> {
             }
         } else if direct {
             tell |= abi::FOPEN_DIRECT_IO | abi::FOPEN_PARALLEL_DIRECT_WRITES;
+        } else if self.options.direct_writes && !open.contains(OpenFlags::READ) {
+            tell |= abi::FOPEN_DIRECT_IO;
         }
         (open, tell)
     }

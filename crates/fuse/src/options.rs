@@ -58,6 +58,9 @@ pub struct MountOptions {
     pub max_background: u16,
     /// Threads that receive requests; 0 chooses by the number of processors.
     pub threads: usize,
+    /// What is written through descriptors that cannot read goes past the page cache: for volumes whose next reader has it from elsewhere anyway,
+    /// because open drops what the kernel keeps. No words of the `-o` syntax: it is a matter of what is mounted.
+    pub direct_writes: bool,
     /// Whose fsync and fdatasync are answered with order alone; no words of the `-o` syntax here, as other doors need it too.
     pub ordered: fs::Ordered,
 }
@@ -86,6 +89,7 @@ impl Default for MountOptions {
             read_ahead: MAX_TRANSFER,
             max_background: 256,
             threads: 0,
+            direct_writes: false,
             ordered: fs::Ordered::default(),
         }
     }

@@ -5,7 +5,8 @@
 //!
 //! Tested against a vector of bytes below, and with what makes an object of it in `plan`.
 
-use bytes::{Bytes, BytesMut};
+use crate::pool::Buffer;
+use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -28,7 +29,7 @@ pub struct Change {
     size: u64,
     kept: u64,
     sent: u64,
-    extents: BTreeMap<u64, BytesMut>,
+    extents: BTreeMap<u64, Buffer>,
     bytes: u64,
 }
 
@@ -46,6 +47,11 @@ impl Change {
     /// From where on bytes are not in an upload.
     pub fn sent(&self) -> u64 {
         self.sent
+    }
+
+    /// Whether bytes behind what was sent may be those of the old object.
+    pub fn keeps(&self) -> bool {
+        self.kept > self.sent
     }
 
     /// Bytes in memory.
@@ -76,7 +82,7 @@ impl Change {
                 }
                 Some((&start, extent)) if offset == start + extent.len() as u64 && extent.len() < piece => {
                     let n = room.min(piece - extent.len());
-                    extent.extend_from_slice(&from[..n]);
+                    extent.extend(&from[..n], piece);
                     self.bytes += n as u64;
                     n
                 }
@@ -85,8 +91,8 @@ impl Change {
                     let follows = before.is_some_and(|(&start, e)| start + e.len() as u64 == offset)
                         || (offset == self.sent && offset > 0);
                     let n = room.min(piece);
-                    let mut extent = BytesMut::with_capacity(if follows { piece } else { n });
-                    extent.extend_from_slice(&from[..n]);
+                    let mut extent = Buffer::with_capacity(if follows { piece } else { n });
+                    extent.extend(&from[..n], n);
                     self.extents.insert(offset, extent);
                     self.bytes += n as u64;
                     n
@@ -174,7 +180,7 @@ impl Change {
         let bytes = match whole {
             true => self.extents.remove(&self.sent).expect("it is there").freeze(),
             false => {
-                let mut out = BytesMut::zeroed(len);
+                let mut out = Buffer::zeroed(len);
                 self.copy(self.sent..self.sent + len as u64, &mut out);
                 self.forget(self.sent + len as u64);
                 return out.freeze();

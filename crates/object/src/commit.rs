@@ -13,9 +13,10 @@ use crate::error;
 use crate::file::File;
 use crate::inode::About;
 use crate::plan::{self, Source};
+use crate::pool::Buffer;
 use crate::store::{Condition, Description, ETag, Store, StoreError};
 use crate::stream::Stream;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use fs::{Error, Result, Time};
 use std::ops::Range;
 use std::sync::Arc;
@@ -112,7 +113,8 @@ impl<S: Store> Core<S> {
             let stream = match &state.stream {
                 Some(stream) => stream.clone(),
                 None => {
-                    let stream = Stream::new(key.into(), about.clone(), true).map_err(refused)?;
+                    let copies = !old.is_empty();
+                    let stream = Stream::new(key.into(), about.clone(), true, copies).map_err(refused)?;
                     state.stream.insert(Arc::new(stream)).clone()
                 }
             };
@@ -130,7 +132,7 @@ impl<S: Store> Core<S> {
                 }
                 _ => {
                     let len = piece.range.end - piece.range.start;
-                    self.writes.take(len).await;
+                    self.writes.take(file.ino.0, len, &self.runtime).await;
                     let held = self.writes.held(len);
                     let bytes = self.bytes_of(file, key, piece.range.clone()).await?;
                     held.keep(len);
@@ -157,7 +159,7 @@ impl<S: Store> Core<S> {
         key: &str,
         range: Range<u64>,
     ) -> std::result::Result<Bytes, StoreError> {
-        let mut out = BytesMut::zeroed((range.end - range.start) as usize);
+        let mut out = Buffer::zeroed((range.end - range.start) as usize);
         let at = |r: &Range<u64>| (r.start - range.start) as usize..(r.end - range.start) as usize;
         let (old, base) = {
             let state = file.state.lock();
@@ -263,7 +265,7 @@ impl<S: Store> Core<S> {
         let pieces =
             plan::plan((0, 0), size, std::slice::from_ref(&whole), self.options.part_size, abilities)
                 .ok_or_else(|| StoreError::Refused("too many parts for one object".into()))?;
-        let stream = Arc::new(Stream::described(to.into(), about));
+        let stream = Arc::new(Stream::copied(to.into(), about));
         for piece in pieces {
             stream.copy(self, from.into(), piece.range, etag.clone());
         }

@@ -81,7 +81,7 @@ impl<S: Store> Core<S> {
     pub fn new(store: S, options: Options, runtime: runtime::Handle) -> Result<Arc<Core<S>>> {
         let root = names::root(&options.prefix)?;
         Ok(Arc::new(Core {
-            tree: Mutex::new(Tree::new(root, options.defaults, options.inodes)),
+            tree: Mutex::new(Tree::new(root, options.defaults, options.inodes, options.listed_attributes)),
             opens: Mutex::default(),
             scans: Mutex::default(),
             last_handle: AtomicU64::new(0),

@@ -101,7 +101,7 @@ impl<S: Store> Core<S> {
             return Ok(0);
         }
         loop {
-            self.writes.take(len).await;
+            self.writes.take(file.ino.0, len, &self.runtime).await;
             let memory = self.writes.held(len);
             let turn = file.turn.read().await;
             let stuck = self.put_bytes(open, offset, from, memory)?;
@@ -158,15 +158,18 @@ impl<S: Store> Core<S> {
     /// Sends the whole parts that are ready.
     fn send_ready(self: &Arc<Self>, file: &File) -> Result<()> {
         loop {
-            let (mtime, key_is_needed) = {
+            let (mtime, key_is_needed, copies) = {
                 let state = file.state.lock();
                 if state.gone || state.change.ready() < self.part_size(&state) {
                     return Ok(());
                 }
-                (state.mtime_set, state.stream.is_none())
+                (state.mtime_set, state.stream.is_none(), state.change.keeps())
             };
             // The tree is looked at without the state, see the order of locks.
-            let new = if key_is_needed { Some(Arc::new(self.stream_of(file.ino, mtime)?)) } else { None };
+            let new = match key_is_needed {
+                true => Some(Arc::new(self.stream_of(file.ino, mtime, copies)?)),
+                false => None,
+            };
             let mut state = file.state.lock();
             if let (None, Some(new)) = (&state.stream, new) {
                 state.stream = Some(new);
@@ -177,15 +180,17 @@ impl<S: Store> Core<S> {
             }
             if state.change.ready() >= part {
                 stream.send(self, state.change.send(part as usize));
+                self.writes.filled(file.ino.0);
             }
         }
     }
 
     /// A new upload of a file. It says no time of change, because that is not over: who sees the object sees when it was completed.
-    pub fn stream_of(&self, ino: Ino, mtime: bool) -> Result<Stream> {
+    /// `copies`: some of its parts may be copies.
+    pub fn stream_of(&self, ino: Ino, mtime: bool, copies: bool) -> Result<Stream> {
         let tree = self.tree.lock();
         let about = tree.get(ino)?.about.as_deref().ok_or(Error::Stale)?;
-        Stream::new(tree.key(ino)?, about.clone(), mtime)
+        Stream::new(tree.key(ino)?, about.clone(), mtime, copies)
     }
 
     /// Time and set-id bits after a write.
@@ -212,7 +217,7 @@ impl<S: Store> Core<S> {
     /// Begins an upload with copies of the untouched bytes in front of the first change. False where that cannot be done.
     async fn copy_ahead(self: &Arc<Self>, file: &Arc<File>) -> Result<bool> {
         let mtime = file.state.lock().mtime_set;
-        let stream = Arc::new(self.stream_of(file.ino, mtime)?);
+        let stream = Arc::new(self.stream_of(file.ino, mtime, true)?);
         {
             let mut state = file.state.lock();
             let abilities = self.store.abilities();

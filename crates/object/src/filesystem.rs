@@ -87,7 +87,7 @@ impl<S: Store> FileSystem for ObjectFs<S> {
             Err(Error::Invalid(_)) if std::str::from_utf8(name).is_err() => return Err(Error::NotFound),
             found => found?,
         };
-        match self.core.attr_now(found).await {
+        match self.core.attr_shown(found).await {
             Err(Error::Stale) => Err(Error::NotFound),
             attr => attr,
         }
@@ -99,7 +99,7 @@ impl<S: Store> FileSystem for ObjectFs<S> {
                 let ino = self.core.inode_of(handle)?;
                 self.core.tree.lock().attr(ino)
             }
-            None => self.core.attr_now(ino).await,
+            None => self.core.attr_shown(ino).await,
         }
     }
 

@@ -51,6 +51,10 @@ pub struct Directory {
     pub absent: HashMap<Box<str>, Instant>,
     /// When all names were known last.
     pub complete: Option<Instant>,
+    /// Names that were asked for and not there, since all were asked for last.
+    pub misses: u32,
+    /// More names than a listing has on a page, and when that was seen.
+    pub large: Option<Instant>,
     /// Counts the changes of names made here: what was asked before one of them is out of date.
     pub version: u64,
 }

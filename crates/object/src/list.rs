@@ -1,4 +1,4 @@
-//! Listing a directory, page by page: memory is needed for one page of the store, however many names there are.
+//! Listing a directory, page by page: memory is needed for two pages of the store, however many names there are.
 //!
 //! Order: ".", "..", the files that are only known here, then the names of the store. An offset is the number of entries before it. Going on where the
 //! last call ended is what a scan is made for; another offset begins again from the start and counts.
@@ -11,13 +11,13 @@ use crate::error;
 use crate::inode::{About, Inode};
 use crate::lookup::Found;
 use crate::names;
-use crate::store::{Entry, Object, Store, StoreError};
+use crate::store::{Entry, Object, Page, Store, StoreError};
 use fs::{Attr, Error, Ino, Result};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Mutex;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 /// Directories with more names are not kept in memory as a whole.
 const COMPLETE_MAX: u64 = 20_000;
@@ -56,6 +56,16 @@ struct Started {
     after: Option<String>,
     over: bool,
     names: u64,
+    /// The next page is asked for while somebody looks at this one.
+    ahead: bool,
+    next: Option<Ahead>,
+}
+
+/// A page that was asked for before it is wanted.
+struct Ahead {
+    since: Instant,
+    version: u64,
+    page: JoinHandle<std::result::Result<Page, StoreError>>,
 }
 
 /// A name of a page, settled: an object, or a directory with what a listing tells of it.
@@ -146,18 +156,63 @@ impl<S: Store> Core<S> {
             after: None,
             over: false,
             names: 0,
+            ahead: true,
+            next: None,
         });
         Ok(())
     }
 
-    /// Takes in one more page of the store.
-    async fn page(self: &Arc<Self>, dir: Ino, started: &mut Started, rows: &mut VecDeque<Row>) -> Result<()> {
-        let (core, key, after) = (self.clone(), started.key.clone(), started.after.take());
-        let page = self
-            .spawn(async move {
-                core.store.list(&key, true, after.as_deref()).await.map_err(|e| error::of(&key, e))
-            })
-            .await?;
+    /// Asks for the names of a directory, without their attributes: all of them are known then, if they fit on a page.
+    pub async fn list_names(self: &Arc<Self>, dir: Ino) -> Result<()> {
+        let (version, key, local) = {
+            let tree = self.tree.lock();
+            let directory = tree.directory(dir)?;
+            let mut local = HashSet::new();
+            for (name, &ino) in &directory.children {
+                if tree.get(ino)?.checked.is_none() {
+                    local.insert(name.clone());
+                }
+            }
+            (directory.version, tree.key(dir)?, local)
+        };
+        let mut started = Started {
+            since: Instant::now(),
+            version,
+            key,
+            local,
+            held: Vec::new(),
+            after: None,
+            over: false,
+            names: 0,
+            ahead: false,
+            next: None,
+        };
+        self.names(dir, &mut started).await?;
+        if started.over {
+            return self.all_listed(dir, &started);
+        }
+        self.tree.lock().directory_mut(dir)?.large = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Takes in the names of one more page of the store.
+    async fn names(self: &Arc<Self>, dir: Ino, started: &mut Started) -> Result<Vec<(Ino, Box<str>)>> {
+        let ask = |after: Option<String>| {
+            let (core, key) = (self.clone(), started.key.clone());
+            self.runtime.spawn(async move { core.store.list(&key, true, after.as_deref()).await })
+        };
+        let version = self.tree.lock().directory(dir)?.version;
+        // One that is older than what was made and removed here would bring back the past.
+        let current = |next: &Ahead| next.version == version && next.since.elapsed() < self.options.expiry;
+        let asked = match started.next.take().filter(current) {
+            Some(next) => next.page,
+            None => ask(started.after.clone()),
+        };
+        let page = asked.await.map_err(|_| Error::Closed)?.map_err(|e| error::of(&started.key, e))?;
+        if started.ahead && page.next.is_some() {
+            let (since, page) = (Instant::now(), ask(page.next.clone()));
+            started.next = Some(Ahead { since, version, page });
+        }
         let mut settled = started.settle(page.entries);
         started.after = page.next;
         if started.after.is_none() {
@@ -166,7 +221,12 @@ impl<S: Store> Core<S> {
         }
         settled.retain(|(name, _)| !started.local.contains(name));
         started.names += settled.len() as u64;
-        let inos = self.listed(dir, settled)?;
+        self.listed(dir, settled)
+    }
+
+    /// Takes in one more page of the store.
+    async fn page(self: &Arc<Self>, dir: Ino, started: &mut Started, rows: &mut VecDeque<Row>) -> Result<()> {
+        let inos = self.names(dir, started).await?;
         let unknown: Vec<(Ino, String)> = {
             let tree = self.tree.lock();
             let plain = |&(ino, _): &(Ino, Box<str>)| tree.get(ino).is_ok_and(|i| i.about.is_none());
@@ -176,31 +236,39 @@ impl<S: Store> Core<S> {
             let core = self.clone();
             self.spawn(async move { core.ask_attributes(dir, unknown).await }).await?;
         }
-        let mut tree = self.tree.lock();
-        // What was removed meanwhile is left out.
-        rows.extend(inos.into_iter().filter_map(|(ino, name)| Some((name, tree.attr(ino).ok()?))));
-        if started.over {
-            let known = tree.directory(dir)?.children.len() as u64;
-            if started.version == tree.directory(dir)?.version && known <= COMPLETE_MAX {
-                let since = started.since;
-                let gone: Vec<Box<str>> = {
-                    let seen = |ino: &Ino| {
-                        let inode = tree.get(*ino);
-                        inode.is_ok_and(|i| i.is_dirty() || i.checked.is_none_or(|at| at >= since))
-                    };
-                    let children = tree.directory(dir)?.children.iter();
-                    children.filter(|(_, ino)| !seen(ino)).map(|(name, _)| name.clone()).collect()
-                };
-                for name in gone {
-                    tree.unlink(dir, &name);
-                }
-                let directory = tree.directory_mut(dir)?;
-                // Fewer: some were forgotten already for want of room.
-                if directory.children.len() as u64 >= started.names {
-                    directory.complete = Some(since);
-                }
-            }
+        {
+            let tree = self.tree.lock();
+            // What was removed meanwhile is left out.
+            rows.extend(inos.into_iter().filter_map(|(ino, name)| Some((name, tree.attr(ino).ok()?))));
         }
+        if started.over { self.all_listed(dir, started) } else { Ok(()) }
+    }
+
+    /// After the last page: what it did not have is gone, and all names are known, unless some were made or removed here meanwhile.
+    fn all_listed(&self, dir: Ino, started: &Started) -> Result<()> {
+        let mut tree = self.tree.lock();
+        let directory = tree.directory(dir)?;
+        if started.version != directory.version || directory.children.len() as u64 > COMPLETE_MAX {
+            return Ok(());
+        }
+        let since = started.since;
+        let gone: Vec<Box<str>> = {
+            let seen = |ino: &Ino| {
+                let inode = tree.get(*ino);
+                inode.is_ok_and(|i| i.is_dirty() || i.checked.is_none_or(|at| at >= since))
+            };
+            let children = tree.directory(dir)?.children.iter();
+            children.filter(|(_, ino)| !seen(ino)).map(|(name, _)| name.clone()).collect()
+        };
+        for name in gone {
+            tree.unlink(dir, &name);
+        }
+        let directory = tree.directory_mut(dir)?;
+        // Fewer: some were forgotten already for want of room.
+        if directory.children.len() as u64 >= started.names {
+            directory.complete = Some(since);
+        }
+        directory.misses = 0;
         Ok(())
     }
 
@@ -372,6 +440,8 @@ mod tests {
                 after: None,
                 over: false,
                 names: 0,
+                ahead: false,
+                next: None,
             };
             let mut out = Vec::new();
             for page in keys.chunks(size) {

@@ -3,6 +3,9 @@
 //! A name is a directory when keys begin with it and a '/', else a file when there is an object of that key (see [`crate::names`]). Of a new name both
 //! are asked at once. A file that was one before is asked for as one alone: that it has become hidden behind a directory shows when
 //! it is gone or its directory is listed.
+//!
+//! Who makes many files asks for as many names that are not there. Of a directory that fits on a page of a listing, all names are asked for at once
+//! then: what is not among them is known to be absent for as long as the listing counts.
 
 use crate::core::Core;
 use crate::error;
@@ -11,7 +14,12 @@ use crate::names;
 use crate::store::{Entry, Object, Store, StoreError};
 use fs::{Attr, Error, FileType, Ino, Result};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// So many names that are not there make it worth while to ask for all names of a directory.
+const MISSES: u32 = 2;
+/// For how long a directory is taken to be as large as it was found.
+const LARGE: Duration = Duration::from_secs(60);
 
 /// What the store says of a name.
 pub enum Found {
@@ -49,11 +57,26 @@ impl<S: Store> Core<S> {
 
     async fn look_on_worker(self: &Arc<Self>, dir: Ino, name: &str) -> Result<Ino> {
         loop {
-            let (key, kind, version) = {
-                let tree = self.tree.lock();
+            let (key, kind, version, all) = {
+                let mut tree = self.tree.lock();
                 let kind = tree.directory(dir)?.children.get(name).map(|&ino| tree.get(ino).map(Inode::kind));
-                (tree.child_key(dir, name, false)?, kind.transpose()?, tree.directory(dir)?.version)
+                let kind = kind.transpose()?;
+                let key = tree.child_key(dir, name, false)?;
+                let directory = tree.directory_mut(dir)?;
+                let small = directory.large.is_none_or(|at| at.elapsed() > LARGE);
+                let all = kind.is_none() && small && directory.misses >= MISSES;
+                if all {
+                    // Others who ask meanwhile ask for their names alone.
+                    directory.misses = 0;
+                }
+                (key, kind, directory.version, all)
             };
+            if all {
+                self.list_names(dir).await?;
+                if let Some(known) = self.tree.lock().known(dir, name, self.options.expiry)? {
+                    return known.ok_or(Error::NotFound);
+                }
+            }
             let found = self.query(&key, kind).await.map_err(|e| error::of(&key, e))?;
             if self.tree.lock().directory(dir)?.version != version {
                 // Names were made or removed here meanwhile: the answer may be older than that.
@@ -73,10 +96,9 @@ impl<S: Store> Core<S> {
             }
         };
         let list = async {
-            let page = self.store.list(&below, true, None).await?;
-            let Some(first) = page.entries.first() else { return Ok(None) };
+            let Some(first) = self.store.first(&below).await? else { return Ok(None) };
             match first {
-                Entry::Object(first, _) if *first == below => match self.store.head(&below).await {
+                Entry::Object(first, _) if first == below => match self.store.head(&below).await {
                     Ok(marker) => Ok(Some(Some(marker))),
                     Err(StoreError::NotFound) => Ok(Some(None)),
                     Err(e) => Err(e),
@@ -173,6 +195,19 @@ impl<S: Store> Core<S> {
             }
         }
         Ok(Some(ino))
+    }
+
+    /// Attributes of an inode as they are shown: those of a listing, where an option says that they are enough, else as `attr_now`.
+    pub async fn attr_shown(self: &Arc<Self>, ino: Ino) -> Result<Attr> {
+        if self.options.listed_attributes {
+            let tree = self.tree.lock();
+            let inode = tree.get(ino)?;
+            let current = inode.checked.is_some_and(|at| at.elapsed() < self.options.expiry);
+            if inode.about.is_none() && current && inode.linked && ino != Ino::ROOT {
+                return tree.attr(ino);
+            }
+        }
+        self.attr_now(ino).await
     }
 
     /// Attributes of an inode, asked for again if they have expired. `Stale`.

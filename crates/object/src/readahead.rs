@@ -15,6 +15,7 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::sync::watch;
 
 /// Smallest window, and smallest request of a sequential reader, bytes.
@@ -23,6 +24,8 @@ pub const WINDOW_MIN: u64 = 512 << 10;
 const CHUNK: u64 = 4 << 20;
 /// Reads out of order by less than this are sequential still, bytes.
 const SLACK: u64 = 2 << 20;
+/// Smallest request for what is ahead of a window that there is memory for, bytes.
+const AHEAD_MIN: u64 = 256 << 10;
 
 type Arrived = Option<std::result::Result<Bytes, StoreError>>;
 
@@ -31,10 +34,17 @@ type Arrived = Option<std::result::Result<Bytes, StoreError>>;
 pub struct Chunk {
     range: Range<u64>,
     arrived: watch::Receiver<Arrived>,
+    /// Bytes of it that were read.
+    read: AtomicU64,
     _memory: Held,
 }
 
 impl Chunk {
+    /// Whether all of it was read, as far as a count can tell.
+    fn is_over(&self) -> bool {
+        self.read.load(Relaxed) >= self.range.end - self.range.start
+    }
+
     /// Waits for its bytes, all of them.
     async fn bytes(&self) -> std::result::Result<Bytes, StoreError> {
         let mut arrived = self.arrived.clone();
@@ -70,9 +80,20 @@ impl Window {
         self.chunks.back().map_or(self.next, |chunk| chunk.range.end)
     }
 
+    /// Forgets what was read.
+    fn let_go(&mut self) {
+        while self.chunks.front().is_some_and(|chunk| chunk.is_over()) {
+            self.chunks.pop_front();
+        }
+    }
+
     /// Decides what to ask for so that `range` comes: the ranges, each with whether it is wanted now. `end`: that of the object. `most`: the
     /// largest window.
     fn advance(&mut self, range: Range<u64>, end: u64, most: u64) -> Vec<(Range<u64>, bool)> {
+        if range.start < self.start() && range.start + SLACK >= self.start() && !self.chunks.is_empty() {
+            // One that comes late, or once more: what it wants has been given away, and nothing else changes.
+            return Vec::new();
+        }
         let sequential = range.start >= self.start() && range.start <= self.stop() + SLACK;
         if !sequential || (self.chunks.is_empty() && range.start != self.next) {
             self.chunks.clear();
@@ -90,6 +111,7 @@ impl Window {
         while self.chunks.front().is_some_and(|chunk| chunk.range.end <= behind) {
             self.chunks.pop_front();
         }
+        self.let_go();
         let mut asked = Vec::new();
         let mut at = self.chunks.back().map_or(range.start, |chunk| chunk.range.end);
         self.next = self.next.max(range.end);
@@ -118,17 +140,22 @@ impl<S: Store> Core<S> {
                 *window = Window { etag: Some(etag.clone()), ..Window::default() };
             }
             for (asked, wanted) in window.advance(range.clone(), end, self.options.read_ahead) {
-                let len = asked.end - asked.start;
-                if wanted {
-                    self.reads.force(len);
-                } else if !self.reads.try_take(len) {
+                let got = self.memory(asked.clone(), if wanted { range.end } else { 0 });
+                let whole = got.as_ref().is_some_and(|(range, _)| range.end == asked.end);
+                if let Some((range, held)) = got {
+                    window.chunks.push_back(Arc::new(self.ask(key, etag, range, held)));
+                }
+                if !whole {
+                    // Who comes to the end of what there is tries again.
+                    window.trigger = window.trigger.min(window.stop());
                     break;
                 }
-                let chunk = self.ask(key, etag, asked, self.reads.held(len));
-                window.chunks.push_back(Arc::new(chunk));
             }
             let covers = |c: &&Arc<Chunk>| c.range.start < range.end && range.start < c.range.end;
-            window.chunks.iter().filter(covers).cloned().collect()
+            match window.start() <= range.start {
+                true => window.chunks.iter().filter(covers).cloned().collect(),
+                false => Vec::new(),
+            }
         };
         let mut at = range.start;
         for chunk in &chunks {
@@ -143,14 +170,33 @@ impl<S: Store> Core<S> {
             let upto = range.end.min(chunk.range.end);
             let from = &bytes[(at - chunk.range.start) as usize..(upto - chunk.range.start) as usize];
             to[(at - range.start) as usize..][..from.len()].copy_from_slice(from);
+            chunk.read.fetch_add(from.len() as u64, Relaxed);
             at = upto;
         }
+        window.lock().let_go();
         if at < range.end {
             // Another read through the same handle has jumped in between.
             let bytes = self.read_beside(key, at..range.end, etag).await?;
             to[(at - range.start) as usize..].copy_from_slice(&bytes);
         }
         Ok(())
+    }
+
+    /// Memory for a range, or for the beginning of it where there is too little. Up to `wanted` it is read now, and there must be some.
+    fn memory(&self, range: Range<u64>, wanted: u64) -> Option<(Range<u64>, Held)> {
+        let mut len = range.end - range.start;
+        while !self.reads.try_take(len) {
+            let least = wanted.saturating_sub(range.start).min(len);
+            len = if len / 2 > least && len / 2 >= AHEAD_MIN { len / 2 } else { least };
+            if len == least {
+                if len == 0 {
+                    return None;
+                }
+                self.reads.force(len);
+                break;
+            }
+        }
+        Some((range.start..range.start + len, self.reads.held(len)))
     }
 
     /// Reads beside the window.
@@ -173,7 +219,7 @@ impl<S: Store> Core<S> {
             let done = core.store.get(&key, asked, Some(&etag)).await;
             let _ = tell.send(Some(done.map(|(bytes, _)| bytes)));
         });
-        Chunk { range, arrived, _memory: memory }
+        Chunk { range, arrived, read: AtomicU64::new(0), _memory: memory }
     }
 }
 
@@ -191,7 +237,8 @@ mod tests {
             budget.force(range.end - range.start);
             let _memory = budget.held(range.end - range.start);
             let range = range.clone();
-            window.chunks.push_back(Arc::new(Chunk { range, arrived: watch::channel(None).1, _memory }));
+            let (arrived, read) = (watch::channel(None).1, AtomicU64::new(0));
+            window.chunks.push_back(Arc::new(Chunk { range, arrived, read, _memory }));
         }
         asked.into_iter().map(|(r, _)| r.end - r.start).collect()
     }

@@ -214,8 +214,22 @@ pub trait Store: Send + Sync + 'static {
         after: Option<&str>,
     ) -> impl Future<Output = Result<Page>> + Send;
 
+    /// The first of the keys that begin with `prefix`, in the order of the store; what has a '/' behind it may be given as a prefix.
+    fn first(&self, prefix: &str) -> impl Future<Output = Result<Option<Entry>>> + Send {
+        async move { Ok(self.list(prefix, true, None).await?.entries.into_iter().next()) }
+    }
+
     /// Begins an upload in parts. Nothing is visible before [`Store::complete`].
     fn begin(&self, key: &str, about: &Description) -> impl Future<Output = Result<UploadId>> + Send;
+
+    /// As [`Store::begin`], of an upload of which parts will be copies: some stores want to know.
+    fn begin_with_copies(
+        &self,
+        key: &str,
+        about: &Description,
+    ) -> impl Future<Output = Result<UploadId>> + Send {
+        self.begin(key, about)
+    }
 
     /// Uploads a part. The same number again replaces it. `NotFound` (the upload is gone).
     fn part(

@@ -38,23 +38,26 @@ pub struct Stream {
     /// What the object will say of itself, of a file that is being written.
     pub about: Option<About>,
     description: Description,
+    /// Some of its parts may be copies.
+    copies: bool,
     id: OnceCell<UploadId>,
     slots: Mutex<Vec<Option<Slot>>>,
 }
 
 impl Stream {
-    /// A new upload of a file; nothing is sent yet. `mtime`: the object says when it was changed. `AttributeTooLarge`.
-    pub fn new(key: String, mut about: About, mtime: bool) -> Result<Stream> {
+    /// A new upload of a file; nothing is sent yet. `mtime`: the object says when it was changed. `copies`: some of its parts may be copies.
+    /// `AttributeTooLarge`.
+    pub fn new(key: String, mut about: About, mtime: bool, copies: bool) -> Result<Stream> {
         if !mtime {
             about.attrs.mtime = None;
         }
         let description = about.description()?;
-        Ok(Stream { about: Some(about), ..Stream::described(key, description) })
+        Ok(Stream { about: Some(about), copies, ..Stream::copied(key, description) })
     }
 
-    /// A new upload with a description of its own.
-    pub fn described(key: String, description: Description) -> Stream {
-        Stream { key, about: None, description, id: OnceCell::new(), slots: Mutex::default() }
+    /// A new upload of copies, with a description of its own.
+    pub fn copied(key: String, description: Description) -> Stream {
+        Stream { key, about: None, description, copies: true, id: OnceCell::new(), slots: Mutex::default() }
     }
 
     /// Number of parts.
@@ -63,7 +66,13 @@ impl Stream {
     }
 
     async fn id<S: Store>(&self, core: &Core<S>) -> std::result::Result<&UploadId, StoreError> {
-        self.id.get_or_try_init(|| core.store.begin(&self.key, &self.description)).await
+        let begin = || async {
+            match self.copies {
+                true => core.store.begin_with_copies(&self.key, &self.description).await,
+                false => core.store.begin(&self.key, &self.description).await,
+            }
+        };
+        self.id.get_or_try_init(begin).await
     }
 
     /// Sends the next part. Its bytes were taken from the memory for writes.

@@ -22,11 +22,13 @@ pub struct Tree {
     most: usize,
     root: String,
     defaults: Defaults,
+    /// What a listing tells of a file is enough to know it.
+    listed: bool,
 }
 
 impl Tree {
-    /// With nothing but a root, whose keys begin with `root`.
-    pub fn new(root: String, defaults: Defaults, most: usize) -> Tree {
+    /// With nothing but a root, whose keys begin with `root`. `listed`: what a listing tells of a file is enough to know its name.
+    pub fn new(root: String, defaults: Defaults, most: usize, listed: bool) -> Tree {
         let inode = Inode {
             parent: Ino::ROOT,
             name: "".into(),
@@ -40,7 +42,7 @@ impl Tree {
             opens: 0,
             linked: true,
         };
-        Tree { inodes: HashMap::from([(Ino::ROOT, inode)]), last: Ino::ROOT.0, most, root, defaults }
+        Tree { inodes: HashMap::from([(Ino::ROOT, inode)]), last: Ino::ROOT.0, most, root, defaults, listed }
     }
 
     /// The inode. `Stale`.
@@ -179,6 +181,7 @@ impl Tree {
                 dir.absent.clear();
             }
             dir.absent.insert(name.into(), Instant::now());
+            dir.misses += 1;
         }
     }
 
@@ -208,7 +211,8 @@ impl Tree {
         if let Some(&ino) = directory.children.get(name) {
             let inode = self.get(ino)?;
             let here = inode.checked.is_none() || inode.is_dirty();
-            let known = here || (inode.about.is_some() && inode.checked.is_some_and(current));
+            let told = inode.about.is_some() || self.listed;
+            let known = here || (told && inode.checked.is_some_and(current));
             return Ok(known.then_some(Some(ino)));
         }
         let absent = directory.absent.get(name).is_some_and(|&at| current(at));

@@ -4,6 +4,7 @@ mod rig;
 
 use fs::{Access, Cred, Error, FileSystem, FileType, Ino, OpenFlags, SetAttr, SetTime, Time, XattrFlags};
 use rig::*;
+use std::time::Duration;
 
 #[test]
 fn a_small_file_is_one_put_and_visible_at_close() {
@@ -335,4 +336,50 @@ fn many_names_in_little_memory() {
     assert!(rig.fs.known() <= 501, "{}", rig.fs.known());
     assert!(rig.count("head") <= 1, "no request for each name");
     assert!(rig.find("d/00001").is_ok() && rig.find("d/04999").is_ok());
+}
+
+#[test]
+fn many_new_files_are_a_request_each() {
+    let bucket = bucket();
+    for i in 0..10 {
+        bucket.lock().put_plain(&format!("d/old{i}"), b"old");
+    }
+    let options = object::Options { expiry: Duration::from_secs(60), ..options() };
+    let rig = mount_with(&bucket, SMALL, options, Faults::default(), 100);
+    for i in 0..50 {
+        rig.write(&format!("d/new{i}"), b"new").unwrap();
+    }
+    let [heads, lists, puts] = ["head", "list", "put"].map(|name| rig.count(name));
+    assert!(puts == 50 && heads + lists < 12, "{heads} heads, {lists} lists, {puts} puts");
+    assert_eq!(
+        (rig.read("d/old3").unwrap(), rig.read("d/new7").unwrap()),
+        (b"old".to_vec(), b"new".to_vec())
+    );
+    rig.unlink("d/old3").unwrap();
+    assert_eq!(rig.find("d/old3"), Err(Error::NotFound));
+    assert_eq!(rig.list("d").unwrap().len(), 59);
+}
+
+#[test]
+fn what_a_listing_tells_is_enough_to_show_files_and_not_to_change_them() {
+    let bucket = bucket();
+    for i in 0..20 {
+        bucket.lock().put_plain(&format!("d/{i:02}"), b"four");
+    }
+    let options = object::Options { expiry: Duration::from_secs(60), listed_attributes: true, ..options() };
+    let rig = mount_with(&bucket, SMALL, options, Faults::default(), 100);
+    assert_eq!(rig.list("d").unwrap().len(), 20);
+    let before = rig.count("head");
+    for i in 0..20 {
+        let attr = rig.find(&format!("d/{i:02}")).unwrap();
+        assert_eq!(rig.run(rig.fs.getattr(attr.ino, None)).unwrap().size, 4);
+    }
+    assert_eq!(rig.count("head"), before, "nobody was asked");
+    let ino = rig.find("d/07").unwrap().ino;
+    let mode = SetAttr { perm: Some(0o600), ..Default::default() };
+    assert_eq!(rig.run(rig.fs.setattr(&Cred::root(), ino, mode)).unwrap().perm, 0o600);
+    let handle = rig.open("d/08").unwrap();
+    rig.write_at(handle, 4, b"more").unwrap();
+    rig.close(handle).unwrap();
+    assert_eq!(rig.read("d/08").unwrap(), b"fourmore");
 }

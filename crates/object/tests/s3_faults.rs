@@ -275,7 +275,7 @@ impl Run {
     async fn upload(&mut self, key: &str, able: &Abilities) {
         let (first, last, about) = (self.body(20 << 10), self.body(3000), self.about());
         let first = Bytes::from([first.as_ref(), &[7; 16 << 10]].concat());
-        let upload = self.store.begin(key, &about).await.unwrap();
+        let upload = self.store.begin_with_copies(key, &about).await.unwrap();
         let mut parts = vec![self.store.part(key, &upload, 1, first.clone()).await.unwrap()];
         let mut whole = first.to_vec();
         let source =

@@ -67,7 +67,7 @@ Options of a bucket, beside ro and those of FUSE (keys come from the environment
   expiry=SECONDS                                        for how long what is known of a name counts [1]
   listed_attributes                                     owners and modes are not asked for by listings
   cache=SIZE, part_size=SIZE, uploads=NUMBER, window=SIZE
-                                                        memory for data [96m], first parts [4m or the store's least],
+                                                        memory for data [80m], first parts [4m or the store's least],
                                                         uploads at a time [8], reading ahead [32m]")]
 pub struct Args {
     /// Image file, block device, or bucket
@@ -166,6 +166,9 @@ fn run_bucket(args: Args) -> anyhow::Result<()> {
 
 fn serve_bucket(args: &Args, options: &BucketOptions) -> anyhow::Result<()> {
     let signals = begin(args)?;
+    // What is given back then really is: the allocator would keep what pieces of data are made of for ever, in places where others do not fit.
+    // SAFETY: a plain call without pointers.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 256 << 10) };
     let (url, dir) = (args.image.display(), &args.dir);
     let fs = options.open().map_err(|e| anyhow!("{url}: {e}"))?;
     let service = BucketService::start(fs, dir, options).map_err(|e| explain::host(e, "mounting at", dir))?;

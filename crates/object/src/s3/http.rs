@@ -5,7 +5,8 @@
 //! its way in the pieces are put together once.
 
 use super::counters::Counters;
-use bytes::{Bytes, BytesMut};
+use crate::pool::Buffer;
+use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
@@ -21,6 +22,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+/// Most that is read from a connection at a time, bytes: each connection keeps a buffer of that size.
+const READ_MOST: usize = 256 << 10;
 /// How much of a body is given away at a time: the grain in which its progress is seen.
 const PIECE: usize = 128 << 10;
 
@@ -100,7 +103,7 @@ impl Http {
             // Stores close what has idled for a while; S3 after about a minute, others sooner.
             .pool_idle_timeout(Duration::from_secs(15))
             .pool_max_idle_per_host(idle)
-            .http1_max_buf_size(1 << 20)
+            .http1_max_buf_size(READ_MOST)
             .build(connector);
         Ok(Http { client, patience })
     }
@@ -240,13 +243,13 @@ impl Body for Sending {
 /// The pieces of an answer. One that comes whole is not copied.
 struct Pieces {
     first: Bytes,
-    more: BytesMut,
+    more: Buffer,
     expected: usize,
 }
 
 impl Pieces {
     fn new(expected: usize) -> Pieces {
-        Pieces { first: Bytes::new(), more: BytesMut::new(), expected }
+        Pieces { first: Bytes::new(), more: Buffer::default(), expected }
     }
 
     fn len(&self) -> usize {
@@ -259,10 +262,11 @@ impl Pieces {
             return;
         }
         if self.more.is_empty() {
-            self.more.reserve(self.expected.max(self.first.len() + data.len()));
-            self.more.extend_from_slice(&std::mem::take(&mut self.first));
+            self.more = Buffer::with_capacity(self.expected.max(self.first.len() + data.len()));
+            self.more.extend(&std::mem::take(&mut self.first), 0);
         }
-        self.more.extend_from_slice(&data);
+        let whole = 2 * self.more.len();
+        self.more.extend(&data, whole);
     }
 
     fn into_bytes(self) -> Bytes {

@@ -11,6 +11,9 @@ use crate::store::{Entry, Metadata, Object, Page, Result, StoreError};
 use http::Method;
 use std::time::SystemTime;
 
+/// So often a listing that came damaged is asked for again.
+const DAMAGED: u32 = 5;
+
 /// How a store that encodes keys in its answers does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Writing {
@@ -28,10 +31,16 @@ impl Writing {
 }
 
 impl S3 {
-    /// `Store::list`.
-    pub(super) async fn list_page(&self, prefix: &str, delimiter: bool, after: Option<&str>) -> Result<Page> {
+    /// `Store::list`. `most`: not more names than that.
+    pub(super) async fn list_page(
+        &self,
+        prefix: &str,
+        delimiter: bool,
+        after: Option<&str>,
+        most: Option<&str>,
+    ) -> Result<Page> {
         let whole = format!("{}{prefix}", self.caller.config.prefix);
-        let listing = self.listing(&whole, delimiter, after, None).await?;
+        let listing = self.listing(&whole, delimiter, after, most).await?;
         let mut entries = Vec::with_capacity(listing.contents.len() + listing.common_prefixes.len());
         for object in &listing.contents {
             let Some(key) = self.relative(&object.key, &listing.encoding_type).await? else { continue };
@@ -75,12 +84,21 @@ impl S3 {
                 call = call.ask(name, value);
             }
         }
-        call.fits = |answer| xml::read::<Listing>(&answer.body).map(drop);
-        match self.caller.call(&call).await.result {
-            Ok(answer) => xml::read(&answer.body).map_err(StoreError::Unavailable),
-            // A bucket is always there to be listed, if it exists.
-            Err(StoreError::NotFound) => Err(StoreError::NoSuchBucket(self.caller.config.bucket.clone())),
-            Err(error) => Err(error),
+        // Reading it takes long, so that it is done once.
+        let mut tries = 0;
+        loop {
+            match self.caller.call(&call).await.result {
+                Ok(answer) => match xml::read(&answer.body) {
+                    Err(text) if tries >= DAMAGED => return Err(StoreError::Unavailable(text)),
+                    Err(_) => tries += 1,
+                    Ok(listing) => return Ok(listing),
+                },
+                // A bucket is always there to be listed, if it exists.
+                Err(StoreError::NotFound) => {
+                    return Err(StoreError::NoSuchBucket(self.caller.config.bucket.clone()));
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
 

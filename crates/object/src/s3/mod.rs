@@ -41,12 +41,15 @@ pub use profile::Environment;
 pub use sign::{Keys, Secret};
 
 use crate::store::{
-    Abilities, Condition, Description, ETag, Object, Page, Part, Result, Store, StoreError, Upload, UploadId,
+    Abilities, Condition, Description, ETag, Entry, Object, Page, Part, Result, Store, StoreError, Upload,
+    UploadId,
 };
 use bytes::Bytes;
 use call::Caller;
 use checksum::Sum;
 use list::Writing;
+use parking_lot::Mutex;
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::OnceCell;
@@ -54,15 +57,28 @@ use tokio::sync::OnceCell;
 /// Longest key, bytes.
 const KEY_MOST: usize = 1024;
 
+/// What becomes of checksums in uploads of which parts are copies: some stores cannot copy parts where they keep checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mixed {
+    /// The store keeps them with the object, as in other uploads.
+    Kept,
+    /// It verifies them, and forgets them.
+    Verified,
+    /// It verifies `Content-MD5` alone.
+    Md5,
+}
+
 /// A client of one bucket.
 #[derive(Debug)]
 pub struct S3 {
     caller: Caller,
     abilities: Abilities,
-    /// The checksum that goes with whole bodies.
+    /// The checksum that goes with bodies.
     sum: Sum,
-    /// The one that goes with parts: some stores cannot copy parts where they keep checksums.
-    part_sum: Sum,
+    /// How uploads go of which parts are copies.
+    mixed: Mixed,
+    /// Uploads on their way whose parts' checksums the store does not keep.
+    unkept: Mutex<HashSet<String>>,
     writing: OnceCell<Writing>,
 }
 
@@ -83,7 +99,8 @@ impl S3 {
             caller,
             abilities: probe::NOTHING,
             sum: Sum::Crc64Nvme,
-            part_sum: Sum::Crc64Nvme,
+            mixed: Mixed::Kept,
+            unkept: Mutex::default(),
             writing: OnceCell::new(),
         };
         s3.listing(&s3.caller.config.prefix.clone(), false, None, Some("1")).await?;
@@ -161,11 +178,27 @@ impl Store for S3 {
     }
 
     async fn list(&self, prefix: &str, delimiter: bool, after: Option<&str>) -> Result<Page> {
-        self.list_page(prefix, delimiter, after).await
+        self.list_page(prefix, delimiter, after, None).await
+    }
+
+    async fn first(&self, prefix: &str) -> Result<Option<Entry>> {
+        // A page may be empty and not the last.
+        let mut after = None;
+        loop {
+            let page = self.list_page(prefix, true, after.as_deref(), Some("1")).await?;
+            match (page.entries.into_iter().next(), page.next) {
+                (None, Some(next)) => after = Some(next),
+                (first, _) => return Ok(first),
+            }
+        }
     }
 
     async fn begin(&self, key: &str, about: &Description) -> Result<UploadId> {
-        self.begin_upload(key, about).await
+        self.begin_upload(key, about, true).await
+    }
+
+    async fn begin_with_copies(&self, key: &str, about: &Description) -> Result<UploadId> {
+        self.begin_upload(key, about, self.mixed == Mixed::Kept).await
     }
 
     async fn part(&self, key: &str, upload: &UploadId, number: u16, body: Bytes) -> Result<Part> {

@@ -1,6 +1,5 @@
 //! Uploads in parts.
 
-use super::S3;
 use super::call::{Call, Outcome};
 use super::checksum::{self, CRC64NVME, Sum};
 use super::clock;
@@ -8,6 +7,7 @@ use super::counters::Kind;
 use super::http::Answer;
 use super::objects::{conditioned, etag, etag_of, unknown};
 use super::xml;
+use super::{Mixed, S3};
 use crate::store::{Condition, Description, ETag, Part, Result, StoreError, Upload, UploadId};
 use bytes::Bytes;
 use http::Method;
@@ -15,20 +15,28 @@ use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 impl S3 {
-    /// `Store::begin`. A try whose answer was lost leaves an upload behind that nobody knows; [`S3::all_uploads`] finds it.
-    pub(super) async fn begin_upload(&self, key: &str, about: &Description) -> Result<UploadId> {
+    /// `Store::begin`. `kept`: the store is to keep checksums, if it can. A try whose answer was lost leaves an upload behind that nobody knows;
+    /// [`S3::all_uploads`] finds it.
+    pub(super) async fn begin_upload(&self, key: &str, about: &Description, kept: bool) -> Result<UploadId> {
         let whole = self.whole(key)?;
         let mut call = Call::new(Kind::Begin, Method::POST, Some(&whole)).ask("uploads", "");
-        if self.part_sum == Sum::Crc64Nvme {
+        if kept && self.sum == Sum::Crc64Nvme {
             call =
                 call.with("x-amz-checksum-algorithm", "CRC64NVME").with("x-amz-checksum-type", "FULL_OBJECT");
         }
         call = self.described(call, about)?;
         call.fits = |answer| xml::read::<xml::Begun>(&answer.body).map(drop);
         let answer = self.caller.call(&call).await.result?;
-        xml::read(&answer.body)
-            .map(|begun: xml::Begun| UploadId(begun.upload_id))
-            .map_err(StoreError::Unavailable)
+        let begun: xml::Begun = xml::read(&answer.body).map_err(StoreError::Unavailable)?;
+        if !kept {
+            self.unkept.lock().insert(begun.upload_id.clone());
+        }
+        Ok(UploadId(begun.upload_id))
+    }
+
+    /// Whether the store keeps the checksums of an upload.
+    fn keeps(&self, upload: &UploadId) -> bool {
+        self.sum == Sum::Crc64Nvme && !self.unkept.lock().contains(&upload.0)
     }
 
     /// `Store::part`.
@@ -40,7 +48,9 @@ impl S3 {
         body: Bytes,
     ) -> Result<Part> {
         let (whole, number_text) = (self.whole(key)?, number.to_string());
-        let (name, sum) = self.part_sum.header(&body);
+        let kept = self.keeps(upload);
+        let algorithm = if kept || self.mixed != Mixed::Md5 { self.sum } else { Sum::Md5 };
+        let (name, sum) = algorithm.header(&body);
         let mut call = Call::new(Kind::Part, Method::PUT, Some(&whole))
             .ask("partNumber", &number_text)
             .ask("uploadId", &upload.0)
@@ -48,7 +58,7 @@ impl S3 {
         let size = body.len() as u64;
         call.body = body;
         let answer = self.caller.call(&call).await.result?;
-        let checksum = (self.part_sum == Sum::Crc64Nvme).then_some(sum);
+        let checksum = kept.then_some(sum);
         Ok(Part { number, size, etag: etag_of(&answer)?, checksum })
     }
 
@@ -89,7 +99,7 @@ impl S3 {
         let whole = self.whole(key)?;
         // An upload that another client began may have parts without sums: then none is named.
         let sums = parts.iter().map(|part| (part.checksum.as_deref(), part.size));
-        let sum = checksum::combined(sums).filter(|_| self.part_sum == Sum::Crc64Nvme && !parts.is_empty());
+        let sum = checksum::combined(sums).filter(|_| self.keeps(upload) && !parts.is_empty());
         let mut call = Call::new(Kind::Complete, Method::POST, Some(&whole)).ask("uploadId", &upload.0);
         call = conditioned(call.with("content-type", "application/xml"), on);
         if let Some(sum) = &sum {
@@ -100,9 +110,12 @@ impl S3 {
         let begun = SystemTime::now();
         let Outcome { result, doubt } = self.caller.call(&call).await;
         match result {
-            Ok(answer) => xml::read(&answer.body)
-                .map(|made: xml::Made| etag(&made.etag))
-                .map_err(StoreError::Unavailable),
+            Ok(answer) => {
+                self.unkept.lock().remove(&upload.0);
+                xml::read(&answer.body)
+                    .map(|made: xml::Made| etag(&made.etag))
+                    .map_err(StoreError::Unavailable)
+            }
             // The upload has gone, or its object stands in the way of its own condition: by an earlier try, perhaps.
             Err(error @ (StoreError::NotFound | StoreError::Precondition)) if doubt => {
                 match self.is_completed(key, parts, sum.as_deref(), begun).await? {
@@ -155,7 +168,10 @@ impl S3 {
         let whole = self.whole(key)?;
         let call = Call::new(Kind::Abort, Method::DELETE, Some(&whole)).ask("uploadId", &upload.0);
         match self.caller.call(&call).await.result {
-            Ok(_) | Err(StoreError::NotFound) => Ok(()),
+            Ok(_) | Err(StoreError::NotFound) => {
+                self.unkept.lock().remove(&upload.0);
+                Ok(())
+            }
             Err(error) => Err(error),
         }
     }

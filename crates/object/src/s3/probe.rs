@@ -5,11 +5,11 @@
 //! client that may write is opened: some 30 requests. Amazon's own service is not asked: its documentation says it.
 //! A client that may not write asks nothing and has no ability that writing needs.
 
-use super::S3;
 use super::call::Call;
 use super::checksum::{self, CRC64NVME, Sum};
 use super::counters::Kind;
 use super::sign::hex;
+use super::{Mixed, S3};
 use crate::store::{Abilities, Condition, Description, ETag, Part, Result, StoreError};
 use bytes::Bytes;
 use http::Method;
@@ -93,19 +93,20 @@ impl S3 {
         let nothing = Description::default();
         let state = self.put_if(key, Bytes::from_static(b"12"), &nothing, &Condition::Always).await?;
         self.sum = self.verifies(sum).await?;
-        self.part_sum = self.sum;
         let mut copied = self.copies_parts(key, copy, &state).await?;
         if copied != Copied::Right && self.sum == Sum::Crc64Nvme {
             // Perhaps without checksums that the store keeps.
-            self.part_sum = Sum::Md5;
+            self.mixed = Mixed::Verified;
             copied = self.copies_parts(key, copy, &state).await?;
             if copied != Copied::Right {
-                self.part_sum = Sum::Crc64Nvme;
+                self.mixed = Mixed::Kept;
+            } else if !self.verifies_unkept(copy).await? {
+                self.mixed = Mixed::Md5;
             }
         }
         let other = Condition::Is(ETag("\"00000000000000000000000000000000\"".into()));
         let unseen = async {
-            let upload = self.begin_upload(key, &nothing).await?;
+            let upload = self.begin_upload(key, &nothing, true).await?;
             let part = self.upload_part(key, &upload, 1, Bytes::from_static(b"1")).await?;
             let conditional = refused(self.complete_upload(key, &upload, &[part], &Condition::Absent).await);
             self.abort_upload(key, &upload).await?;
@@ -124,7 +125,8 @@ impl S3 {
 
     /// Whether an object can be made of a part of another, and be read with its checksum.
     async fn copies_parts(&self, from: &str, to: &str, state: &ETag) -> Result<Copied> {
-        let upload = self.begin_upload(to, &Description::default()).await?;
+        let kept = self.mixed == Mixed::Kept;
+        let upload = self.begin_upload(to, &Description::default(), kept).await?;
         let made = match self.copy_part(to, &upload, 1, from, 0..1, state).await {
             Ok(part) => self.complete_upload(to, &upload, &[part], &Condition::Always).await.map(drop),
             Err(error) => Err(error),
@@ -154,9 +156,29 @@ impl S3 {
         }
     }
 
+    /// Whether the store verifies checksums of parts that it does not keep: it must take a right one and refuse a wrong one.
+    async fn verifies_unkept(&self, key: &str) -> Result<bool> {
+        let upload = self.begin_upload(key, &Description::default(), false).await?;
+        let body = Bytes::from_static(b"these");
+        let right = done(self.upload_part(key, &upload, 1, body.clone()).await)?;
+        let whole = self.whole(key)?;
+        let mut call = Call::new(Kind::Part, Method::PUT, Some(&whole))
+            .ask("partNumber", "1")
+            .ask("uploadId", &upload.0)
+            .with(CRC64NVME, checksum::crc64nvme(b"other"));
+        call.body = body;
+        let wrong = match self.caller.once(&call).await {
+            Err(StoreError::Damaged(_) | StoreError::Refused(_)) => true,
+            Ok(_) | Err(StoreError::NotSupported(_)) => false,
+            Err(error) => return Err(error),
+        };
+        self.abort_upload(key, &upload).await?;
+        Ok(right && wrong)
+    }
+
     /// Whether parts may be smaller than those of S3.
     async fn small_parts(&self, key: &str) -> Result<bool> {
-        let upload = self.begin_upload(key, &Description::default()).await?;
+        let upload = self.begin_upload(key, &Description::default(), true).await?;
         let mut parts: Vec<Part> = Vec::new();
         for number in 1..=2 {
             parts.push(self.upload_part(key, &upload, number, Bytes::from_static(b"1")).await?);

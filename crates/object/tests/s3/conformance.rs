@@ -260,7 +260,7 @@ async fn appends(store: &S3) {
     let size = store.abilities().part_min.max(1 << 20);
     let (old, more) = (pattern(size as usize + 10, 5), pattern(500, 6));
     let state = store.put("log", old.clone(), &Description::default(), &Condition::Always).await.unwrap();
-    let upload = store.begin("log", &Description::default()).await.unwrap();
+    let upload = store.begin_with_copies("log", &Description::default()).await.unwrap();
     let other = ETag("\"00000000000000000000000000000000\"".into());
     if !store.abilities().part_copy {
         let refused = store.part_copy("log", &upload, 1, "log", 0..size, &state).await;

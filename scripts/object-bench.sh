@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# A bucket as a file system beside others that mount one: the same loads, on the same server, in the same run.
+#   scripts/object-bench.sh [--repeat N] [--size MIB] [--rows ROW,...] [--only NAME,...] [--out FILE] ...    (--help tells all)
+# Installs what is missing: s3fs from the packages of Debian, and versitygw (the server), rclone, geesefs and goofys with `go install`, which takes
+# a quarter of an hour, once. What cannot be installed is left out and said to be. They are kept in $FREEHOLD_SERVERS (default: ~/.cache/freehold-servers).
+# mountpoint-s3 is not measured: the registry of crates has its libraries and a placeholder, not the program; nor has any registry a newer s3fs.
+# Needs root (mounts, and the page cache must be emptied), and room: the server keeps its data in --data (default: /dev/shm).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export FREEHOLD_SERVERS=${FREEHOLD_SERVERS:-$HOME/.cache/freehold-servers}
+mkdir -p "$FREEHOLD_SERVERS"
+target=${CARGO_TARGET_DIR:-target}/release
+export FREEHOLD=${FREEHOLD:-$target/freehold} FREEHOLD_SLOW_NET=${FREEHOLD_SLOW_NET:-$target/freehold-slow-net}
+[ -x "$FREEHOLD" ] || cargo build --release --locked -p freehold
+[ -x "$FREEHOLD_SLOW_NET" ] || cargo build --release --locked -p freehold-sim --bin freehold-slow-net
+
+# install NAME PACKAGE
+install() {
+    [ ! -x "$FREEHOLD_SERVERS/$1" ] || return 0
+    command -v go >/dev/null 2>&1 || { echo "Go is missing, and $1 with it: see https://go.dev/dl" >&2; return 0; }
+    echo "==> installing $1"
+    GOBIN=$FREEHOLD_SERVERS GOFLAGS=-mod=mod go install "$2" || echo "$1 cannot be installed" >&2
+}
+
+install versitygw github.com/versity/versitygw/cmd/versitygw@latest
+install rclone github.com/rclone/rclone@latest
+install geesefs github.com/yandex-cloud/geesefs@latest
+install goofys github.com/kahing/goofys@latest
+if ! command -v s3fs >/dev/null 2>&1 && command -v apt-get >/dev/null 2>&1; then
+    echo "==> installing s3fs"
+    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends s3fs fuse3 >/dev/null || echo "s3fs cannot be installed" >&2
+fi
+exec python3 scripts/object-bench/main.py "$@"

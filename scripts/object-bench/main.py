@@ -1,0 +1,247 @@
+"""Buckets as file systems, side by side. Started by scripts/object-bench.sh."""
+
+import argparse
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import platform
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import loads
+import subjects
+from subjects import BUCKET, KEYS, Net
+
+MIB = 1 << 20
+
+
+class Run:
+    """A server with its data, and what the loads need of it."""
+
+    def __init__(self, data):
+        self.place = tempfile.mkdtemp(prefix="freehold-bench-", dir=data)
+        self.work = tempfile.mkdtemp(prefix="freehold-bench-")
+        self.bucket = os.path.join(self.place, "store", BUCKET)
+        os.makedirs(os.path.dirname(self.bucket))
+        self.made, self.count = set(), 0
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        environment = os.environ | {"ROOT_ACCESS_KEY": KEYS["AWS_ACCESS_KEY_ID"], "ROOT_SECRET_KEY": KEYS["AWS_SECRET_ACCESS_KEY"]}
+        command = [subjects.program("versitygw"), "--port", f"127.0.0.1:{self.port}", "--keep-alive", "--quiet", "posix", os.path.dirname(self.bucket)]
+        with open(os.path.join(self.work, "server.log"), "wb") as log:
+            self.server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+        for _ in range(200):
+            with socket.socket() as s:
+                if s.connect_ex(("127.0.0.1", self.port)) == 0:
+                    break
+            time.sleep(0.05)
+        else:
+            raise RuntimeError("the server does not start")
+        self.rclone("mkdir", f"s:{BUCKET}").wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.server.terminate()
+        self.server.wait()
+        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.rmtree(self.work, ignore_errors=True)
+
+    def mount(self, subject, endpoint=None):
+        return subject.mount(endpoint or self.endpoint, self.work)
+
+    def backend(self, name):
+        """The file in which the server keeps an object."""
+        return os.path.join(self.bucket, name)
+
+    def fresh(self, subject, what):
+        """A new name."""
+        self.count += 1
+        return f"{what}-{''.join(c for c in subject.name if c.isalnum())}-{self.count}"
+
+    def forget(self, name):
+        self.made.discard(name)
+        if os.path.exists(self.backend(name)):
+            os.unlink(self.backend(name))
+
+    def remove(self, directory):
+        shutil.rmtree(self.backend(directory))
+
+    def rclone(self, *words):
+        """A client that has nothing to do with a file system."""
+        environment = os.environ | KEYS | subjects.rclone_environment(self.endpoint, None)
+        return subprocess.Popen([subjects.program("rclone"), *words], env=environment, stdin=subprocess.PIPE)
+
+    def object(self, size, suffix=""):
+        """An object that rclone put there; made once."""
+        name = f"object-{size}{suffix}"
+        if suffix:
+            # As many as are needed, from the first one, with the attributes in which the server keeps what it knows of it.
+            first = self.object(size)
+            if name not in self.made:
+                shutil.copy2(self.backend(first), self.backend(name))
+                self.made.add(name)
+        elif name not in self.made:
+            words = ["--size", str(size), "--s3-chunk-size", "64M", "--s3-upload-cutoff", "64M"]
+            with self.rclone("rcat", f"s:{BUCKET}/{name}", *words) as putting:
+                for at in range(0, size, len(loads.BLOCK)):
+                    putting.stdin.write(loads.BLOCK[: size - at])
+                putting.stdin.close()
+            if putting.returncode or not loads.same(self.backend(name), size):
+                raise RuntimeError(f"{name} is not put")
+            self.made.add(name)
+        return name
+
+    def directory(self, count):
+        """A directory of small objects; made once, as files of the server, which keeps ETags in their extended attributes."""
+        name = f"directory-{count}"
+        if name not in self.made:
+            os.mkdir(self.backend(name))
+            for i in range(count):
+                body = f"{i}\n".encode()
+                with open(self.backend(f"{name}/file-{i:06}"), "wb") as file:
+                    file.write(body)
+                    os.setxattr(file.fileno(), "user.etag", hashlib.md5(body).hexdigest().encode())
+            self.made.add(name)
+        return name
+
+
+def rows(a):
+    """Every row: its name, which subjects it is for, and the load."""
+    size, large = a.size * MIB, a.large * MIB
+    near = {
+        f"write {a.size} MiB": ("write", functools.partial(loads.write, size=size)),
+        f"read {a.size} MiB": ("read", functools.partial(loads.read, size=size)),
+        f"write {a.large} MiB": ("write-large", functools.partial(loads.write, size=large)),
+        f"read {a.large} MiB": ("read-large", functools.partial(loads.read, size=large)),
+        f"{a.streams} streams, write {a.stream_size} MiB each": ("streams-write", functools.partial(loads.streams_write, n=a.streams, size=a.stream_size * MIB)),
+        f"{a.streams} streams, read {a.stream_size} MiB each": ("streams-read", functools.partial(loads.streams_read, n=a.streams, size=a.stream_size * MIB)),
+        f"{a.files} files of 4 KiB": ("small", functools.partial(loads.small, count=a.files)),
+        f"ls -l of {a.few}": ("list", functools.partial(loads.list_long, count=a.few)),
+        f"ls -l of {a.many}": ("list-many", functools.partial(loads.list_long, count=a.many)),
+        f"rename of {a.size} MiB": ("rename", functools.partial(loads.rename, size=size)),
+        f"append of 1 MiB to {a.size} MiB": ("append", functools.partial(loads.append, size=size)),
+    }
+    far = {
+        f"write {a.size} MiB, {a.delay} ms": ("write-far", functools.partial(loads.write, size=size)),
+        f"read {a.size} MiB, {a.delay} ms": ("read-far", functools.partial(loads.read, size=size)),
+    }
+    return near, far
+
+
+COUNTED = ("small", "list", "list-many", "rename", "append")
+
+
+def measure(a):
+    here, missing = subjects.subjects(a.freehold_options)
+    if a.only:
+        wanted = a.only.split(";")
+        here = [s for s in here if s.name in wanted]
+    near, far = rows(a)
+    wanted = a.rows.split(",") if a.rows else None
+    results = {}
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(Run(a.data))
+        net = functools.cache(lambda delay: stack.enter_context(Net(run.port, delay)))
+        for row, (key, load) in (near | far).items():
+            if wanted and key not in wanted:
+                continue
+            endpoint = net(a.delay).endpoint if row in far else None
+            failed = set()
+            for turn in range(a.repeat):
+                # Everybody once, then everybody again: what else the machine does meets all of them.
+                for subject in here:
+                    if subject.name in failed or (subject.only and not key.startswith(subject.only)):
+                        continue
+                    try:
+                        out = load(run, subject, endpoint=endpoint) if "streams" not in key else load(run, subject)
+                        if turn == 0 and key in COUNTED and not a.no_counts:
+                            counted = load(run, subject, endpoint=net(0).endpoint, net=net(0))
+                            out["requests"] = counted["requests"]
+                    except Exception as e:
+                        failed.add(subject.name)
+                        print(f"{row}: {subject.name}: {e}", file=sys.stderr)
+                        results.setdefault(row, {})[subject.name] = {"error": str(e)[:300]}
+                        continue
+                    results.setdefault(row, {}).setdefault(subject.name, []).append(out)
+                    print(f"{row}: {subject.name}: {told(out)}", file=sys.stderr, flush=True)
+    return results, missing
+
+
+def told(out):
+    return ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in out.items())
+
+
+def middle(outs, key):
+    values = [out[key] for out in outs if key in out]
+    return statistics.median(values) if values else None
+
+
+def table(results):
+    """Medians, as text."""
+    lines = []
+    for row, by in results.items():
+        lines.append(f"\n{row}\n| | s | in the store after s | CPU s/GiB | peak MiB | requests |\n|---|---|---|---|---|---|")
+        for name, outs in by.items():
+            if isinstance(outs, dict):
+                lines.append(f"| {name} | failed: {outs['error'].splitlines()[0]} | | | | |")
+                continue
+            seen = middle(outs, "visible")
+            cpu = middle(outs, "cpu_s_per_gib")
+            requests = next((out["requests"] for out in outs if "requests" in out), {})
+            cells = [
+                f"{middle(outs, 'seconds'):.2f}",
+                "" if seen is None or seen == middle(outs, "seconds") else f"{seen:.2f}",
+                "" if cpu is None else f"{cpu:.2f}",
+                f"{middle(outs, 'peak_mib'):.0f}",
+                " ".join(f"{n} {method}" for method, n in sorted(requests.items())),
+            ]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main():
+    p = argparse.ArgumentParser(description="Buckets as file systems, side by side")
+    p.add_argument("--repeat", type=int, default=5, help="how often everything is measured; medians are told [5]")
+    p.add_argument("--size", type=int, default=1024, help="large object, MiB [1024]")
+    p.add_argument("--large", type=int, default=4096, help="larger object, MiB [4096]")
+    p.add_argument("--streams", type=int, default=64, help="streams at a time [64]")
+    p.add_argument("--stream-size", type=int, default=32, help="size of each, MiB [32]")
+    p.add_argument("--files", type=int, default=1000, help="small files [1000]")
+    p.add_argument("--few", type=int, default=1000, help="names of the small directory [1000]")
+    p.add_argument("--many", type=int, default=100_000, help="names of the large directory [100000]")
+    p.add_argument("--delay", type=int, default=20, help="added to each request of the rows that are far away, ms [20]")
+    p.add_argument("--rows", help="only these: write, read, write-large, read-large, write-far, read-far, streams-write, streams-read, small, list, list-many, rename, append")
+    p.add_argument("--only", help="only these, separated by ';'")
+    p.add_argument("--freehold-options", default="", help="more words for -o of freehold")
+    p.add_argument("--no-counts", action="store_true", help="do not count requests (which takes another run of some rows)")
+    p.add_argument("--data", default="/dev/shm", help="where the server keeps its data [/dev/shm]")
+    p.add_argument("--out", help="JSON of everything; rows that are in it already and not measured now stay")
+    a = p.parse_args()
+    results, missing = measure(a)
+    if a.out and os.path.exists(a.out):
+        with open(a.out) as file:
+            before = json.load(file)["rows"]
+        for row, by in results.items():
+            before.setdefault(row, {}).update(by)
+        results = before
+    if a.out:
+        about = {"kernel": platform.release(), "processors": os.cpu_count(), "versions": subjects.versions(), "not there": missing}
+        with open(a.out, "w") as file:
+            json.dump(about | {"rows": results}, file, indent=1)
+    print(table(results))
+    if missing:
+        print(f"\nnot there: {', '.join(missing)}")
+
+
+main()
