@@ -1,5 +1,5 @@
 //! Reading ahead, as US3FS does it: after a read of `n` bytes the next window is asked for, with a trigger in its middle; a sequential read that
-//! passes the trigger doubles the window, up to a limit; a jump resets it.
+//! passes the trigger doubles the window, up to a limit, where the trigger comes with every request's length; a jump resets it.
 //!
 //! A jump asks for the bytes that are wanted and no more, so random readers make small requests. Who goes on where a read ended is sequential, and
 //! is never served by requests below [`WINDOW_MIN`]. Reads of a kernel come side by side and out of order: what lies a little before
@@ -104,7 +104,9 @@ impl Window {
         let mut upto = range.end;
         if self.len == 0 || range.end > self.trigger {
             self.len = (self.len * 2).clamp(WINDOW_MIN.min(most), most);
-            self.trigger = range.end + self.len / 2;
+            // The largest window is kept full: what half of it is still to come for would be waited for where requests take long.
+            let half = self.len / 2;
+            self.trigger = range.end + if self.len == most { half.min(CHUNK) } else { half };
             upto = (range.end + self.len).min(end);
         }
         let behind = range.start.saturating_sub(SLACK);
@@ -117,6 +119,10 @@ impl Window {
         self.next = self.next.max(range.end);
         while at < upto {
             let to = upto.min(at + CHUNK);
+            if at >= range.end && to - at < CHUNK && to < end && self.len >= 2 * CHUNK {
+                // The next time there is enough for a request.
+                break;
+            }
             asked.push((at..to, at < range.end));
             at = to;
         }
