@@ -10,6 +10,7 @@ cd "$(dirname "$0")/.."
 export FREEHOLD_SERVERS=${FREEHOLD_SERVERS:-$HOME/.cache/freehold-servers}
 mkdir -p "$FREEHOLD_SERVERS"
 target=${CARGO_TARGET_DIR:-target}/release
+export PYTHONDONTWRITEBYTECODE=1
 export FREEHOLD=${FREEHOLD:-$target/freehold} FREEHOLD_SLOW_NET=${FREEHOLD_SLOW_NET:-$target/freehold-slow-net}
 [ -x "$FREEHOLD" ] || cargo build --release --locked -p freehold
 [ -x "$FREEHOLD_SLOW_NET" ] || cargo build --release --locked -p freehold-sim --bin freehold-slow-net

@@ -227,13 +227,18 @@ def main():
     p.add_argument("--no-counts", action="store_true", help="do not count requests (which takes another run of some rows)")
     p.add_argument("--data", default="/dev/shm", help="where the server keeps its data [/dev/shm]")
     p.add_argument("--out", help="JSON of everything; rows that are in it already and not measured now stay")
+    p.add_argument("--add", action="store_true", help="what is in it already of the rows that are measured now counts too")
     a = p.parse_args()
     results, missing = measure(a)
     if a.out and os.path.exists(a.out):
         with open(a.out) as file:
             before = json.load(file)["rows"]
         for row, by in results.items():
-            before.setdefault(row, {}).update(by)
+            for name, outs in by.items():
+                known = before.setdefault(row, {}).get(name)
+                if a.add and isinstance(known, list) and isinstance(outs, list):
+                    outs = known + outs
+                before[row][name] = outs
         results = before
     if a.out:
         about = {"kernel": platform.release(), "processors": os.cpu_count(), "versions": subjects.versions(), "not there": missing}

@@ -149,6 +149,7 @@ impl<S: Store> Core<S> {
         self.writes.give(state.change.forget(range.end));
         if let Some(bytes) = bytes {
             stream.send(self, bytes);
+            self.writes.filled(file.ino.0);
         }
     }
 

@@ -208,7 +208,7 @@ mod tests {
         let service = TcpListener::bind("127.0.0.1:0").unwrap();
         let door = TcpListener::bind("127.0.0.1:0").unwrap();
         let (to, at) = (service.local_addr().unwrap(), door.local_addr().unwrap());
-        let body: Vec<u8> = (0..3_000_000u32).map(|i| (i * 7 >> 3) as u8).collect();
+        let body: Vec<u8> = (0..3_000_000u32).map(|i| ((i * 7) >> 3) as u8).collect();
         let expected = body.clone();
         thread::spawn(move || {
             let (mut asked, _) = service.accept().unwrap();
