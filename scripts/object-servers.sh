@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# The client of object stores against servers that others wrote.
+# Mounted buckets, and the client of object stores below them, against servers that others wrote.
 #   scripts/object-servers.sh test [SERVER...]   installs what is missing (with `go install`, which takes minutes), starts each server with its
-#                                                data in a temporary directory, runs the tests against it, and stops it
+#                                                data in a temporary directory, runs the tests against it, and stops it: the requests themselves,
+#                                                killed mounts (looked at with curl), fsx and pjdfstest over a mount; versitygw once more over TLS
 # Servers: versitygw (default), minio (a large build). They are kept in $FREEHOLD_SERVERS (default: ~/.cache/freehold-servers).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-[ "${1:-}" = test ] || { sed -n '2,5s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ "${1:-}" = test ] || { sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 shift
 servers=("$@")
 [ ${#servers[@]} -gt 0 ] || servers=(versitygw)
@@ -63,7 +64,23 @@ for name in "${servers[@]}"; do
     esac
     await "$port"
     echo "==> $name"
-    FREEHOLD_TEST_S3=http://127.0.0.1:$port/bucket cargo test -q --locked -p freehold-object --test s3_servers -- --nocapture
+    export FREEHOLD_TEST_S3=http://127.0.0.1:$port/bucket
+    cargo test -q --locked -p freehold-object --test s3_servers -- --nocapture
+    cargo test -q --locked -p freehold --test bucket -- --nocapture --test-threads 1
+    ./scripts/conformance-bucket.sh
+    stop
+    port=$((port + 1))
+    [ "$name" = versitygw ] || continue
+    echo "==> $name over TLS"
+    openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=freehold-test -addext subjectAltName=IP:127.0.0.1 \
+        -addext basicConstraints=critical,CA:FALSE -keyout "$data/key.pem" -out "$data/certificate.pem" 2>/dev/null
+    ROOT_ACCESS_KEY=$AWS_ACCESS_KEY_ID ROOT_SECRET_KEY=$AWS_SECRET_ACCESS_KEY \
+        "$bin/versitygw" --port "127.0.0.1:$port" --cert "$data/certificate.pem" --key "$data/key.pem" --keep-alive --quiet \
+        posix "$data/versitygw" >"$data/log" 2>&1 &
+    pid=$!
+    await "$port"
+    AWS_CA_BUNDLE=$data/certificate.pem FREEHOLD_TEST_S3=https://127.0.0.1:$port/bucket \
+        cargo test -q --locked -p freehold-object --test s3_servers -- --nocapture
     stop
     port=$((port + 1))
 done

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change is merged. Each step is timed; the first that fails ends the run, with its exit code.
-#   scripts/test.sh [STEP...]     steps: format clippy test doctest docs install conformance lab (default: all)
+#   scripts/test.sh [STEP...]     steps: format clippy test doctest docs install conformance bucket lab (default: all)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(format clippy test doctest docs install conformance lab)
+[ ${#steps[@]} -gt 0 ] || steps=(format clippy test doctest docs install conformance bucket lab)
 
 ./scripts/setup.sh cc:gcc git fusermount3:fuse3 mke2fs:e2fsprogs sqlite3 \
     /usr/include/liburing.h:liburing-dev /usr/include/libaio.h:libaio-dev
@@ -44,6 +44,7 @@ for name in "${steps[@]}"; do
         docs) RUSTDOCFLAGS="-D warnings" step docs cargo doc --workspace --locked --no-deps ;;
         install) step install ./scripts/install.sh ;;
         conformance) step conformance ./scripts/conformance.sh ;;
+        bucket) step bucket ./scripts/conformance-bucket.sh ;;
         # Only where QEMU and a kernel for the guest are there already; says so where they are not.
         lab) step lab ./lab/run.sh --if-possible smoke ;;
         *)

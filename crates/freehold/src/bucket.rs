@@ -1,15 +1,18 @@
 //! A bucket of an object store in service: its URL and options, the engine over the S3 client, and the mount.
 
 use fuse::{Mount, MountOptions};
-use object::s3::{Config, Environment, S3, Source};
+use object::progress::Operation;
+use object::s3::{Config, Environment, Kind, S3, Source};
 use object::store::StoreError;
 use object::{ObjectFs, Options};
 use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::options::parse_size;
+use crate::observe::Door;
+use crate::options::{format_size, parse_address, parse_size};
 
 /// Whether a source names a bucket.
 pub fn is_url(source: &Path) -> bool {
@@ -25,6 +28,8 @@ pub struct BucketOptions {
     pub engine: Options,
     /// How it is mounted.
     pub mount: MountOptions,
+    /// Where metrics are told over HTTP; `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
 }
 
 impl BucketOptions {
@@ -55,7 +60,7 @@ impl BucketOptions {
             fsname: url.into(),
             ..MountOptions::default()
         };
-        let mut options = BucketOptions { config, engine, mount };
+        let mut options = BucketOptions { config, engine, mount, metrics: None };
         let mut timeouts = false;
         for word in words {
             timeouts |= word.contains("timeout=");
@@ -108,6 +113,9 @@ impl BucketOptions {
                 let seconds = value.parse().ok().filter(|s| (0.0..=86400.0).contains(s));
                 engine.expiry = Duration::from_secs_f64(seconds.ok_or_else(|| wrong("seconds up to 86400"))?);
             }
+            "metrics" => {
+                self.metrics = Some(parse_address(value).map_err(|e| format!("option '{word}': {e}"))?)
+            }
             "listed_attributes" if word == key => engine.listed_attributes = true,
             _ => return self.mount.set(word),
         }
@@ -130,6 +138,54 @@ pub struct BucketService {
     pub fs: Arc<ObjectFs<S3>>,
     /// The door.
     pub mount: Mount,
+    url: String,
+    begun: Instant,
+}
+
+/// Everything that is counted of a bucket in service.
+#[derive(Clone, Debug, Default)]
+pub struct BucketSnapshot {
+    /// What is served.
+    pub url: String,
+    /// Seconds since it is served.
+    pub uptime_seconds: f64,
+    /// Files that are open.
+    pub opens: usize,
+    /// Files and directories of which something is in memory.
+    pub known: usize,
+    /// Data on their way to the store, bytes, and the most that there was.
+    pub writing: (u64, u64),
+    /// Data that were read ahead, bytes, and the most that there was.
+    pub reading: (u64, u64),
+    /// Requests to the store by their names in the S3 API, repeated ones too.
+    pub requests: Vec<(&'static str, u64)>,
+    /// Requests that were sent again.
+    pub retries: u64,
+    /// Bytes of bodies sent.
+    pub sent: u64,
+    /// Bytes of bodies received.
+    pub received: u64,
+    /// Operations on many objects, by sort.
+    pub operations: Vec<Operations>,
+    /// Calls through the mount.
+    pub door: Door,
+}
+
+/// Operations of one sort on many objects.
+#[derive(Clone, Debug, Default)]
+pub struct Operations {
+    /// Its name.
+    pub operation: &'static str,
+    /// Those that go on.
+    pub running: u64,
+    /// Objects of their present steps, where that is known.
+    pub total: u64,
+    /// Objects with which these steps are done.
+    pub done: u64,
+    /// Those that are over.
+    pub over: u64,
+    /// Objects that steps were done with, in all.
+    pub objects: u64,
 }
 
 impl BucketService {
@@ -140,7 +196,62 @@ impl BucketService {
     pub fn start(fs: ObjectFs<S3>, point: &Path, options: &BucketOptions) -> io::Result<BucketService> {
         let fs = Arc::new(fs);
         let mount = fuse::mount(fs.clone(), point, options.mount.clone())?;
-        Ok(BucketService { fs, mount })
+        Ok(BucketService { fs, mount, url: options.mount.fsname.clone(), begun: Instant::now() })
+    }
+
+    /// Everything now.
+    pub fn snapshot(&self) -> BucketSnapshot {
+        let counters = self.fs.store().counters();
+        let [writing, reading] = self.fs.memory();
+        let (progress, running) = (self.fs.progress(), self.fs.progress().running());
+        let operations = Operation::ALL.iter().map(|&operation| {
+            let these = || running.iter().filter(|r| r.operation == operation);
+            let sums = progress.sums(operation);
+            Operations {
+                operation: operation.name(),
+                running: these().count() as u64,
+                total: these().filter_map(|r| r.total).sum(),
+                done: these().map(|r| r.done).sum(),
+                over: sums.over,
+                objects: sums.objects,
+            }
+        });
+        BucketSnapshot {
+            url: self.url.clone(),
+            uptime_seconds: self.begun.elapsed().as_secs_f64(),
+            opens: self.fs.opens(),
+            known: self.fs.known(),
+            writing,
+            reading,
+            requests: Kind::ALL.iter().map(|&kind| (kind.name(), counters.requests(kind))).collect(),
+            retries: counters.retries(),
+            sent: counters.sent(),
+            received: counters.received(),
+            operations: operations.collect(),
+            door: Door::new("fuse", self.mount.meter().stats()),
+        }
+    }
+
+    /// What goes on, in lines for people.
+    pub fn report(&self) -> Vec<String> {
+        let s = self.snapshot();
+        let requests: Vec<String> =
+            s.requests.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {n}")).collect();
+        let size = format_size;
+        let mut lines = vec![
+            format!("{}: {:.0} s, {} files open, {} known", s.url, s.uptime_seconds, s.opens, s.known),
+            format!("requests: {} ({} sent again)", requests.join(", "), s.retries),
+            format!("sent {}, received {}", size(s.sent), size(s.received)),
+            format!(
+                "memory: {} for writing (at most {}), {} for reading (at most {})",
+                size(s.writing.0),
+                size(s.writing.1),
+                size(s.reading.0),
+                size(s.reading.1)
+            ),
+        ];
+        lines.extend(self.fs.progress().running().iter().map(ToString::to_string));
+        lines
     }
 
     /// Unmounts. When files are still open after `patience`, they lose their mount: what of them is not closed is lost.

@@ -228,7 +228,7 @@ impl Calls {
 }
 
 impl Door {
-    fn new(name: &str, stats: DoorStats) -> Door {
+    pub(crate) fn new(name: &str, stats: DoorStats) -> Door {
         let calls = stats.calls.into_iter().map(|c| {
             let filled = c.buckets.iter().enumerate().filter(|(_, n)| **n > 0);
             let buckets = filled.map(|(i, n)| (meter::bucket_end_ns(i), *n)).collect();

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `uid`, `gid` | decimal | s3fs, rclone (`--metadata`) |
 //! | `mtime` | seconds since 1970 with a fraction of up to nine digits | s3fs, rclone |
+//! | `atime` | the same; only where a program has set it | s3fs, rclone |
 //! | `mode` | type and permission bits, decimal | s3fs |
 //! | `xattr` | JSON object of names and base64 values, percent-encoded | s3fs |
 //!
@@ -54,6 +55,8 @@ pub struct Attrs {
     pub gid: u32,
     /// Last change of the data; `None`: when the store completed the object.
     pub mtime: Option<Time>,
+    /// Last access, as a program has set it; `None`: that of the last change. Reading changes nothing.
+    pub atime: Option<Time>,
     /// Extended attributes; most objects have none.
     pub xattrs: Option<Box<Xattrs>>,
 }
@@ -68,6 +71,7 @@ impl Attrs {
             uid: defaults.uid,
             gid: defaults.gid,
             mtime: None,
+            atime: None,
             xattrs: None,
         }
     }
@@ -94,6 +98,7 @@ impl Attrs {
         attrs.uid = number("uid").filter(|&id| id != u32::MAX).unwrap_or(attrs.uid);
         attrs.gid = number("gid").filter(|&id| id != u32::MAX).unwrap_or(attrs.gid);
         attrs.mtime = meta.get("mtime").and_then(|t| parse_time(t));
+        attrs.atime = meta.get("atime").and_then(|t| parse_time(t));
         attrs.xattrs =
             meta.get("xattr").and_then(|t| parse_xattrs(t)).filter(|x| !x.is_empty()).map(Box::new);
         attrs
@@ -105,10 +110,12 @@ impl Attrs {
         put("uid", self.uid.to_string());
         put("gid", self.gid.to_string());
         put("mode", (self.kind.mode_bits() | self.perm as u32).to_string());
-        match self.mtime {
-            Some(t) => put("mtime", format_time(t)),
-            None => meta.remove("mtime"),
-        };
+        for (name, time) in [("mtime", self.mtime), ("atime", self.atime)] {
+            match time {
+                Some(t) => meta.insert(name.into(), format_time(t)),
+                None => meta.remove(name),
+            };
+        }
         match &self.xattrs {
             Some(xattrs) if !xattrs.is_empty() => meta.insert("xattr".into(), format_xattrs(xattrs)?),
             _ => meta.remove("xattr"),
@@ -273,12 +280,13 @@ mod tests {
         fn what_is_written_is_read(
             perm in 0..0o10000u16, uid in 0..u32::MAX, gid in 0..u32::MAX,
             mtime in proptest::option::of((-9_000_000_000i64..9_000_000_000, 0..1_000_000_000u32)),
+            atime in proptest::option::of((-9_000_000_000i64..9_000_000_000, 0..1_000_000_000u32)),
             xattrs in proptest::collection::btree_map("user\\.[a-zäö\"\\\\% ]{1,8}", proptest::collection::vec(any::<u8>(), 0..40), 0..4),
         ) {
-            let mtime = mtime.map(|(sec, nsec)| Time { sec, nsec });
+            let [mtime, atime] = [mtime, atime].map(|t| t.map(|(sec, nsec)| Time { sec, nsec }));
             let xattrs: Xattrs = xattrs.into_iter().map(|(n, v)| (n.into_bytes().into(), v.into())).collect();
             let xattrs = (!xattrs.is_empty()).then(|| Box::new(xattrs));
-            let attrs = Attrs { kind: FileType::Regular, perm, uid, gid, mtime, xattrs };
+            let attrs = Attrs { kind: FileType::Regular, perm, uid, gid, mtime, atime, xattrs };
             let mut meta = Metadata::new();
             attrs.write(&mut meta).unwrap();
             prop_assert!(meta.values().all(|v| v.bytes().all(|b| b.is_ascii_graphic())));

@@ -262,7 +262,18 @@ impl<S: Store> Core<S> {
                 false => Err(StoreError::Precondition),
             };
         }
-        let whole = 0..size;
+        self.copy_in_parts((from, etag, size), to, about, &on).await
+    }
+
+    /// Copies an object that is not empty by copies of its parts, and makes the new one on a condition.
+    async fn copy_in_parts(
+        self: &Arc<Self>,
+        (from, etag, size): (&str, &ETag, u64),
+        to: &str,
+        about: Description,
+        on: &Condition,
+    ) -> std::result::Result<ETag, StoreError> {
+        let (whole, abilities) = (0..size, self.store.abilities());
         let pieces =
             plan::plan((0, 0), size, std::slice::from_ref(&whole), self.options.part_size, abilities)
                 .ok_or_else(|| StoreError::Refused("too many parts for one object".into()))?;
@@ -270,10 +281,43 @@ impl<S: Store> Core<S> {
         for piece in pieces {
             stream.copy(self, from.into(), piece.range, etag.clone());
         }
-        let done = self.complete(&stream, &on).await;
+        let done = self.complete(&stream, on).await;
         if done.is_err() {
             stream.abort(self).await;
         }
         done
+    }
+
+    /// Copies an object to a key where nothing is; `Exists` if there is something. In one step of the store, where that has conditions and copies parts
+    /// or the object is small; else it looks first.
+    pub async fn copy_absent(
+        self: &Arc<Self>,
+        (from, etag, size): (&str, &ETag, u64),
+        to: &str,
+    ) -> Result<ETag> {
+        let (abilities, on) = (self.store.abilities(), Condition::Absent);
+        let at_source = |e| error::of(from, e);
+        let at_target = |e| match e {
+            StoreError::Precondition => Error::Exists,
+            e => error::of(to, e),
+        };
+        self.compare(to, &on).await.map_err(at_target)?;
+        let small = size <= SINGLE.min(abilities.single_max);
+        if !abilities.conditional || (!small && !abilities.part_copy) {
+            return self.copy_object((from, etag, size), to, None).await.map_err(at_source);
+        }
+        if small {
+            self.writes.take(size).await;
+            let _held = self.writes.held(size);
+            let (body, object) = self.store.get(from, 0..size, Some(etag)).await.map_err(at_source)?;
+            let about = Description { content_type: object.content_type, metadata: object.metadata };
+            return self.store.put(to, body, &about, &on).await.map_err(at_target);
+        }
+        let object = self.store.head(from).await.map_err(at_source)?;
+        if object.etag != *etag {
+            return Err(at_source(StoreError::Precondition));
+        }
+        let about = Description { content_type: object.content_type, metadata: object.metadata };
+        self.copy_in_parts((from, etag, size), to, about, &on).await.map_err(at_target)
     }
 }

@@ -10,6 +10,7 @@ use crate::budget::Budget;
 use crate::handles::Open;
 use crate::names;
 use crate::options::Options;
+use crate::progress::Progress;
 use crate::store::{Condition, ETag, Store, StoreError};
 use crate::tree::Tree;
 use fs::{Error, Handle, LockTable, Result};
@@ -40,6 +41,7 @@ pub struct Core<S> {
     pub small: Arc<Semaphore>,
     /// Held alone while a directory is moved, shared by all that give or change objects by name.
     pub namespace: RwLock<()>,
+    pub progress: Progress,
     pub runtime: runtime::Handle,
 }
 
@@ -91,6 +93,7 @@ impl<S: Store> Core<S> {
             uploads: Semaphore::new(options.uploads.max(1)),
             small: Arc::new(Semaphore::new(SMALL_REQUESTS)),
             namespace: RwLock::new(()),
+            progress: Progress::default(),
             runtime,
             store: Arc::new(store),
             options,

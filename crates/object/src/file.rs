@@ -197,8 +197,9 @@ impl<S: Store> Core<S> {
     fn touched(&self, open: &Open) -> Result<()> {
         let now = Time::now();
         let mut tree = self.tree.lock();
-        let about = tree.get_mut(open.file.ino)?.about.as_deref_mut().ok_or(Error::Stale)?;
-        about.attrs.mtime = Some(now);
+        let inode = tree.get_mut(open.file.ino)?;
+        inode.touch(now);
+        let about = inode.about.as_deref_mut().ok_or(Error::Stale)?;
         about.attrs.perm = perm::after_write(open.writer, about.attrs.perm);
         Ok(())
     }

@@ -3,6 +3,7 @@
 use crate::core::{Core, Worker};
 use crate::list::Scan;
 use crate::options::Options;
+use crate::progress::Progress;
 use crate::store::{Store, StoreError};
 use fs::*;
 use std::future::Future;
@@ -58,6 +59,16 @@ impl<S: Store> ObjectFs<S> {
     /// Memory for data, bytes: in use and the most that was, for writing and for reading.
     pub fn memory(&self) -> [(u64, u64); 2] {
         [self.core.writes.used(), self.core.reads.used()]
+    }
+
+    /// Operations that take long.
+    pub fn progress(&self) -> &Progress {
+        &self.core.progress
+    }
+
+    /// Open files, directories not counted.
+    pub fn opens(&self) -> usize {
+        self.core.opens.lock().len()
     }
 
     /// Number of files and directories that are known.

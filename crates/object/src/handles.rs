@@ -49,6 +49,12 @@ impl<S: Store> Core<S> {
         self.scans.lock().get(&handle).map(|scan| scan.dir).ok_or(Error::BadHandle)
     }
 
+    /// Whether somebody has a file open for writing.
+    pub fn is_written(&self, ino: Ino) -> bool {
+        let opens = self.opens.lock();
+        opens.values().any(|open| open.file.ino == ino && open.flags.contains(OpenFlags::WRITE))
+    }
+
     /// The file of an inode, for somebody who uses it: [`Core::put_file`] must follow. `Stale`.
     pub fn take_file(&self, ino: Ino) -> Result<Arc<File>> {
         let mut tree = self.tree.lock();
@@ -149,8 +155,9 @@ impl<S: Store> Core<S> {
         let _turn = file.turn.write().await;
         self.truncate(file, size).await?;
         let mut tree = self.tree.lock();
-        if let Some(about) = &mut tree.get_mut(file.ino)?.about {
-            about.attrs.mtime = Some(Time::now());
+        let inode = tree.get_mut(file.ino)?;
+        inode.touch(Time::now());
+        if let Some(about) = &mut inode.about {
             about.attrs.perm = perm::after_write(writer, about.attrs.perm);
         }
         Ok(())

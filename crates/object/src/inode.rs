@@ -87,6 +87,14 @@ pub struct Inode {
 }
 
 impl Inode {
+    /// Its content has changed, just now.
+    pub fn touch(&mut self, now: Time) {
+        self.modified = now;
+        if let Some(about) = &mut self.about {
+            about.attrs.mtime = Some(now);
+        }
+    }
+
     /// What it is, as far as that is known.
     pub fn kind(&self) -> FileType {
         match (&self.directory, &self.about) {
@@ -101,7 +109,7 @@ impl Inode {
         self.file.as_ref().is_some_and(|file| file.state.lock().is_dirty())
     }
 
-    /// Attributes as stat(2) has them. Times of access are not kept. Directories have one link, which tells programs like find that it does
+    /// Attributes as stat(2) has them. The time of access is that of the last change, unless somebody has set one. Directories have one link, which tells programs like find that it does
     /// not count its subdirectories.
     pub fn attr(&self, ino: Ino, defaults: &Defaults) -> Attr {
         let default;
@@ -130,7 +138,7 @@ impl Inode {
             rdev: 0,
             size,
             blocks: size.div_ceil(512),
-            atime: mtime,
+            atime: attrs.atime.unwrap_or(mtime),
             mtime,
             ctime: self.modified,
             btime: mtime.min(self.modified),

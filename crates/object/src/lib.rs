@@ -7,7 +7,8 @@
 //! - Data: `change` is how an open file differs from its object, `stream` sends parts as they fill, `plan` cuts the rest, `commit` makes the object.
 //!   `readahead` reads.
 //! - `making`, `setting` and `rename` change names and attributes.
-//! - `budget` bounds memory, `pool` keeps it for the next use. `core` says on which thread what runs, and in which order locks are taken.
+//! - `progress` tells how far operations are that take long. `budget` bounds memory, `pool` keeps it for the next use. `core` says on which thread what
+//!   runs, and in which order locks are taken.
 //!
 //! What a program may rely on, and what not, is written in docs/SEMANTICS.md.
 
@@ -28,6 +29,7 @@ pub mod names;
 pub mod options;
 pub mod plan;
 mod pool;
+pub mod progress;
 mod read;
 mod readahead;
 mod rename;

@@ -11,6 +11,7 @@ use crate::error;
 use crate::inode::{About, Inode};
 use crate::lookup::Found;
 use crate::names;
+use crate::progress::{Going, Operation};
 use crate::store::{Entry, Object, Page, Store, StoreError};
 use fs::{Attr, Error, Ino, Result};
 use std::collections::{HashSet, VecDeque};
@@ -59,6 +60,8 @@ struct Started {
     /// The next page is asked for while somebody looks at this one.
     ahead: bool,
     next: Option<Ahead>,
+    /// From the second page on.
+    going: Option<Going>,
 }
 
 /// A page that was asked for before it is wanted.
@@ -158,6 +161,7 @@ impl<S: Store> Core<S> {
             names: 0,
             ahead: true,
             next: None,
+            going: None,
         });
         Ok(())
     }
@@ -186,6 +190,7 @@ impl<S: Store> Core<S> {
             names: 0,
             ahead: false,
             next: None,
+            going: None,
         };
         self.names(dir, &mut started).await?;
         if started.over {
@@ -221,6 +226,15 @@ impl<S: Store> Core<S> {
         }
         settled.retain(|(name, _)| !started.local.contains(name));
         started.names += settled.len() as u64;
+        if started.ahead && !started.over && started.going.is_none() {
+            started.going = Some(self.progress.begin(Operation::List, started.key.clone(), "listed"));
+        }
+        if let Some(going) = &started.going {
+            going.add(settled.len() as u64);
+        }
+        if started.over {
+            started.going = None;
+        }
         self.listed(dir, settled)
     }
 

@@ -42,7 +42,7 @@ impl<S: Store> Core<S> {
         let name = names::check(name)?.to_string();
         let (uid, gid, perm) = perm::new_inode(cred, &attr, kind, perm);
         let mtime = Some(Time::now());
-        Ok((name, Attrs { kind, perm, uid, gid, mtime, xattrs: None }))
+        Ok((name, Attrs { kind, perm, uid, gid, mtime, atime: None, xattrs: None }))
     }
 
     fn inode(&self, parent: Ino, name: &str, about: About) -> Inode {
@@ -78,9 +78,7 @@ impl<S: Store> Core<S> {
         }
         (inode.etag, inode.size) = (etag, size);
         let ino = tree.add(inode)?;
-        if let Some(about) = &mut tree.get_mut(dir)?.about {
-            about.attrs.mtime = Some(Time::now());
-        }
+        tree.get_mut(dir)?.touch(Time::now());
         Ok(ino)
     }
 
@@ -240,9 +238,7 @@ impl<S: Store> Core<S> {
             }
             tree.unlink(dir, name);
             tree.note_absent(dir, name);
-            if let Some(about) = &mut tree.get_mut(dir)?.about {
-                about.attrs.mtime = Some(Time::now());
-            }
+            tree.get_mut(dir)?.touch(Time::now());
         }
         // The name is gone, whatever becomes of its directory.
         if !local && let Err(e) = self.keep(dir).await {

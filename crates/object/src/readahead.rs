@@ -5,6 +5,9 @@
 //! is never served by requests below [`WINDOW_MIN`]. Reads of a kernel come side by side and out of order: what lies a little before
 //! or behind counts as sequential too.
 //!
+//! A chunk has no checksum of its own. Where the store has told that of the whole object, the chunks of who reads it from start to end are added up,
+//! and the last read fails if they are not what the sum says.
+//!
 //! A window is a row of chunks without gaps, each asked for with one request, several at a time. Memory for what is ahead is taken from the budget of
 //! all readers; where there is none, only what is wanted is asked for.
 
@@ -12,6 +15,7 @@ use crate::budget::Held;
 use crate::core::Core;
 use crate::store::{ETag, Store, StoreError};
 use bytes::Bytes;
+use crc_fast::{CrcAlgorithm, checksum, checksum_combine};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,6 +32,19 @@ const SLACK: u64 = 2 << 20;
 const AHEAD_MIN: u64 = 256 << 10;
 
 type Arrived = Option<std::result::Result<Bytes, StoreError>>;
+
+/// The checksum of what was read from the start without a gap.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    upto: u64,
+    sum: u64,
+}
+
+impl Read {
+    fn nothing() -> Read {
+        Read { upto: 0, sum: checksum(CrcAlgorithm::Crc64Nvme, b"") }
+    }
+}
 
 /// A range that was asked for.
 #[derive(Debug)]
@@ -69,6 +86,8 @@ pub struct Window {
     /// Present length; 0 after a jump.
     len: u64,
     trigger: u64,
+    /// What was read from the start; `None`: nobody reads from there, or there is nothing to compare it with.
+    read: Option<Read>,
 }
 
 impl Window {
@@ -82,6 +101,7 @@ impl Window {
 
     /// Forgets what was read.
     fn let_go(&mut self) {
+        self.add_up();
         while self.chunks.front().is_some_and(|chunk| chunk.is_over()) {
             self.chunks.pop_front();
         }
@@ -109,6 +129,7 @@ impl Window {
             self.trigger = range.end + if self.len == most { half.min(CHUNK) } else { half };
             upto = (range.end + self.len).min(end);
         }
+        self.add_up();
         let behind = range.start.saturating_sub(SLACK);
         while self.chunks.front().is_some_and(|chunk| chunk.range.end <= behind) {
             self.chunks.pop_front();
@@ -130,6 +151,28 @@ impl Window {
     }
 }
 
+impl Window {
+    /// Adds up the checksums of the chunks that have arrived, before any of them is let go.
+    fn add_up(&mut self) {
+        let Some(mut read) = self.read.take() else { return };
+        for chunk in &self.chunks {
+            if chunk.range.start > read.upto {
+                // A gap: a read that was out of order has come too late.
+                return;
+            }
+            if chunk.range.start < read.upto {
+                continue;
+            }
+            let arrived = chunk.arrived.borrow();
+            let Some(Ok(bytes)) = &*arrived else { break };
+            let sum = checksum(CrcAlgorithm::Crc64Nvme, bytes);
+            read.sum = checksum_combine(CrcAlgorithm::Crc64Nvme, read.sum, sum, bytes.len() as u64);
+            read.upto = chunk.range.end;
+        }
+        self.read = Some(read);
+    }
+}
+
 impl<S: Store> Core<S> {
     /// Reads bytes of an object, from the window of a handle or from the store. Errors of the store; `Precondition` when it is in
     /// another state.
@@ -144,6 +187,9 @@ impl<S: Store> Core<S> {
             let mut window = window.lock();
             if window.etag.as_ref() != Some(etag) {
                 *window = Window { etag: Some(etag.clone()), ..Window::default() };
+            }
+            if range.start == 0 {
+                window.read = self.store.checksum(key, etag).map(|_| Read::nothing());
             }
             for (asked, wanted) in window.advance(range.clone(), end, self.options.read_ahead) {
                 let got = self.memory(asked.clone(), if wanted { range.end } else { 0 });
@@ -179,7 +225,18 @@ impl<S: Store> Core<S> {
             chunk.read.fetch_add(from.len() as u64, Relaxed);
             at = upto;
         }
-        window.lock().let_go();
+        let read = {
+            let mut window = window.lock();
+            window.let_go();
+            // Compared once, by who comes to the end.
+            window.read.take_if(|read| read.upto == end)
+        };
+        if let (Some(read), Some(expected)) = (read, self.store.checksum(key, etag))
+            && read.sum != expected
+        {
+            *window.lock() = Window::default();
+            return Err(StoreError::Damaged("the object is not what its checksum says".into()));
+        }
         if at < range.end {
             // Another read through the same handle has jumped in between.
             let bytes = self.read_beside(key, at..range.end, etag).await?;

@@ -19,6 +19,7 @@ use crate::error;
 use crate::file::File;
 use crate::inode::About;
 use crate::names;
+use crate::progress::{Going, Operation};
 use crate::store::{Condition, ETag, Entry, Object, Store, StoreError};
 use bytes::Bytes;
 use fs::*;
@@ -134,9 +135,11 @@ impl<S: Store> Core<S> {
                 }
             }
         } else {
-            self.compare(&to, &on).await.map_err(failed)?;
-            let copied =
-                self.copy_object((&from, &etag, size), &to, None).await.map_err(|e| error::of(&from, e))?;
+            let source = (from.as_str(), &etag, size);
+            let copied = match absent {
+                true => self.copy_absent(source, &to).await?,
+                false => self.copy_object(source, &to, None).await.map_err(|e| error::of(&from, e))?,
+            };
             match self.delete_if(&from, &etag).await {
                 Ok(()) | Err(StoreError::NotFound) => {}
                 // Both are there now: the new one is what was asked for, the old one is somebody else's.
@@ -217,12 +220,13 @@ impl<S: Store> Core<S> {
             plain.metadata.remove(MOVING);
             plain
         };
+        let going = self.progress.begin(Operation::Rename, format!("{from} to {to}"), "copied");
         self.mark(&from, &about, marker.as_ref()).await?;
-        let moved = self.copy_all(&from, &to, resumed).await?;
+        let moved = self.copy_all(&from, &to, resumed, &going).await?;
         // The new directory's own marker is the last of the copies: it says nothing of a move.
         let on_marker = self.store.put(&to, Bytes::new(), &marker_of(&plain)?, &Condition::Always).await;
         let new_marker = on_marker.map_err(|e| error::of(&to, e))?;
-        self.delete_all(&moved).await?;
+        self.delete_all(&moved, &going).await?;
         self.store.delete(&from, &Condition::Always).await.map_err(|e| error::of(&from, e))?;
         let mut tree = self.tree.lock();
         tree.rename(ino, new_dir, name)?;
@@ -244,7 +248,7 @@ impl<S: Store> Core<S> {
         let inode = tree.get_mut(ino)?;
         inode.about = Some(Box::new(plain));
         inode.etag = Some(new_marker);
-        inode.checked = Some(Instant::now());
+        (inode.modified, inode.checked) = (Time::now(), Some(Instant::now()));
         Ok(())
     }
 
@@ -259,7 +263,13 @@ impl<S: Store> Core<S> {
     }
 
     /// Copies everything below one key below another, but the marker itself. Sorted by the new key.
-    async fn copy_all(self: &Arc<Self>, from: &str, to: &str, resumed: bool) -> Result<Vec<Moved>> {
+    async fn copy_all(
+        self: &Arc<Self>,
+        from: &str,
+        to: &str,
+        resumed: bool,
+        going: &Going,
+    ) -> Result<Vec<Moved>> {
         let (mut tasks, mut after, mut moved) = (JoinSet::new(), None, Vec::new());
         let mut failed = Ok(());
         loop {
@@ -284,6 +294,7 @@ impl<S: Store> Core<S> {
                         .map_err(|e| error::of(&key, e))
                 });
                 while let Some(done) = tasks.try_join_next() {
+                    going.add(1);
                     moved.push(done.map_err(|_| Error::Closed)?);
                 }
             }
@@ -293,6 +304,7 @@ impl<S: Store> Core<S> {
             }
         }
         while let Some(done) = tasks.join_next().await {
+            going.add(1);
             moved.push(done.map_err(|_| Error::Closed)?);
         }
         failed?;
@@ -322,10 +334,15 @@ impl<S: Store> Core<S> {
     }
 
     /// Removes what was moved.
-    async fn delete_all(self: &Arc<Self>, moved: &[Moved]) -> Result<()> {
-        let mut tasks = JoinSet::new();
+    async fn delete_all(self: &Arc<Self>, moved: &[Moved], going: &Going) -> Result<()> {
+        going.step("removed", moved.len() as u64);
+        let (mut tasks, mut out) = (JoinSet::new(), Ok(()));
         for one in moved {
             let token = self.small.clone().acquire_owned().await;
+            while let Some(done) = tasks.try_join_next() {
+                going.add(1);
+                out = out.and(done.map_err(|_| Error::Closed)?);
+            }
             let (core, key, etag) = (self.clone(), one.from.clone(), one.old.clone());
             tasks.spawn(async move {
                 let _token = token;
@@ -341,8 +358,8 @@ impl<S: Store> Core<S> {
                 }
             });
         }
-        let mut out = Ok(());
         while let Some(done) = tasks.join_next().await {
+            going.add(1);
             out = out.and(done.map_err(|_| Error::Closed)?);
         }
         out

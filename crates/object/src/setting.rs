@@ -33,8 +33,9 @@ impl<S: Store> Core<S> {
             let file = self.take_file(ino)?;
             let writer = perm::Writer { root: true, in_group: true };
             let mut done = self.truncate_now(&file, size, writer).await;
-            // An open file is committed when it is closed; what is only named here is so now.
-            if done.is_ok() && set.handle.is_none() {
+            // A file that somebody writes is committed when he closes it; what nobody writes is so now. A kernel that opens with O_TRUNC opens
+            // first and then cuts by name: what is there stays until what replaces it is whole.
+            if done.is_ok() && set.handle.is_none() && !self.is_written(ino) {
                 done = self.commit(&file).await;
             }
             let put = self.put_file(&file).await;
@@ -49,6 +50,9 @@ impl<S: Store> Core<S> {
                     (about.attrs.uid, about.attrs.gid) = (new.uid, new.gid);
                     if set.mtime.is_some() {
                         about.attrs.mtime = Some(new.mtime);
+                    }
+                    if set.atime.is_some() {
+                        about.attrs.atime = Some(new.atime);
                     }
                     Ok(())
                 },

@@ -164,6 +164,11 @@ pub trait Store: Send + Sync + 'static {
     /// What is known of an object. `NotFound`.
     fn head(&self, key: &str) -> impl Future<Output = Result<Object>> + Send;
 
+    /// CRC64NVME of the whole of an object in this state, if the store has told it lately: for who reads it in pieces.
+    fn checksum(&self, _key: &str, _state: &ETag) -> Option<u64> {
+        None
+    }
+
     /// Bytes of an object, not beyond its end (an empty answer there), and what is known of it. With an ETag: of that state, else
     /// `Precondition`. `NotFound`.
     fn get(

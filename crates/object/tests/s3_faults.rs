@@ -108,6 +108,27 @@ fn what_cannot_be_put_right_ends_with_the_deadline() {
     });
 }
 
+/// Opening finds out what a store can do, whichever answers are lost meanwhile.
+#[test]
+fn a_client_opens_whatever_is_lost() {
+    for seed in seeds() {
+        println!("seed {seed}");
+        let features = if seed % 2 == 0 { Features::ALL } else { Features::FEW };
+        let server = Server::start(features, Faults::new(Rates::all(40), seed)).unwrap();
+        runtime().block_on(async {
+            let mut config = config(&server);
+            config.patience.silence = Duration::from_millis(400);
+            let store = S3::open(config).await.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            let able = store.abilities();
+            assert_eq!(
+                (able.conditional, able.conditional_delete, able.part_copy, able.rename),
+                (features.conditional, features.conditional_delete, features.part_copy, features.rename),
+                "seed {seed}"
+            );
+        });
+    }
+}
+
 #[test]
 fn nobody_listens() {
     let server = Server::start(Features::ALL, Faults::none()).unwrap();

@@ -55,11 +55,13 @@ pub struct Config {
     pub size_max: u64,
     /// Most bytes that one operation writes, reads, clears or copies.
     pub len_max: u64,
+    /// Ranges are punched and zeroed; else they are only preallocated.
+    pub holes: bool,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { seed: 1, ops: 1000, size_max: 256 << 10, len_max: 64 << 10 }
+        Config { seed: 1, ops: 1000, size_max: 256 << 10, len_max: 64 << 10, holes: true }
     }
 }
 
@@ -232,7 +234,7 @@ impl<T: Target> Run<'_, T> {
     fn space(&mut self) -> Step {
         let (offset, len) = self.range();
         let keep_size = self.rng.random();
-        match self.rng.random_range(0..3) {
+        match self.rng.random_range(0..if self.config.holes { 3 } else { 1 }) {
             0 => {
                 self.note(format!("allocate {offset} {len}, keep size {keep_size}"));
                 done("allocate", self.target.allocate(offset, len, keep_size))?;

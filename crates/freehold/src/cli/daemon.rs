@@ -14,6 +14,9 @@ use std::time::Duration;
 /// How long a stopping server waits for files that are still open.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// Has the server of a bucket say what it does.
+const REPORT: i32 = libc::SIGUSR1;
+
 /// The signals that stop a server. They are blocked in all threads and taken by one.
 pub struct Signals(libc::sigset_t);
 
@@ -31,6 +34,16 @@ impl Signals {
             libc::signal(libc::SIGPIPE, libc::SIG_IGN);
             Signals(set)
         }
+    }
+
+    /// As well [`REPORT`], which asks a server what it does. Must be called before threads are started.
+    pub fn with_report(mut self) -> Signals {
+        // SAFETY: the set was initialised by `block`.
+        unsafe {
+            libc::sigaddset(&mut self.0, REPORT);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &self.0, std::ptr::null_mut());
+        }
+        self
     }
 
     fn wait(&self) -> i32 {
@@ -101,7 +114,8 @@ pub fn serve(services: Vec<Service>, signals: Signals) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Serves a bucket until its mount is gone. SIGTERM and SIGINT unmount it; files that are open after a few seconds lose their mount.
+/// Serves a bucket until its mount is gone. SIGTERM and SIGINT unmount it; files that are open after a few seconds lose their mount. SIGUSR1 has
+/// it write what it does into the log.
 ///
 /// # Errors
 /// Those of starting a thread.
@@ -112,9 +126,13 @@ pub fn serve_bucket(service: Arc<BucketService>, signals: Signals) -> anyhow::Re
         .spawn(move || {
             loop {
                 let signal = signals.wait();
+                let Some(service) = stopping.upgrade() else { return };
+                if signal == REPORT {
+                    service.report().iter().for_each(|line| tracing::info!("{line}"));
+                    continue;
+                }
                 tracing::info!("stopping (signal {signal})");
                 notify("STOPPING=1");
-                let Some(service) = stopping.upgrade() else { return };
                 if let Err(e) = service.stop(PATIENCE) {
                     tracing::error!("cannot unmount: {e}");
                 }

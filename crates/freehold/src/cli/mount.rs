@@ -12,6 +12,7 @@ use freehold::mounts;
 use freehold::options::ServeOptions;
 use freehold::service::Service;
 use std::io::Read;
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -66,6 +67,8 @@ Options of a bucket, beside ro and those of FUSE (keys come from the environment
   uid=, gid=, umask=                                    of objects that do not say [yours, 022]
   expiry=SECONDS                                        for how long what is known of a name counts [1]
   listed_attributes                                     owners and modes are not asked for by listings
+  metrics=ADDRESS:PORT                                  as above; SIGUSR1 has the server write what it has done, and what goes
+                                                        on, into its log
   cache=SIZE, part_size=SIZE, uploads=NUMBER, window=SIZE
                                                         memory for data [80m], first parts [4m or the store's least],
                                                         uploads at a time [8], reading ahead [32m]")]
@@ -84,6 +87,9 @@ pub struct Args {
     /// Append messages to this file (in the background: instead of syslog)
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    /// Tell metrics at http://ADDRESS:PORT/metrics (as -o metrics=)
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
     /// Ignore options that are not understood
     #[arg(long, short)]
     sloppy: bool,
@@ -95,7 +101,7 @@ pub struct Args {
 impl Args {
     /// What mount(8) asks its helper for.
     pub fn from_helper(image: PathBuf, dir: PathBuf, options: Vec<String>, sloppy: bool) -> Args {
-        Args { image, dir, options, foreground: false, log: None, sloppy, server: false }
+        Args { image, dir, options, foreground: false, log: None, metrics: None, sloppy, server: false }
     }
 }
 
@@ -165,20 +171,23 @@ fn run_bucket(args: Args) -> anyhow::Result<()> {
 }
 
 fn serve_bucket(args: &Args, options: &BucketOptions) -> anyhow::Result<()> {
-    let signals = begin(args)?;
+    let signals = begin(args)?.with_report();
     // What is given back then really is: the allocator would keep what pieces of data are made of for ever, in places where others do not fit.
     // SAFETY: a plain call without pointers.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 256 << 10) };
     let (url, dir) = (args.image.display(), &args.dir);
+    let metrics = args.metrics.or(options.metrics).map(Listener::bind).transpose()?;
     let fs = options.open().map_err(|e| anyhow!("{url}: {e}"))?;
     let service = BucketService::start(fs, dir, options).map_err(|e| explain::host(e, "mounting at", dir))?;
+    let service = Arc::new(service);
     tracing::info!("{url} is served at {}", dir.display());
+    let _exporter = metrics.map(|m| m.serve_bucket(Arc::downgrade(&service))).transpose()?;
     if args.server && daemon::report(READY).is_err() {
         // Whoever asked for it has gone.
         service.stop(std::time::Duration::ZERO)?;
     }
     daemon::notify("READY=1");
-    daemon::serve_bucket(Arc::new(service), signals)
+    daemon::serve_bucket(service, signals)
 }
 
 /// What comes first in the process of a server: its name, its signals, its log.
@@ -200,7 +209,7 @@ fn begin(args: &Args) -> anyhow::Result<Signals> {
 fn serve(args: &Args, options: &ServeOptions) -> anyhow::Result<()> {
     let signals = begin(args)?;
     let (image, dir) = (&args.image, &args.dir);
-    let metrics = options.metrics.map(Listener::bind).transpose()?;
+    let metrics = args.metrics.or(options.metrics).map(Listener::bind).transpose()?;
     let service = Service::start(image, dir, options).map_err(|e| explain::start(e, image, dir))?;
     tracing::info!("{} is served at {}", image.display(), dir.display());
     let _exporter = metrics.map(|m| m.serve(vec![service.observed()])).transpose()?;
@@ -221,6 +230,9 @@ fn start(args: &Args) -> anyhow::Result<()> {
         command.arg("--log").arg(absolute(file)?);
     }
     command.args(args.sloppy.then_some("--sloppy"));
+    if let Some(at) = args.metrics {
+        command.arg("--metrics").arg(at.to_string());
+    }
     for options in &args.options {
         command.arg("-o").arg(options);
     }

@@ -1,5 +1,6 @@
 //! `freehold object`: what stands in a bucket that a mount does not show.
 
+use super::show;
 use anyhow::{Context, anyhow, bail};
 use freehold::bucket::BucketOptions;
 use freehold::options::format_size;
@@ -76,17 +77,22 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 fn list(of: &Of, with_parts: bool) -> anyhow::Result<()> {
     let fs = Arc::new(of.open()?);
     let uploads = fs.ask(|store| async move { store.uploads("").await }).context("listing uploads")?;
+    let bar = show::progress_of(uploads.len() as u64);
     for upload in &uploads {
+        bar.inc(1);
         let hours = age(upload.begun).as_secs() / 3600;
-        println!("{:>4} d {:>2} h  {}  {}", hours / 24, hours % 24, upload.key, upload.id.0);
+        let key = show::name(upload.key.as_bytes());
+        bar.suspend(|| println!("{:>4} d {:>2} h  {key}  {}", hours / 24, hours % 24, upload.id.0));
         if with_parts {
             let (key, id) = (upload.key.clone(), upload.id.clone());
             let parts = fs.ask(|store| async move { store.parts(&key, &id).await })?;
-            for part in &parts {
-                println!("    part {:>5}  {}", part.number, format_size(part.size));
-            }
             let total: u64 = parts.iter().map(|part| part.size).sum();
-            println!("    {} parts, {}", parts.len(), format_size(total));
+            bar.suspend(|| {
+                for part in &parts {
+                    println!("    part {:>5}  {}", part.number, format_size(part.size));
+                }
+                println!("    {} parts, {}", parts.len(), format_size(total));
+            });
         }
     }
     if uploads.is_empty() {
@@ -103,14 +109,19 @@ fn gc(of: &Of, days: f64, dry_run: bool) -> anyhow::Result<()> {
     let uploads = fs.ask(|store| async move { store.uploads("").await }).context("listing uploads")?;
     let oldest = Duration::from_secs_f64(days * 86400.0);
     let old: Vec<_> = uploads.into_iter().filter(|upload| age(upload.begun) >= oldest).collect();
+    let bar = show::progress_of(old.len() as u64);
     for upload in &old {
-        println!("{} {}  {}", if dry_run { "would give up" } else { "given up" }, upload.key, upload.id.0);
+        let key = show::name(upload.key.as_bytes());
         if !dry_run {
             let (key, id) = (upload.key.clone(), upload.id.clone());
             fs.ask(|store| async move { store.abort(&key, &id).await })
                 .with_context(|| format!("giving up an upload of {}", upload.key))?;
         }
+        bar.inc(1);
+        let done = if dry_run { "would give up" } else { "given up" };
+        bar.suspend(|| println!("{done} {key}  {}", upload.id.0));
     }
+    bar.finish_and_clear();
     println!("{} of more than {days} days", old.len());
     Ok(())
 }

@@ -73,12 +73,19 @@ pub fn mode(mode: u32) -> String {
 
 /// Progress of a work whose size in bytes is not known before. Shown on a terminal only.
 pub fn progress() -> ProgressBar {
+    bar(ProgressBar::no_length, "{spinner} {binary_bytes:>10}  {binary_bytes_per_sec:>12}  {wide_msg}")
+}
+
+/// Progress of a work on so many things. Shown on a terminal only.
+pub fn progress_of(total: u64) -> ProgressBar {
+    bar(|| ProgressBar::new(total), "{spinner} {human_pos} of {human_len}  {per_sec}  {wide_msg}")
+}
+
+fn bar(make: impl FnOnce() -> ProgressBar, template: &str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let bar = ProgressBar::new_spinner();
-    let style =
-        ProgressStyle::with_template("{spinner} {binary_bytes:>10}  {binary_bytes_per_sec:>12}  {wide_msg}");
+    let (bar, style) = (make(), ProgressStyle::with_template(template));
     if let Ok(style) = style {
         bar.set_style(style);
     }

@@ -6,8 +6,10 @@
 //!
 //! An exporter whom nobody asks sleeps in accept. Tested here and in `tests/observe.rs`.
 
+mod bucket;
 mod text;
 
+use crate::bucket::BucketService;
 use crate::observe::Observed;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -48,8 +50,20 @@ impl Listener {
     /// # Errors
     /// No thread can be started.
     pub fn serve(self, volumes: Vec<Weak<Observed>>) -> io::Result<Exporter> {
+        self.serve_page(move || exposition(volumes.iter().filter_map(Weak::upgrade).map(|v| v.snapshot())))
+    }
+
+    /// Answers from now on, about a bucket as long as it is in service.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn serve_bucket(self, bucket: Weak<BucketService>) -> io::Result<Exporter> {
+        self.serve_page(move || bucket::exposition(bucket.upgrade().map(|b| b.snapshot())))
+    }
+
+    fn serve_page(self, page: impl Fn() -> String + Send + Sync + 'static) -> io::Result<Exporter> {
         let (address, over) = (self.address()?, Arc::<AtomicBool>::default());
-        let (stop, volumes) = (over.clone(), Arc::new(volumes));
+        let (stop, page) = (over.clone(), Arc::new(page));
         std::thread::Builder::new().name("freehold-metric".into()).spawn(move || {
             let busy = Arc::<AtomicUsize>::default();
             for stream in self.0.incoming() {
@@ -65,11 +79,10 @@ impl Listener {
                     continue;
                 }
                 let one = Counted::new(busy.clone());
-                let volumes = volumes.clone();
+                let page = page.clone();
                 let answering = std::thread::Builder::new().name("freehold-metric".into()).spawn(move || {
                     let _one = one;
-                    let page = || exposition(volumes.iter().filter_map(Weak::upgrade).map(|v| v.snapshot()));
-                    if let Err(e) = answer(stream, page) {
+                    if let Err(e) = answer(stream, &*page) {
                         tracing::debug!("metrics: {e}");
                     }
                 });

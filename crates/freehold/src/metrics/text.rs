@@ -87,13 +87,19 @@ const NUMBERS: &[(&str, &str, &str, Value)] = &[
     }),
 ];
 
-/// The metrics of some volumes, as text.
-pub fn exposition(volumes: impl IntoIterator<Item = Snapshot>) -> String {
-    let all: Vec<Snapshot> = volumes.into_iter().collect();
+/// What every page begins with.
+pub(super) fn begin() -> String {
     let mut out = String::with_capacity(64 << 10);
     let version = env!("CARGO_PKG_VERSION");
     head(&mut out, "build_info", "gauge", "The version of Freehold");
     line(&mut out, "build_info", &[("version", version)], 1.0);
+    out
+}
+
+/// The metrics of some volumes, as text.
+pub fn exposition(volumes: impl IntoIterator<Item = Snapshot>) -> String {
+    let all: Vec<Snapshot> = volumes.into_iter().collect();
+    let mut out = begin();
     for (name, kind, help, value) in NUMBERS {
         head(&mut out, name, kind, help);
         for s in &all {
@@ -102,36 +108,35 @@ pub fn exposition(volumes: impl IntoIterator<Item = Snapshot>) -> String {
             }
         }
     }
-    let doors = || all.iter().flat_map(|s| s.doors.iter().map(move |d| (s, d)));
+    doors(&mut out, || all.iter().flat_map(|s| s.doors.iter().map(move |d| (s.volume.image.as_str(), d))));
+    out
+}
+
+/// The metrics of doors, each with the name of its volume.
+pub(super) fn doors<'a, I: Iterator<Item = (&'a str, &'a Door)>>(out: &mut String, doors: impl Fn() -> I) {
     for (name, help, value) in [
         ("read_bytes_total", "Bytes of file data read", (|d| d.bytes_read) as fn(&Door) -> u64),
         ("written_bytes_total", "Bytes of file data written", |d| d.bytes_written),
     ] {
-        head(&mut out, name, "counter", help);
-        for (s, d) in doors() {
-            line(&mut out, name, &[("volume", &s.volume.image), ("door", &d.name)], value(d) as f64);
+        head(out, name, "counter", help);
+        for (volume, d) in doors() {
+            line(out, name, &[("volume", volume), ("door", &d.name)], value(d) as f64);
         }
     }
-    let calls = || doors().flat_map(|(s, d)| d.calls.iter().map(move |c| (s, d, c)));
+    let calls = || doors().flat_map(|(volume, d)| d.calls.iter().map(move |c| (volume, d, c)));
     let name = "call_errors_total";
-    head(
-        &mut out,
-        name,
-        "counter",
-        "Calls that failed, in sessions those for names that are not there included",
-    );
-    for (s, d, c) in calls() {
-        line(&mut out, name, &labels(s, d, c), c.errors as f64);
+    head(out, name, "counter", "Calls that failed, in sessions those for names that are not there included");
+    for (volume, d, c) in calls() {
+        line(out, name, &labels(volume, d, c), c.errors as f64);
     }
-    head(&mut out, "call_duration_seconds", "histogram", "How long calls took");
-    for (s, d, c) in calls() {
-        histogram(&mut out, &labels(s, d, c), c);
+    head(out, "call_duration_seconds", "histogram", "How long calls took");
+    for (volume, d, c) in calls() {
+        histogram(out, &labels(volume, d, c), c);
     }
-    out
 }
 
-fn labels<'a>(s: &'a Snapshot, d: &'a Door, c: &'a Calls) -> [(&'static str, &'a str); 3] {
-    [("volume", &s.volume.image), ("door", &d.name), ("call", &c.call)]
+fn labels<'a>(volume: &'a str, d: &'a Door, c: &'a Calls) -> [(&'static str, &'a str); 3] {
+    [("volume", volume), ("door", &d.name), ("call", &c.call)]
 }
 
 fn histogram(out: &mut String, labels: &[(&str, &str)], calls: &Calls) {
@@ -151,12 +156,12 @@ fn histogram(out: &mut String, labels: &[(&str, &str)], calls: &Calls) {
     line(out, &format!("{name}_count"), labels, count as f64);
 }
 
-fn head(out: &mut String, name: &str, kind: &str, help: &str) {
+pub(super) fn head(out: &mut String, name: &str, kind: &str, help: &str) {
     // Writing to a string does not fail.
     let _ = writeln!(out, "# HELP freehold_{name} {help}.\n# TYPE freehold_{name} {kind}");
 }
 
-fn line(out: &mut String, name: &str, labels: &[(&str, &str)], value: f64) {
+pub(super) fn line(out: &mut String, name: &str, labels: &[(&str, &str)], value: f64) {
     let _ = write!(out, "freehold_{name}{{");
     for (i, (label, text)) in labels.iter().enumerate() {
         let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");

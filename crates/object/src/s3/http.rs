@@ -146,7 +146,7 @@ impl Http {
                 if whole.len() + data.len() > most {
                     return Err(Broken::TooLong(most));
                 }
-                whole.add(data);
+                whole.add(&data);
             }
         }
         Ok(Answer { status: head.status, headers: head.headers, body: whole.into_bytes() })
@@ -182,12 +182,15 @@ fn broken(error: &Error) -> Broken {
     let text = told(error);
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
-        let inner = error.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref());
-        let tls = inner.and_then(|error| error.downcast_ref::<rustls::Error>());
-        if let Some(rustls::Error::InvalidCertificate(why)) = tls.or_else(|| error.downcast_ref()) {
+        if let Some(rustls::Error::InvalidCertificate(why)) = error.downcast_ref() {
             return Broken::Certificate(why.to_string());
         }
-        cause = error.source();
+        // An io::Error passes over the error that it is made of, and there may be several around each other.
+        let inner = error.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref());
+        cause = match inner {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        };
     }
     if error.is_connect() { Broken::Connect(text) } else { Broken::Lost(text) }
 }
@@ -240,37 +243,29 @@ impl Body for Sending {
     }
 }
 
-/// The pieces of an answer. One that comes whole is not copied.
+/// The pieces of an answer, put together. Each is copied, also one that comes alone: it is a part of its connection's buffer, which may be much larger
+/// and would stay as long as the piece.
 struct Pieces {
-    first: Bytes,
-    more: Buffer,
+    whole: Buffer,
     expected: usize,
 }
 
 impl Pieces {
     fn new(expected: usize) -> Pieces {
-        Pieces { first: Bytes::new(), more: Buffer::default(), expected }
+        Pieces { whole: Buffer::default(), expected }
     }
 
     fn len(&self) -> usize {
-        self.first.len() + self.more.len()
+        self.whole.len()
     }
 
-    fn add(&mut self, data: Bytes) {
-        if self.len() == 0 {
-            self.first = data;
-            return;
-        }
-        if self.more.is_empty() {
-            self.more = Buffer::with_capacity(self.expected.max(self.first.len() + data.len()));
-            self.more.extend(&std::mem::take(&mut self.first), 0);
-        }
-        let whole = 2 * self.more.len();
-        self.more.extend(&data, whole);
+    fn add(&mut self, data: &[u8]) {
+        let whole = self.expected.max(2 * self.whole.len());
+        self.whole.extend(data, whole);
     }
 
     fn into_bytes(self) -> Bytes {
-        if self.more.is_empty() { self.first } else { self.more.freeze() }
+        self.whole.freeze()
     }
 }
 

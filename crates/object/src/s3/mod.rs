@@ -31,6 +31,7 @@ mod probe;
 mod profile;
 mod retry;
 mod sign;
+mod sums;
 mod xml;
 
 pub use config::{Config, Payload, Source};
@@ -80,6 +81,7 @@ pub struct S3 {
     /// Uploads on their way whose parts' checksums the store does not keep.
     unkept: Mutex<HashSet<String>>,
     writing: OnceCell<Writing>,
+    sums: sums::Sums,
 }
 
 impl S3 {
@@ -102,6 +104,7 @@ impl S3 {
             mixed: Mixed::Kept,
             unkept: Mutex::default(),
             writing: OnceCell::new(),
+            sums: sums::Sums::default(),
         };
         s3.listing(&s3.caller.config.prefix.clone(), false, None, Some("1")).await?;
         match (writable, known) {
@@ -144,6 +147,10 @@ impl Store for S3 {
 
     async fn head(&self, key: &str) -> Result<Object> {
         self.head_if(key, None).await
+    }
+
+    fn checksum(&self, key: &str, state: &ETag) -> Option<u64> {
+        self.sums.get(key, state)
     }
 
     async fn get(&self, key: &str, range: Range<u64>, state: Option<&ETag>) -> Result<(Bytes, Object)> {

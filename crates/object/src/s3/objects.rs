@@ -101,17 +101,19 @@ fn fits(answer: &Answer) -> std::result::Result<(), String> {
 impl S3 {
     /// `Store::head`.
     pub(super) async fn head_if(&self, key: &str, state: Option<&ETag>) -> Result<Object> {
-        let key = self.whole(key)?;
-        let mut call = Call::new(Kind::Head, Method::HEAD, Some(&key));
+        let whole = self.whole(key)?;
+        let call = Call::new(Kind::Head, Method::HEAD, Some(&whole));
+        let mut call = call.with("x-amz-checksum-mode", "ENABLED");
         if let Some(etag) = state {
             call = call.with("if-match", &*etag.0);
         }
         let answer = self.caller.call(&call).await.result?;
         let size = answer.header("content-length").and_then(|text| text.parse().ok());
-        object(
-            &answer,
-            size.ok_or_else(|| StoreError::Unavailable("HeadObject: the store names no size".into()))?,
-        )
+        let size =
+            size.ok_or_else(|| StoreError::Unavailable("HeadObject: the store names no size".into()))?;
+        let object = object(&answer, size)?;
+        self.sums.note(key, &object.etag, &answer.headers);
+        Ok(object)
     }
 
     /// A call that reads an object whole, and verifies it.

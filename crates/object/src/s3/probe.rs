@@ -14,6 +14,7 @@ use crate::store::{Abilities, Condition, Description, ETag, Part, Result, StoreE
 use bytes::Bytes;
 use http::Method;
 use rand::Rng;
+use std::time::Instant;
 
 /// What the keys of a probe begin with, behind the client's own prefix.
 pub const PROBE: &str = ".freehold-probe-";
@@ -72,8 +73,21 @@ enum Copied {
 }
 
 impl S3 {
-    /// Finds out, and removes what it made.
+    /// Finds out, and removes what it made. Where an answer was lost that would have told, everything is tried anew on other keys, as long as there is
+    /// time.
     pub(super) async fn probe(&mut self) -> Result<()> {
+        let until = Instant::now() + self.caller.config.deadline;
+        loop {
+            match self.probe_once().await {
+                Err(StoreError::Unavailable(text)) if Instant::now() < until => {
+                    tracing::debug!("finding out what the store can do, again: {text}");
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn probe_once(&mut self) -> Result<()> {
         let name = format!("{PROBE}{}", hex(&rand::rng().random::<[u8; 8]>()));
         let keys = ["", "-parts", "-moved", "-sum", "-copy"].map(|end| format!("{name}{end}"));
         let found = self.try_out(&keys).await;

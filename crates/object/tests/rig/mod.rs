@@ -396,11 +396,31 @@ pub fn bucket() -> Arc<Mutex<Bucket>> {
     Arc::default()
 }
 
+/// A file system, to be called by paths, as root.
+pub struct Paths<S: Store> {
+    pub fs: ObjectFs<S>,
+}
+
 /// A bucket, its file system, and the number of calls made so far.
 pub struct Rig {
-    pub fs: ObjectFs<Mount>,
+    pub paths: Paths<Mount>,
     pub bucket: Arc<Mutex<Bucket>>,
     pub calls: Arc<AtomicU64>,
+}
+
+impl Rig {
+    /// Calls of this name that the bucket has seen.
+    pub fn count(&self, name: &str) -> u64 {
+        self.bucket.lock().count(name)
+    }
+}
+
+impl std::ops::Deref for Rig {
+    type Target = Paths<Mount>;
+
+    fn deref(&self) -> &Paths<Mount> {
+        &self.paths
+    }
 }
 
 /// Mounts a bucket.
@@ -421,7 +441,7 @@ pub fn mount_with(
         page,
     };
     let fs = ObjectFs::start(move || async move { Ok(mount) }, options).unwrap();
-    Rig { fs, bucket: bucket.clone(), calls }
+    Rig { paths: Paths { fs }, bucket: bucket.clone(), calls }
 }
 
 /// Mounts a bucket with the usual settings.
@@ -431,15 +451,9 @@ pub fn mount(bucket: &Arc<Mutex<Bucket>>) -> Rig {
 
 pub const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
-/// Calls by path, as root.
-impl Rig {
+impl<S: Store> Paths<S> {
     pub fn run<T>(&self, future: impl Future<Output = T>) -> T {
         fs::block_on(future)
-    }
-
-    /// Calls of this name that the bucket has seen.
-    pub fn count(&self, name: &str) -> u64 {
-        self.bucket.lock().count(name)
     }
 
     pub fn find(&self, path: &str) -> fs::Result<fs::Attr> {

@@ -26,6 +26,9 @@ struct Arguments {
     /// Use no memory mappings.
     #[arg(long)]
     no_mappings: bool,
+    /// Punch no holes and zero no ranges.
+    #[arg(long)]
+    no_holes: bool,
 }
 
 fn main() -> ExitCode {
@@ -42,7 +45,8 @@ fn main() -> ExitCode {
         }
     };
     target.mappings = !a.no_mappings;
-    match run(&mut target, Config { seed: a.seed, ops: a.ops, size_max: a.size, len_max: a.len }) {
+    let config = Config { seed: a.seed, ops: a.ops, size_max: a.size, len_max: a.len, holes: !a.no_holes };
+    match run(&mut target, config) {
         Ok(compared) => {
             println!("seed {}: {} operations, {compared} bytes compared, all right", a.seed, a.ops);
             ExitCode::SUCCESS

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// How many states of the past listings can show.
+/// How many changes back a listing of the past goes.
 const PAST: usize = 8;
 /// Names of one page of a listing.
 const PAGE: usize = 100;
@@ -152,8 +152,8 @@ pub struct Bucket {
     features: Features,
     objects: BTreeMap<String, Stored>,
     uploads: BTreeMap<String, Unfinished>,
-    /// Names and sizes of the past, the newest at the end.
-    past: VecDeque<BTreeMap<String, Stored>>,
+    /// What the last changes replaced, the newest at the end.
+    past: VecDeque<(String, Option<Stored>)>,
     /// Renames by their tokens: a repeated one is answered like the first.
     renames: BTreeMap<String, ()>,
     next: u64,
@@ -170,6 +170,15 @@ impl Bucket {
     /// The objects there are.
     pub fn objects(&self) -> &BTreeMap<String, Stored> {
         &self.objects
+    }
+
+    /// Turns a bit of an object, as a medium may; nothing else changes.
+    pub fn rot(&mut self, key: &str, at: usize) {
+        if let Some(byte) =
+            self.objects.get_mut(key).and_then(|object| Arc::make_mut(&mut object.body).get_mut(at))
+        {
+            *byte ^= 1;
+        }
     }
 
     /// How many uploads are not finished.
@@ -249,14 +258,14 @@ impl Bucket {
 
     /// Puts an object, or nothing, in the place of a key.
     fn set(&mut self, key: &str, object: Option<Stored>) {
+        let before = match object {
+            Some(object) => self.objects.insert(key.to_owned(), object),
+            None => self.objects.remove(key),
+        };
         if self.past.len() == PAST {
             self.past.pop_front();
         }
-        self.past.push_back(self.objects.clone());
-        match object {
-            Some(object) => drop(self.objects.insert(key.to_owned(), object)),
-            None => drop(self.objects.remove(key)),
-        }
+        self.past.push_back((key.to_owned(), before));
     }
 
     fn put(&mut self, request: &Request) -> Done {
@@ -342,17 +351,33 @@ impl Bucket {
         Ok(Answer::new(204, ""))
     }
 
+    /// The objects as they were some changes ago.
+    fn before(&self) -> BTreeMap<String, Stored> {
+        let mut objects = self.objects.clone();
+        for (key, object) in self.past.iter().rev() {
+            match object {
+                Some(object) => drop(objects.insert(key.clone(), object.clone())),
+                None => drop(objects.remove(key)),
+            }
+        }
+        objects
+    }
+
     fn list(&mut self, request: &Request, stale: bool) -> Answer {
         let get = |name: &str| request.query.get(name).map_or("", String::as_str);
         let (prefix, delimiter, after) = (get("prefix"), get("delimiter"), get("continuation-token"));
         let most = get("max-keys").parse().unwrap_or(PAGE);
-        let now = if stale { self.past.front().unwrap_or(&self.objects) } else { &self.objects };
+        let past = stale.then(|| self.before());
+        let now = past.as_ref().unwrap_or(&self.objects);
         let mut text = format!(
             "<ListBucketResult><EncodingType>url</EncodingType><Prefix>{}</Prefix>",
             self.encoded(prefix)
         );
         let (mut count, mut last, mut truncated) = (0, String::new(), false);
-        for (key, object) in now.iter().filter(|(key, _)| key.starts_with(prefix)) {
+        for (key, object) in now.range(prefix.max(after).to_owned()..) {
+            if !key.starts_with(prefix) {
+                break;
+            }
             let common = key[prefix.len()..].find(delimiter).filter(|_| !delimiter.is_empty());
             let name = common.map_or(key.as_str(), |at| &key[..prefix.len() + at + 1]);
             if name <= after || name == last {

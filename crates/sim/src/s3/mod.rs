@@ -17,6 +17,7 @@ pub use bucket::{Bucket, Features};
 pub use faults::{Faults, Rates};
 
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -30,7 +31,8 @@ pub const KEY_ID: &str = "tester";
 struct Shared {
     bucket: Mutex<Bucket>,
     faults: Mutex<Faults>,
-    connections: Mutex<Vec<TcpStream>>,
+    /// Those that are open, by number.
+    connections: Mutex<BTreeMap<u64, TcpStream>>,
     stops: AtomicBool,
 }
 
@@ -43,7 +45,12 @@ pub struct Server {
 impl Server {
     /// Listens on a port of this machine alone.
     pub fn start(features: Features, faults: Faults) -> std::io::Result<Server> {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
+        Server::start_at("127.0.0.1:0".parse().expect("an address"), features, faults)
+    }
+
+    /// Listens there.
+    pub fn start_at(at: SocketAddr, features: Features, faults: Faults) -> std::io::Result<Server> {
+        let listener = TcpListener::bind(at)?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             bucket: Mutex::new(Bucket::new(features)),
@@ -53,17 +60,20 @@ impl Server {
         });
         let serving = shared.clone();
         std::thread::spawn(move || {
-            for stream in listener.incoming() {
+            for (number, stream) in (0..).zip(listener.incoming()) {
                 if serving.stops.load(SeqCst) {
                     return;
                 }
                 let Ok(stream) = stream else { continue };
                 if let Ok(kept) = stream.try_clone() {
-                    serving.connections.lock().push(kept);
+                    serving.connections.lock().insert(number, kept);
                 }
                 let serving = serving.clone();
                 // A connection that fails has ended; so has its thread.
-                std::thread::spawn(move || drop(wire::serve(&serving, stream)));
+                std::thread::spawn(move || {
+                    drop(wire::serve(&serving, stream));
+                    serving.connections.lock().remove(&number);
+                });
             }
         });
         Ok(Server { shared, address })
@@ -93,7 +103,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stops.store(true, SeqCst);
-        for stream in self.shared.connections.lock().drain(..) {
+        for stream in self.shared.connections.lock().values() {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
         // Wakes whoever waits for a connection.

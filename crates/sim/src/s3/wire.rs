@@ -20,7 +20,7 @@ pub(super) fn serve(shared: &Shared, stream: TcpStream) -> Result<()> {
     stream.set_nodelay(true)?;
     let mut reader = BufReader::with_capacity(256 << 10, stream.try_clone()?);
     let mut writer = stream;
-    while let Some(mut request) = read(&mut reader)? {
+    while let Some(mut request) = read(&mut reader, &mut writer)? {
         let fault = shared.faults.lock().draw();
         let broken = |writer: &TcpStream| writer.shutdown(Shutdown::Both);
         let refusal = match fault {
@@ -79,7 +79,7 @@ pub(super) fn serve(shared: &Shared, stream: TcpStream) -> Result<()> {
 }
 
 /// The next request; `None`: the connection has ended between two.
-fn read(reader: &mut impl BufRead) -> Result<Option<Request>> {
+fn read(reader: &mut impl BufRead, writer: &mut impl Write) -> Result<Option<Request>> {
     let wrong = |what: &str| Error::new(ErrorKind::InvalidData, what.to_owned());
     let mut line = String::new();
     if reader.read_line(&mut line)? == 0 {
@@ -110,6 +110,9 @@ fn read(reader: &mut impl BufRead) -> Result<Option<Request>> {
         headers.get("content-length").map_or(Ok(0), |text| text.parse()).map_err(|_| wrong("length"))?;
     if length > BODY_MOST {
         return Err(wrong("body is too long"));
+    }
+    if headers.get("expect").is_some_and(|text| text.eq_ignore_ascii_case("100-continue")) {
+        writer.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;

@@ -1,0 +1,355 @@
+//! The way to a store: keys of every place of the chain and their renewal, certificates, wrong regions, wrong clocks, wrong keys. Against services that
+//! this test plays; signatures themselves are verified by servers that others wrote (s3_servers.rs).
+
+#[path = "access/service.rs"]
+mod service;
+
+use object::s3::{Config, Environment, Patience, S3};
+use object::store::{Store, StoreError};
+use service::{Answer, Request, Service, empty_bucket, error, plain};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, SystemTime};
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// Opens the bucket, for reading, as a program does in whose environment these variables are, and lists it twice.
+fn open(store: &Service, variables: &[(&str, &str)]) -> Result<(), StoreError> {
+    let mut environment = Environment::of(variables.iter().copied());
+    if environment.get("HOME").is_none() {
+        environment = environment.with("HOME", "/nonexistent");
+    }
+    let mut config = Config::new("s3://bucket", environment).unwrap();
+    config.endpoint = Some(store.address.clone());
+    config.writable = false;
+    config.deadline = Duration::from_secs(2);
+    config.patience = Patience { connect: Duration::from_secs(2), silence: Duration::from_secs(2) };
+    runtime().block_on(async {
+        let store = S3::open(config).await?;
+        store.list("", false, None).await.map(drop)
+    })
+}
+
+/// A store that takes whoever comes.
+fn takes_all() -> Service {
+    Service::start(|_| empty_bucket())
+}
+
+/// That all requests were signed with this key, and had its token.
+#[track_caller]
+fn signed(store: &Service, id: &str, token: &str) {
+    let seen = store.seen();
+    assert_eq!(seen.len(), 2);
+    for request in seen {
+        let authorization = request.header("authorization");
+        assert!(authorization.starts_with(&format!("AWS4-HMAC-SHA256 Credential={id}/")), "{authorization}");
+        assert_eq!(request.header("x-amz-security-token"), token);
+        assert_eq!(authorization.contains("x-amz-security-token"), !token.is_empty(), "it is signed");
+    }
+}
+
+fn time(after: Duration) -> String {
+    let at = jiff::Timestamp::try_from(SystemTime::now() + after).unwrap();
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn json(id: &str, good_for: Duration) -> String {
+    let end = time(good_for);
+    format!(r#"{{"AccessKeyId":"{id}","SecretAccessKey":"lent","Token":"{id}-token","Expiration":"{end}"}}"#)
+}
+
+/// The metadata service of an instance: nothing without a token of version 2.
+fn instance(id: &'static str, good_for: Duration) -> Service {
+    Service::start(move |request: &Request| match (request.method.as_str(), request.target.as_str()) {
+        ("PUT", "/latest/api/token") if request.header("x-aws-ec2-metadata-token-ttl-seconds") != "" => {
+            plain(200, "T1")
+        }
+        _ if request.header("x-aws-ec2-metadata-token") != "T1" => plain(401, ""),
+        ("GET", "/latest/meta-data/iam/security-credentials/") => plain(200, "backup role\n"),
+        ("GET", "/latest/meta-data/iam/security-credentials/backup%20role") => plain(200, json(id, good_for)),
+        _ => plain(404, ""),
+    })
+}
+
+#[test]
+fn keys_of_the_environment() {
+    let store = takes_all();
+    open(&store, &[("AWS_ACCESS_KEY_ID", "AKE"), ("AWS_SECRET_ACCESS_KEY", "s")]).unwrap();
+    signed(&store, "AKE", "");
+    let store = takes_all();
+    let keys =
+        [("AWS_ACCESS_KEY_ID", "AKE"), ("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_SESSION_TOKEN", "session")];
+    open(&store, &keys).unwrap();
+    signed(&store, "AKE", "session");
+}
+
+#[test]
+fn keys_of_an_instance() {
+    let (store, metadata) = (takes_all(), instance("AKI", HOUR));
+    open(&store, &[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &metadata.address)]).unwrap();
+    signed(&store, "AKI", "AKI-token");
+    assert_eq!(metadata.seen().len(), 3, "they are asked for once");
+    let off = [
+        ("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata.address.as_str()),
+        ("AWS_EC2_METADATA_DISABLED", "true"),
+    ];
+    let Err(StoreError::Denied(text)) = open(&store, &off) else { panic!() };
+    assert!(text.contains("no credentials") && text.contains("AWS_ACCESS_KEY_ID"), "{text}");
+}
+
+#[test]
+fn keys_of_a_container() {
+    let agent = Service::start(|request| match request.header("authorization") {
+        "let me in" => plain(200, json("AKC", HOUR)),
+        _ => plain(403, ""),
+    });
+    let store = takes_all();
+    let uri = format!("{}/credentials", agent.address);
+    let with = [
+        ("AWS_CONTAINER_CREDENTIALS_FULL_URI", uri.as_str()),
+        ("AWS_CONTAINER_AUTHORIZATION_TOKEN", "let me in"),
+    ];
+    open(&store, &with).unwrap();
+    signed(&store, "AKC", "AKC-token");
+    // The token may stand in a file, which is renewed.
+    let (store, folder) = (takes_all(), tempfile::tempdir().unwrap());
+    let file = folder.path().join("token");
+    std::fs::write(&file, "let me in\n").unwrap();
+    let with = [
+        ("AWS_CONTAINER_CREDENTIALS_FULL_URI", uri.as_str()),
+        ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", file.to_str().unwrap()),
+    ];
+    open(&store, &with).unwrap();
+    signed(&store, "AKC", "AKC-token");
+    let without = [("AWS_CONTAINER_CREDENTIALS_FULL_URI", uri.as_str())];
+    let Err(StoreError::Denied(text)) = open(&store, &without) else { panic!() };
+    assert!(text.contains("container") && text.contains("403"), "{text}");
+    let elsewhere = [("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://192.0.2.1/")];
+    let Err(StoreError::Denied(text)) = open(&store, &elsewhere) else { panic!() };
+    assert!(text.contains("without TLS"), "{text}");
+}
+
+/// The token service: AssumeRole for who signs with a key, AssumeRoleWithWebIdentity for who has a token.
+fn tokens() -> Service {
+    Service::start(|request| {
+        let form: Vec<&str> = request.body.split('&').collect();
+        let answer = |action: &str, id: &str| {
+            let end = time(HOUR);
+            plain(
+                200,
+                format!(
+                    "<{action}Response><{action}Result><Credentials><AccessKeyId>{id}</AccessKeyId><SecretAccessKey>lent</SecretAccessKey>\
+                     <SessionToken>{id}-token</SessionToken><Expiration>{end}</Expiration></Credentials></{action}Result></{action}Response>"
+                ),
+            )
+        };
+        let role = form.iter().any(|pair| pair.starts_with("RoleArn=arn%3Aaws%3Aiam"));
+        let by = request
+            .header("authorization")
+            .split('/')
+            .next()
+            .unwrap_or_default()
+            .rsplit('=')
+            .next()
+            .unwrap_or_default();
+        if role
+            && form.contains(&"Action=AssumeRoleWithWebIdentity")
+            && form.contains(&"WebIdentityToken=proof")
+        {
+            return answer("AssumeRoleWithWebIdentity", "AKW");
+        }
+        match (role && form.contains(&"Action=AssumeRole"), by) {
+            (true, "AKSOURCE") => answer("AssumeRole", "AKROLE"),
+            (true, "AKI") if request.header("x-amz-security-token") == "AKI-token" => {
+                answer("AssumeRole", "AKROLE")
+            }
+            _ => error(403, "AccessDenied"),
+        }
+    })
+}
+
+#[test]
+fn keys_of_a_web_identity() {
+    let (store, tokens, folder) = (takes_all(), tokens(), tempfile::tempdir().unwrap());
+    let file = folder.path().join("token");
+    std::fs::write(&file, "proof\n").unwrap();
+    let with = [
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", file.to_str().unwrap()),
+        ("AWS_ROLE_ARN", "arn:aws:iam::1:role/backup"),
+        ("AWS_ENDPOINT_URL_STS", &tokens.address),
+    ];
+    open(&store, &with).unwrap();
+    signed(&store, "AKW", "AKW-token");
+    assert_eq!(tokens.seen()[0].header("authorization"), "", "the token is the proof");
+    std::fs::write(&file, "forged").unwrap();
+    let Err(StoreError::Denied(text)) = open(&store, &with) else { panic!() };
+    assert!(
+        text.contains("role/backup") && text.contains("AccessDenied") && !text.contains("forged"),
+        "{text}"
+    );
+}
+
+#[test]
+fn keys_of_profiles() {
+    let (tokens, metadata, folder) = (tokens(), instance("AKI", HOUR), tempfile::tempdir().unwrap());
+    let (config, credentials) = (folder.path().join("config"), folder.path().join("credentials"));
+    std::fs::write(
+        &config,
+        "[default]\n\
+         [profile role]\nrole_arn = arn:aws:iam::1:role/backup\nsource_profile = source\n\
+         [profile machine]\nrole_arn = arn:aws:iam::1:role/backup\ncredential_source = Ec2InstanceMetadata\n\
+         [profile program]\ncredential_process = echo '{\"Version\":1,\"AccessKeyId\":\"AKP\",\"SecretAccessKey\":\"x\"}'\n\
+         [profile fails]\ncredential_process = exit 3\n\
+         [profile nobody]\nrole_arn = arn:aws:iam::1:role/backup\nsource_profile = program\n",
+    )
+    .unwrap();
+    std::fs::write(&credentials, "[default]\naws_access_key_id = AKD\naws_secret_access_key = x\n[source]\naws_access_key_id = AKSOURCE\naws_secret_access_key = x\n").unwrap();
+    let with = |profile| {
+        let store = takes_all();
+        let done = open(
+            &store,
+            &[
+                ("AWS_CONFIG_FILE", config.to_str().unwrap()),
+                ("AWS_SHARED_CREDENTIALS_FILE", credentials.to_str().unwrap()),
+                ("AWS_ENDPOINT_URL_STS", &tokens.address),
+                ("AWS_EC2_METADATA_SERVICE_ENDPOINT", &metadata.address),
+                ("AWS_PROFILE", profile),
+            ],
+        );
+        done.map(|()| store)
+    };
+    signed(&with("").unwrap(), "AKD", "");
+    signed(&with("role").unwrap(), "AKROLE", "AKROLE-token");
+    signed(&with("machine").unwrap(), "AKROLE", "AKROLE-token");
+    signed(&with("program").unwrap(), "AKP", "");
+    for (profile, word) in
+        [("fails", "credential_process"), ("nobody", "AccessDenied"), ("other", "no profile other")]
+    {
+        let Err(StoreError::Denied(text)) = with(profile).map(drop) else { panic!("{profile}") };
+        assert!(text.contains(word), "{text}");
+    }
+}
+
+/// Keys that end soon are asked for again before the next request; those that the store calls expired, at once.
+#[test]
+fn keys_are_renewed() {
+    let (store, metadata) = (takes_all(), instance("AKI", Duration::from_secs(60)));
+    open(&store, &[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &metadata.address)]).unwrap();
+    signed(&store, "AKI", "AKI-token");
+    assert_eq!(metadata.seen().len(), 6, "they end within five minutes: each request asks for others");
+    let metadata = instance("AKI", HOUR);
+    let asked = Arc::new(AtomicU64::new(0));
+    let store = Service::start(move |_| match asked.fetch_add(1, SeqCst) {
+        0 => error(400, "ExpiredToken"),
+        _ => empty_bucket(),
+    });
+    open(&store, &[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &metadata.address)]).unwrap();
+    assert_eq!((store.seen().len(), metadata.seen().len()), (3, 6));
+    // Those of the environment cannot be renewed.
+    let store = Service::start(|_| error(400, "ExpiredToken"));
+    let Err(StoreError::Denied(text)) = open(&store, &KEYS) else { panic!() };
+    assert!(text.contains("expired"), "{text}");
+}
+
+const KEYS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "AKE"), ("AWS_SECRET_ACCESS_KEY", "s3cr3t")];
+
+#[test]
+fn certificates() {
+    let (store, authority) = Service::start_tls(|_| empty_bucket());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ca.pem");
+    std::fs::write(&file, &authority).unwrap();
+    let bundle = ("AWS_CA_BUNDLE", file.to_str().unwrap());
+    open(&store, &[KEYS[0], KEYS[1], bundle]).unwrap();
+    signed(&store, "AKE", "");
+    let refused = |store: &Service, variables: &[(&str, &str)], word: &str| {
+        let began = std::time::Instant::now();
+        let text = open(store, variables).unwrap_err().to_string();
+        assert!(text.contains("certificate") && text.contains(word), "{text}");
+        assert!(began.elapsed() < Duration::from_secs(1), "trying again is no help");
+    };
+    // The system's authorities do not know it; nor does another authority.
+    refused(&store, &KEYS, "not accepted");
+    let (other, _) = Service::start_tls(|_| empty_bucket());
+    refused(&other, &[KEYS[0], KEYS[1], bundle], "not accepted");
+    // It is that of another name.
+    let named = Service { address: store.address.replace("127.0.0.1", "localhost"), ..store };
+    refused(&named, &[KEYS[0], KEYS[1], bundle], "not accepted");
+    std::fs::write(&file, "no certificate").unwrap();
+    let text = open(&takes_all(), &[KEYS[0], KEYS[1], bundle]).unwrap_err().to_string();
+    assert!(text.contains("ca.pem"), "{text}");
+    // Who speaks TLS to a server that does not is told so.
+    let plain = takes_all();
+    let mistaken = Service { address: plain.address.replace("http:", "https:"), ..plain };
+    assert!(matches!(open(&mistaken, &[KEYS[0], KEYS[1]]), Err(StoreError::Unavailable(_))));
+}
+
+/// A store in another region says which; requests are then signed for that one.
+#[test]
+fn another_region() {
+    let elsewhere = |request: &Request| -> Answer {
+        match request.header("authorization").contains("/eu-west-7/s3/") {
+            true => empty_bucket(),
+            false => {
+                let (status, _, body) = error(400, "AuthorizationHeaderMalformed");
+                (status, vec![("x-amz-bucket-region", "eu-west-7".into())], body)
+            }
+        }
+    };
+    let store = Service::start(elsewhere);
+    open(&store, &KEYS).unwrap();
+    assert_eq!(store.seen().len(), 3, "once in vain");
+    let store = Service::start(elsewhere);
+    open(&store, &[KEYS[0], KEYS[1], ("AWS_REGION", "eu-west-7")]).unwrap();
+    assert_eq!(store.seen().len(), 2);
+    let Err(StoreError::Denied(text)) = open(&Service::start(|_| error(301, "PermanentRedirect")), &KEYS)
+    else {
+        panic!()
+    };
+    assert!(text.contains("another region"), "{text}");
+}
+
+/// A machine whose clock is wrong dates its requests by the store's.
+#[test]
+fn a_wrong_clock() {
+    const AHEAD: Duration = Duration::from_secs(7200);
+    let now = || jiff::Timestamp::try_from(SystemTime::now() + AHEAD).unwrap();
+    let store = Service::start(move |request| {
+        let minute = now().strftime("%Y%m%dT%H%M").to_string();
+        if request.header("x-amz-date").starts_with(&minute) {
+            return empty_bucket();
+        }
+        let (status, _, body) = error(403, "RequestTimeTooSkewed");
+        (status, vec![("date", now().strftime("%a, %d %b %Y %H:%M:%S GMT").to_string())], body)
+    });
+    open(&store, &KEYS).unwrap();
+    assert!((3..=4).contains(&store.seen().len()), "once in vain, or twice at the end of a minute");
+    let Err(StoreError::Denied(text)) = open(&Service::start(|_| error(403, "RequestTimeTooSkewed")), &KEYS)
+    else {
+        panic!()
+    };
+    assert!(text.contains("clock"), "{text}");
+}
+
+#[test]
+fn refusals_name_their_cause() {
+    for (status, code, words) in [
+        (403, "InvalidAccessKeyId", ["does not know the access key", "AKE"]),
+        (403, "SignatureDoesNotMatch", ["secret key does not belong", "AKE"]),
+        (403, "AccessDenied", ["forbids it", "AKE"]),
+        (404, "NoSuchBucket", ["bucket bucket", "does not exist"]),
+    ] {
+        let store = Service::start(move |_| error(status, code));
+        let text = open(&store, &KEYS).unwrap_err().to_string();
+        assert!(words.iter().all(|word| text.contains(word)), "{text}");
+        assert_eq!(store.seen().len(), 1, "{code} is not asked again");
+        assert!(!text.contains("s3cr3t"), "{text}");
+    }
+    let nowhere = Service { address: "http://store.invalid".into(), ..takes_all() };
+    let Err(StoreError::Unavailable(text)) = open(&nowhere, &KEYS) else { panic!() };
+    assert!(text.contains("dns") || text.contains("lookup"), "{text}");
+}
