@@ -11,7 +11,8 @@
 //! rclone writes `mode` in octal. Both are read: a decimal number whose type bits name a file type counts as s3fs's, else the digits are taken as
 //! octal: `33188` and `100644` are the same. Of the modes of files, directories and symlinks (which have all permissions) one alone means something
 //! in both ways: `41471` is s3fs's symlink, never a directory of mode 1471. A number without type bits is octal with a leading zero, decimal without.
-//! The target of a symlink is the content of its object, as s3fs has it. A directory is an object whose key ends with '/'.
+//! The target of a symlink is the content of its object, as s3fs has it. FIFOs, sockets and devices are empty objects with such a mode, decimal alone, and
+//! of devices the number as `rdev`, hexadecimal as rclone has it. A directory is an object whose key ends with '/'.
 //!
 //! What an object does not say is taken from [`Defaults`]: owner and umask are options, times are those at which the store completed the
 //! object. What cannot be understood counts as not said.
@@ -57,6 +58,8 @@ pub struct Attrs {
     pub mtime: Option<Time>,
     /// Last access, as a program has set it; `None`: that of the last change. Reading changes nothing.
     pub atime: Option<Time>,
+    /// Number of a device.
+    pub rdev: u64,
     /// Extended attributes; most objects have none.
     pub xattrs: Option<Box<Xattrs>>,
 }
@@ -72,6 +75,7 @@ impl Attrs {
             gid: defaults.gid,
             mtime: None,
             atime: None,
+            rdev: 0,
             xattrs: None,
         }
     }
@@ -85,6 +89,7 @@ impl Attrs {
             _ if directory => FileType::Directory,
             // Only what a file system can show by its content. Directories end with '/'.
             Some(Some(FileType::Symlink)) => FileType::Symlink,
+            Some(Some(kind)) if kind != FileType::Directory && object.size == 0 => kind,
             _ => FileType::Regular,
         };
         let mut attrs = Attrs::default_of(kind, defaults);
@@ -99,6 +104,9 @@ impl Attrs {
         attrs.gid = number("gid").filter(|&id| id != u32::MAX).unwrap_or(attrs.gid);
         attrs.mtime = meta.get("mtime").and_then(|t| parse_time(t));
         attrs.atime = meta.get("atime").and_then(|t| parse_time(t));
+        if matches!(kind, FileType::CharDevice | FileType::BlockDevice) {
+            attrs.rdev = meta.get("rdev").and_then(|t| u64::from_str_radix(t.trim(), 16).ok()).unwrap_or(0);
+        }
         attrs.xattrs =
             meta.get("xattr").and_then(|t| parse_xattrs(t)).filter(|x| !x.is_empty()).map(Box::new);
         attrs
@@ -110,6 +118,9 @@ impl Attrs {
         put("uid", self.uid.to_string());
         put("gid", self.gid.to_string());
         put("mode", (self.kind.mode_bits() | self.perm as u32).to_string());
+        if self.rdev != 0 {
+            put("rdev", format!("{:x}", self.rdev));
+        }
         for (name, time) in [("mtime", self.mtime), ("atime", self.atime)] {
             match time {
                 Some(t) => meta.insert(name.into(), format_time(t)),
@@ -243,6 +254,24 @@ mod tests {
     }
 
     #[test]
+    fn special_files_are_empty_objects() {
+        let device = Attrs { rdev: 0x103, ..Attrs::default_of(FileType::BlockDevice, &DEFAULTS) };
+        let mut meta = Metadata::new();
+        device.write(&mut meta).unwrap();
+        assert_eq!((meta["mode"].as_str(), meta["rdev"].as_str()), ("24996", "103"));
+        let empty = Object { size: 0, metadata: meta.clone(), ..object(&[]) };
+        assert_eq!(Attrs::of("b", &empty, &DEFAULTS), device);
+        // With content it is a file.
+        assert_eq!(Attrs::of("b", &Object { size: 1, ..empty }, &DEFAULTS).kind, FileType::Regular);
+        for kind in [FileType::Fifo, FileType::Socket, FileType::CharDevice] {
+            let mode = (kind.mode_bits() | 0o600).to_string();
+            let empty = Object { size: 0, ..object(&[("mode", &mode)]) };
+            let attrs = Attrs::of("s", &empty, &DEFAULTS);
+            assert_eq!((attrs.kind, attrs.perm), (kind, 0o600));
+        }
+    }
+
+    #[test]
     fn what_is_not_said_is_the_default() {
         let file = Attrs::of("f", &object(&[]), &DEFAULTS);
         assert_eq!((file.uid, file.gid, file.perm, file.mtime), (7, 8, 0o644, None));
@@ -286,7 +315,7 @@ mod tests {
             let [mtime, atime] = [mtime, atime].map(|t| t.map(|(sec, nsec)| Time { sec, nsec }));
             let xattrs: Xattrs = xattrs.into_iter().map(|(n, v)| (n.into_bytes().into(), v.into())).collect();
             let xattrs = (!xattrs.is_empty()).then(|| Box::new(xattrs));
-            let attrs = Attrs { kind: FileType::Regular, perm, uid, gid, mtime, atime, xattrs };
+            let attrs = Attrs { kind: FileType::Regular, perm, uid, gid, mtime, atime, rdev: 0, xattrs };
             let mut meta = Metadata::new();
             attrs.write(&mut meta).unwrap();
             prop_assert!(meta.values().all(|v| v.bytes().all(|b| b.is_ascii_graphic())));

@@ -135,12 +135,17 @@ impl<S: Store> FileSystem for ObjectFs<S> {
         self.run(|core| async move { core.target(ino).await }).await
     }
 
-    async fn mknod(&self, cred: &Cred, parent: Ino, name: &[u8], mode: u32, _rdev: u64) -> Result<Attr> {
+    async fn mknod(&self, cred: &Cred, parent: Ino, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
         match FileType::from_mode(mode) {
             Some(FileType::Regular) => {}
             Some(FileType::Directory) => return Err(Error::NotPermitted),
             Some(FileType::Symlink) | None => return Err(Error::Invalid("not a type that mknod makes")),
-            Some(_) => return Err(Error::NotSupported("devices, FIFOs and sockets in a bucket")),
+            Some(kind) => {
+                let (cred, name, what) = (cred.clone(), name.to_vec(), (kind, (mode & 0o7777) as u16));
+                let made =
+                    |core: Arc<Core<S>>| async move { core.special(&cred, parent, &name, what, rdev).await };
+                return self.run(made).await;
+            }
         }
         let flags = OpenFlags::WRITE | OpenFlags::EXCLUSIVE;
         let (attr, handle) = self.create(cred, parent, name, (mode & 0o7777) as u16, flags).await?;

@@ -135,7 +135,7 @@ impl Inode {
             nlink: self.linked as u32,
             uid: attrs.uid,
             gid: attrs.gid,
-            rdev: 0,
+            rdev: attrs.rdev,
             size,
             blocks: size.div_ceil(512),
             atime: attrs.atime.unwrap_or(mtime),

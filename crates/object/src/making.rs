@@ -1,6 +1,6 @@
 //! Making and removing names.
 //!
-//! A new file is known here alone until it is committed. Directories and symlinks are objects at once, made on condition that nothing is there.
+//! A new file is known here alone until it is committed. Directories, symlinks and special files are objects at once, made on condition that nothing is there.
 
 use crate::attrs::{Attrs, DIRECTORY_TYPE};
 use crate::core::Core;
@@ -42,7 +42,7 @@ impl<S: Store> Core<S> {
         let name = names::check(name)?.to_string();
         let (uid, gid, perm) = perm::new_inode(cred, &attr, kind, perm);
         let mtime = Some(Time::now());
-        Ok((name, Attrs { kind, perm, uid, gid, mtime, atime: None, xattrs: None }))
+        Ok((name, Attrs { kind, perm, uid, gid, mtime, atime: None, rdev: 0, xattrs: None }))
     }
 
     fn inode(&self, parent: Ino, name: &str, about: About) -> Inode {
@@ -163,20 +163,43 @@ impl<S: Store> Core<S> {
             _ => {}
         }
         let (name, attrs) = self.may_make(cred, dir, name, (FileType::Symlink, 0o777)).await?;
+        self.make_object(dir, &name, attrs, target.into()).await
+    }
+
+    /// Makes a FIFO, a socket or a device, as [`FileSystem::mknod`] does.
+    pub async fn special(
+        self: &Arc<Self>,
+        cred: &Cred,
+        dir: Ino,
+        name: &[u8],
+        what: (FileType, u16),
+        rdev: u64,
+    ) -> Result<Attr> {
+        let is_device = matches!(what.0, FileType::CharDevice | FileType::BlockDevice);
+        if is_device && !cred.privileged() {
+            return Err(Error::NotPermitted);
+        }
+        let (name, attrs) = self.may_make(cred, dir, name, what).await?;
+        let rdev = if is_device { rdev } else { 0 };
+        self.make_object(dir, &name, Attrs { rdev, ..attrs }, Bytes::new()).await
+    }
+
+    /// Makes an object that is no regular file, at once.
+    async fn make_object(self: &Arc<Self>, dir: Ino, name: &str, attrs: Attrs, body: Bytes) -> Result<Attr> {
         let _names = self.namespace.read().await;
-        let key = self.tree.lock().child_key(dir, &name, false)?;
+        let key = self.tree.lock().child_key(dir, name, false)?;
         let about = About::new(attrs);
-        let (on, size) = (Condition::Absent, target.len() as u64);
+        let (on, size) = (Condition::Absent, body.len() as u64);
         let description = about.description()?;
         let done = match self.check(&key, &on).await {
-            Ok(()) => self.store.put(&key, target.into(), &description, &self.condition(&on)).await,
+            Ok(()) => self.store.put(&key, body, &description, &self.condition(&on)).await,
             Err(e) => Err(e),
         };
         let etag = match done {
             Err(StoreError::Precondition) => return Err(Error::Exists),
             done => done.map_err(|e| error::of(&key, e))?,
         };
-        let ino = self.add(dir, &name, about, Some(etag), size)?;
+        let ino = self.add(dir, name, about, Some(etag), size)?;
         self.tree.lock().attr(ino)
     }
 

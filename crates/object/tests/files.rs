@@ -294,8 +294,14 @@ fn permissions_and_what_is_not_supported() {
     assert_eq!(rig.run(rig.fs.access(&me, ino, Access::READ)), Ok(()));
     assert_eq!(rig.run(rig.fs.unlink(&me, Ino::ROOT, b"f")), Err(Error::AccessDenied));
     assert!(matches!(rig.run(rig.fs.link(&root, ino, Ino::ROOT, b"g")), Err(Error::NotSupported(_))));
-    let fifo = rig.run(rig.fs.mknod(&root, Ino::ROOT, b"p", libc::S_IFIFO | 0o644, 0));
-    assert!(matches!(fifo, Err(Error::NotSupported(_))));
+    let device = rig.run(rig.fs.mknod(&me, Ino::ROOT, b"p", libc::S_IFCHR | 0o644, 0x103));
+    assert_eq!(device, Err(Error::NotPermitted));
+    rig.run(rig.fs.mknod(&root, Ino::ROOT, b"p", libc::S_IFCHR | 0o644, 0x103)).unwrap();
+    let device = mount(&rig.bucket).find("p").unwrap();
+    assert_eq!((device.kind, device.perm, device.rdev), (FileType::CharDevice, 0o644, 0x103));
+    let opened = rig.run(rig.fs.open(&root, rig.find("p").unwrap().ino, OpenFlags::READ));
+    assert!(opened.is_err(), "the kernel opens those");
+    rig.unlink("p").unwrap();
     rig.run(rig.fs.mknod(&root, Ino::ROOT, b"n", libc::S_IFREG | 0o600, 0)).unwrap();
     assert_eq!(rig.bucket.lock().body("n"), Some(&b""[..]));
     let read_only = mount_with(

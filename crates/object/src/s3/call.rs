@@ -110,6 +110,15 @@ impl Caller {
 
     /// Makes a call, with as many tries as it needs and the deadline allows.
     pub async fn call(&self, call: &Call<'_>) -> Outcome {
+        self.tries(call, false).await
+    }
+
+    /// As `call`; but that a checksum does not fit is no reason to try again: it is the answer.
+    pub async fn once(&self, call: &Call<'_>) -> Result<Answer> {
+        self.tries(call, true).await.result
+    }
+
+    async fn tries(&self, call: &Call<'_>, damage_is_final: bool) -> Outcome {
         let mut backoff = Backoff::new(self.config.deadline);
         let (mut doubt, mut corrections) = (false, 0);
         loop {
@@ -119,6 +128,9 @@ impl Caller {
             };
             let (error, wait, done) = match verdict {
                 Verdict::Final(error) => return Outcome { result: Err(error), doubt },
+                Verdict::Again { error: error @ StoreError::Damaged(_), .. } if damage_is_final => {
+                    return Outcome { result: Err(error), doubt };
+                }
                 Verdict::Again { error, wait, done } => (error, wait, done),
                 // Each of these is put right once or twice; more often it is not what it seems.
                 Verdict::Region(region) if corrections < 2 && self.moves(&region) => {
@@ -157,17 +169,6 @@ impl Caller {
                 }
                 None => return Outcome { result: Err(late(error, backoff.tries())), doubt },
             }
-        }
-    }
-
-    /// Makes a call with a single try, but for what has to be put right first.
-    pub async fn once(&self, call: &Call<'_>) -> Result<Answer> {
-        match self.attempt(call, false).await {
-            Ok(answer) => Ok(answer),
-            Err(Verdict::Final(error) | Verdict::Again { error: error @ StoreError::Damaged(_), .. }) => {
-                Err(error)
-            }
-            Err(_) => self.call(call).await.result,
         }
     }
 

@@ -150,11 +150,16 @@ impl S3 {
             return Ok(Copied::Refused);
         }
         let whole = self.whole(to)?;
-        match self.caller.once(&self.reads(&whole)).await {
-            Ok(answer) if *answer.body == *b"1" => Ok(Copied::Right),
-            Ok(_) | Err(StoreError::Damaged(_)) => Ok(Copied::Wrong),
-            Err(error) => Err(error),
+        // What is damaged on its way is right another time.
+        for _ in 0..3 {
+            match self.caller.once(&self.reads(&whole)).await {
+                Ok(answer) if *answer.body == *b"1" => return Ok(Copied::Right),
+                Ok(_) => break,
+                Err(StoreError::Damaged(_)) => {}
+                Err(error) => return Err(error),
+            }
         }
+        Ok(Copied::Wrong)
     }
 
     /// Which checksum the store verifies: it must refuse a wrong one.
