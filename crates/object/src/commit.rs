@@ -307,8 +307,9 @@ impl<S: Store> Core<S> {
             return self.copy_object((from, etag, size), to, None).await.map_err(at_source);
         }
         if small {
-            self.writes.take(size).await;
-            let _held = self.writes.held(size);
+            let _token = self.uploads.acquire().await;
+            self.reads.force(size);
+            let _held = self.reads.held(size);
             let (body, object) = self.store.get(from, 0..size, Some(etag)).await.map_err(at_source)?;
             let about = Description { content_type: object.content_type, metadata: object.metadata };
             return self.store.put(to, body, &about, &on).await.map_err(at_target);
