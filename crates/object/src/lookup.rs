@@ -199,15 +199,22 @@ impl<S: Store> Core<S> {
 
     /// Attributes of an inode as they are shown: those of a listing, where an option says that they are enough, else as `attr_now`.
     pub async fn attr_shown(self: &Arc<Self>, ino: Ino) -> Result<Attr> {
-        if self.options.listed_attributes {
-            let tree = self.tree.lock();
-            let inode = tree.get(ino)?;
-            let current = inode.checked.is_some_and(|at| at.elapsed() < self.options.expiry);
-            if inode.about.is_none() && current && inode.linked && ino != Ino::ROOT {
-                return tree.attr(ino);
-            }
+        match self.is_only_listed(ino)? {
+            true => self.tree.lock().attr(ino),
+            false => self.attr_now(ino).await,
         }
-        self.attr_now(ino).await
+    }
+
+    /// Whether what is known of an inode is from a listing, and an option says that this is enough. `Stale`.
+    pub fn is_only_listed(&self, ino: Ino) -> Result<bool> {
+        let tree = self.tree.lock();
+        let inode = tree.get(ino)?;
+        let current = inode.checked.is_some_and(|at| at.elapsed() < self.options.expiry);
+        Ok(self.options.listed_attributes
+            && inode.about.is_none()
+            && current
+            && inode.linked
+            && ino != Ino::ROOT)
     }
 
     /// Attributes of an inode, asked for again if they have expired. `Stale`.

@@ -13,7 +13,7 @@ pub struct Options {
     /// For how long what is known of a name counts without asking the store. An open of a file asks when this is over.
     pub expiry: Duration,
     /// Attributes of files that were only listed, and nobody asked for: those of the listing (size and time of the store, the rest as
-    /// [`Options::defaults`]) without a request for each. Symlinks are then shown as files by listings.
+    /// [`Options::defaults`], no attributes of the system's and of security) without a request for each. Symlinks are then shown as files by listings.
     pub listed_attributes: bool,
     /// Memory for data on the way to the store, bytes. See the head of `budget.rs` for what may exceed it.
     pub write_memory: u64,
@@ -39,10 +39,10 @@ impl Default for Options {
             expiry: Duration::from_secs(1),
             listed_attributes: false,
             write_memory: 40 << 20,
-            read_memory: 40 << 20,
+            read_memory: 44 << 20,
             part_size: crate::plan::PART_SIZE,
             uploads: 8,
-            read_ahead: 32 << 20,
+            read_ahead: 40 << 20,
             inodes: 200_000,
             read_only: false,
         }

@@ -380,6 +380,9 @@ fn what_a_listing_tells_is_enough_to_show_files_and_not_to_change_them() {
         let attr = rig.find(&format!("d/{i:02}")).unwrap();
         assert_eq!(rig.run(rig.fs.getattr(attr.ino, None)).unwrap().size, 4);
     }
+    let ino = rig.find("d/03").unwrap().ino;
+    let asked = rig.run(rig.fs.getxattr(&Cred::root(), ino, b"security.selinux"));
+    assert_eq!(asked, Err(Error::NoAttribute));
     assert_eq!(rig.count("head"), before, "nobody was asked");
     let ino = rig.find("d/07").unwrap().ino;
     let mode = SetAttr { perm: Some(0o600), ..Default::default() };
