@@ -39,10 +39,10 @@ impl Default for Options {
             expiry: Duration::from_secs(1),
             listed_attributes: false,
             write_memory: 40 << 20,
-            read_memory: 44 << 20,
+            read_memory: 40 << 20,
             part_size: crate::plan::PART_SIZE,
             uploads: 8,
-            read_ahead: 40 << 20,
+            read_ahead: 36 << 20,
             inodes: 200_000,
             read_only: false,
         }

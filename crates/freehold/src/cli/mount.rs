@@ -70,8 +70,8 @@ Options of a bucket, beside ro and those of FUSE (keys come from the environment
   metrics=ADDRESS:PORT                                  as above; SIGUSR1 has the server write what it has done, and what goes
                                                         on, into its log
   cache=SIZE, part_size=SIZE, uploads=NUMBER, window=SIZE
-                                                        memory for data [84m], first parts [4m or the store's least],
-                                                        uploads at a time [8], reading ahead [40m]")]
+                                                        memory for data [80m], first parts [4m or the store's least],
+                                                        uploads at a time [8], reading ahead [36m]")]
 pub struct Args {
     /// Image file, block device, or bucket
     #[arg(value_name = "IMAGE|DEVICE|s3://BUCKET")]
