@@ -88,6 +88,7 @@ impl Store {
                 });
             }
             Store::Other { prefix, .. } => {
+                let prefix = prefix.replace('/', "%2F");
                 let listing = self.curl(&format!("?list-type=2&max-keys=1000&prefix={prefix}"));
                 let listing = String::from_utf8(listing).unwrap();
                 assert!(listing.contains("<IsTruncated>false"), "{listing}");
