@@ -456,6 +456,7 @@ mod tests {
                 names: 0,
                 ahead: false,
                 next: None,
+                going: None,
             };
             let mut out = Vec::new();
             for page in keys.chunks(size) {

@@ -29,7 +29,7 @@ pub const PAGE: usize = 4096;
 /// A run of so many frames that were used before is as good as a longer one of fresh frames.
 const LONG: usize = 32;
 /// How many runs that are too short are looked at before fresh frames are taken.
-const LOOKS: usize = 4;
+const LOOKS: usize = 8;
 
 /// Index of a frame in the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -114,6 +114,8 @@ pub struct PageCache {
     /// How long that list may become before it is looked through: twice what stayed last time, so that looking costs little for each frame.
     limbo_max: usize,
     hand: u32,
+    /// Where frames that were used before are looked for next.
+    look: u32,
     /// No frame from here on was ever used.
     fresh: u32,
     dirty: usize,
@@ -145,6 +147,7 @@ impl PageCache {
             limbo: Vec::new(),
             limbo_max: limbo_min(n),
             hand: 0,
+            look: 0,
             fresh: 0,
             dirty: 0,
             counters: CacheCounters::default(),
@@ -373,20 +376,18 @@ impl PageCache {
         Some((first as u32, n))
     }
 
-    /// Which run to take: one of frames that were used before if it is long enough, else a fresh one, else what there is.
+    /// Which run to take: one of frames that were used before if one that is long enough is soon found, else a fresh one, else what there is.
     fn choose_run(&mut self, max: usize) -> Option<(usize, usize)> {
         let fresh = self.fresh as usize;
-        let mut at = self.hand as usize;
         for _ in 0..LOOKS {
-            let found = self.free.next_run(at, max).filter(|run| run.0 < fresh);
-            let Some((first, n)) = found.or_else(|| self.free.next_run(0, max).filter(|run| run.0 < fresh))
-            else {
-                break;
-            };
+            let used = |run: &(usize, usize)| run.0 < fresh;
+            let found = self.free.next_run(self.look as usize, max).filter(used);
+            let Some((first, n)) = found.or_else(|| self.free.next_run(0, max).filter(used)) else { break };
+            // What is too short is not looked at again before all others were.
+            self.look = (first + n) as u32;
             if n >= max.min(LONG) {
                 return Some((first, n));
             }
-            at = first + n;
         }
         let run = self.free.next_run(fresh, max);
         run.or_else(|| self.free.next_run(self.hand as usize, max)).or_else(|| self.free.next_run(0, max))
