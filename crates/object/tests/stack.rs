@@ -313,7 +313,7 @@ fn what_was_acknowledged_is_there() {
     }
     println!("{done} changes done, {failed} failed, {struck} faults");
     assert!(struck > done / 20, "too few faults struck: nothing was tested");
-    assert!(failed < done / 20, "{failed} of {done} changes failed, although everything can be tried again");
+    assert!(failed <= done / 20, "{failed} of {done} changes failed, although everything can be tried again");
 }
 
 /// Listings that show the past mislead those who look for names, and harm no file.
