@@ -65,7 +65,9 @@ fn json(id: &str, good_for: Duration) -> String {
 /// The metadata service of an instance: nothing without a token of version 2.
 fn instance(id: &'static str, good_for: Duration) -> Service {
     Service::start(move |request: &Request| match (request.method.as_str(), request.target.as_str()) {
-        ("PUT", "/latest/api/token") if request.header("x-aws-ec2-metadata-token-ttl-seconds") != "" => {
+        ("PUT", "/latest/api/token")
+            if !request.header("x-aws-ec2-metadata-token-ttl-seconds").is_empty() =>
+        {
             plain(200, "T1")
         }
         _ if request.header("x-aws-ec2-metadata-token") != "T1" => plain(401, ""),
