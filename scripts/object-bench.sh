@@ -3,7 +3,7 @@
 #   scripts/object-bench.sh [--repeat N] [--size MIB] [--rows ROW,...] [--only NAME,...] [--out FILE] ...    (--help tells all)
 # Installs what is missing: s3fs from the packages of Debian, and versitygw (the server), rclone, geesefs and goofys with `go install`, which takes
 # a quarter of an hour, once. What cannot be installed is left out and said to be. They are kept in $FREEHOLD_SERVERS (default: ~/.cache/freehold-servers).
-# mountpoint-s3 is not measured: the registry of crates has its libraries and a placeholder, not the program; nor has any registry a newer s3fs.
+# mountpoint-s3 is not measured: the registry of crates has its libraries and a placeholder, not the program. Nor is a newer s3fs.
 # Needs root (mounts, and the page cache must be emptied), and room: the server keeps its data in --data (default: /dev/shm).
 set -euo pipefail
 cd "$(dirname "$0")/.."
