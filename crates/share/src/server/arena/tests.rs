@@ -127,12 +127,12 @@ fn users_have_memory_of_their_own() {
 
 #[test]
 fn memory_is_bounded_and_what_is_used_stays() {
-    let rig = rig(64);
+    let rig = rig(4 * CHUNK);
     let (client, other) = (rig.client(1), rig.client(2));
     let fill = |client: &Arc<Client>, at: u64| {
         let plan = rig.plan(client, at * (CHUNK * PAGE) as u64, CHUNK * PAGE).unwrap();
         let places = rig.arenas.fill(client, INO, 1, &plan, &[&[at as u8; CHUNK * PAGE]]);
-        assert!(rig.arenas.resident() <= 64 && places.len() == CHUNK);
+        assert!(rig.arenas.resident() <= 4 * CHUNK && places.len() == CHUNK);
         places[0]
     };
     let used = fill(&client, 0);
