@@ -107,6 +107,8 @@ impl S3 {
         let nothing = Description::default();
         let state = self.put_if(key, Bytes::from_static(b"12"), &nothing, &Condition::Always).await?;
         self.sum = self.verifies(sum).await?;
+        // A try before this one may have ended between finding out and verifying.
+        self.mixed = Mixed::Kept;
         let mut copied = self.copies_parts(key, copy, &state).await?;
         if copied != Copied::Right && self.sum == Sum::Crc64Nvme {
             // Perhaps without checksums that the store keeps.
