@@ -42,11 +42,11 @@ use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 /// "FHSHARED"
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FHSHARED");
 /// Version of everything in this file.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 7;
 /// Slots of a session: calls that it can have under way.
 pub const SLOTS: usize = 64;
 /// Most bytes of file data in one call.
-pub const DATA_MAX: usize = 256 << 10;
+pub const DATA_MAX: usize = 64 << 10;
 /// Bytes of payload of one slot: data, and two names or paths.
 pub const PAYLOAD_MAX: usize = DATA_MAX + 12 * 1024;
 const PAGE: usize = 4096;
@@ -94,7 +94,7 @@ pub const ARENA_DATA_AT: usize = 8 * ARENA_PAGES;
 pub const ARENA_BYTES: usize = ARENA_DATA_AT + ARENA_PAGES * PAGE;
 
 /// Pages of a file that come to an arena, are marked and go together.
-pub const PIECE_PAGES: usize = 64;
+pub const PIECE_PAGES: usize = 16;
 
 /// Bit of the first word of `ChangesHeader::holder` (futex(2), robust futexes).
 pub const OWNER_DIED: u32 = 0x4000_0000;

@@ -88,13 +88,6 @@ impl FreeMap {
         (first..first + count).for_each(|i| self.set_used(i));
     }
 
-    /// Takes the first run at or behind `hint` (wrapping around once): between 1 and `max` neighbours.
-    pub fn take_run(&mut self, hint: usize, max: usize) -> Option<(usize, usize)> {
-        let (first, n) = self.next_run(hint, max).or_else(|| self.next_run(0, max))?;
-        self.take(first, n);
-        Some((first, n))
-    }
-
     /// Takes `count` neighbours, or nothing when there is no such run.
     pub fn take_exact(&mut self, count: usize) -> Option<usize> {
         let mut at = 0;
@@ -113,17 +106,24 @@ impl FreeMap {
 mod tests {
     use super::*;
 
+    fn take_run(map: &mut FreeMap, from: usize, max: usize) -> Option<(usize, usize)> {
+        let (first, n) = map.next_run(from, max)?;
+        map.take(first, n);
+        Some((first, n))
+    }
+
     #[test]
     fn runs() {
         let mut map = FreeMap::all_free(10_000);
-        assert_eq!(map.take_run(9_990, 64), Some((9_990, 10)));
-        assert_eq!(map.take_run(9_990, 64), Some((0, 64)));
+        assert_eq!(take_run(&mut map, 9_990, 64), Some((9_990, 10)));
+        assert_eq!(take_run(&mut map, 9_990, 64), None);
+        assert_eq!(take_run(&mut map, 0, 64), Some((0, 64)));
         assert_eq!(map.take_exact(9_926), Some(64));
-        assert_eq!((map.free(), map.take_run(0, 1), map.take_exact(1)), (0, None, None));
+        assert_eq!((map.free(), map.next_run(0, 1), map.take_exact(1)), (0, None, None));
         map.set_free(5_000);
         map.set_free(5_002);
         assert_eq!(map.take_exact(2), None);
-        assert_eq!(map.take_run(5_001, 8), Some((5_002, 1)));
-        assert_eq!(map.take_run(5_001, 8), Some((5_000, 1)));
+        assert_eq!(take_run(&mut map, 5_001, 8), Some((5_002, 1)));
+        assert_eq!(take_run(&mut map, 0, 8), Some((5_000, 1)));
     }
 }

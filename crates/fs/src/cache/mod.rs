@@ -379,8 +379,11 @@ impl PageCache {
     /// Which run to take: one of frames that were used before if one that is long enough is soon found, else a fresh one, else what there is.
     fn choose_run(&mut self, max: usize) -> Option<(usize, usize)> {
         let fresh = self.fresh as usize;
+        if fresh == self.frames.len() {
+            return self.free.next_run(self.hand as usize, max).or_else(|| self.free.next_run(0, max));
+        }
+        let used = |run: &(usize, usize)| run.0 < fresh;
         for _ in 0..LOOKS {
-            let used = |run: &(usize, usize)| run.0 < fresh;
             let found = self.free.next_run(self.look as usize, max).filter(used);
             let Some((first, n)) = found.or_else(|| self.free.next_run(0, max).filter(used)) else { break };
             // What is too short is not looked at again before all others were.
@@ -389,8 +392,7 @@ impl PageCache {
                 return Some((first, n));
             }
         }
-        let run = self.free.next_run(fresh, max);
-        run.or_else(|| self.free.next_run(self.hand as usize, max)).or_else(|| self.free.next_run(0, max))
+        self.free.next_run(fresh, max)
     }
 
     /// Second-chance sweep (CLOCK): frees up to `max` neighbouring frames that were not used since the last sweep.

@@ -19,7 +19,7 @@ const CHUNK: u64 = PIECE_PAGES as u64;
 /// Parts of the tables with locks of their own, for programs of many threads.
 const PARTS: usize = 16;
 /// Chunks in one part. A full part begins anew: what is in use is soon there again.
-const PART_MAX: usize = 256;
+const PART_MAX: usize = 1024;
 
 /// Where a page stands, and the value of its word while it does; 0: it is not known.
 #[derive(Clone, Copy, Debug, Default)]
@@ -119,7 +119,7 @@ impl Arena {
         if part.len() >= PART_MAX && !part.contains_key(&(ino, number)) {
             part.clear();
         }
-        let new = || Chunk { generation, places: [Place::default(); PIECE_PAGES] };
+        let new = || Chunk { generation, places: Default::default() };
         let chunk = part.entry((ino, number)).or_insert_with(new);
         if chunk.generation != generation {
             *chunk = new();

@@ -7,9 +7,8 @@
 use super::answers::asked;
 use super::*;
 use format::limits::FILE_SIZE_MAX;
+use format::shared::DATA_MAX;
 
-/// Most bytes of one posted write. Many are on their way together: longer ones would be out of the processor's cache before they are taken.
-const PART: usize = 64 << 10;
 /// Writes that go as messages before room is asked for again that was refused.
 const PAUSE: u32 = 64;
 
@@ -25,7 +24,7 @@ impl Drop for AskingRoom<'_> {
         let mut table = self.directories.table.lock();
         if let Some(dir) = table.dirs.iter_mut().find(|dir| dir.number == self.lent) {
             (dir.asking, dir.room) = (false, self.room);
-            if self.room < fs::room_for(1, PART) + 1 {
+            if self.room < fs::room_for(1, DATA_MAX) + 1 {
                 dir.pause = PAUSE;
             }
         }
@@ -136,7 +135,7 @@ impl Remote {
         self.link.keeps_order()?;
         let mut done = 0;
         while done < from.len() {
-            let part = &from[done..][..(from.len() - done).min(PART)];
+            let part = &from[done..][..(from.len() - done).min(DATA_MAX)];
             match session.directories.write(session, &file, offset + done as u64, part) {
                 Posting::Done(()) => {}
                 Posting::Full if session.wait_for_room() => continue,
