@@ -19,11 +19,11 @@ def program(name):
 
 
 class Subject:
-    """A file system over a bucket. `after_close`: close(2) may return before the object is there."""
+    """A file system over a bucket. `after_close`: close(2) may return before the object is there. `cannot`: rows that are not tried, and why."""
 
-    def __init__(self, name, binary, arguments, after_close=False, environment=lambda *_: {}, only=None):
+    def __init__(self, name, binary, arguments, after_close=False, environment=lambda *_: {}, only=None, cannot=()):
         self.name, self.binary, self.arguments, self.after_close = name, binary, arguments, after_close
-        self.environment, self.only = environment, only
+        self.environment, self.only, self.cannot = environment, only, dict(cannot)
 
     def mount(self, endpoint, place):
         return Mounted(self, endpoint, place)
@@ -127,6 +127,15 @@ def goofys(endpoint, at, _place, _cache):
     return ["-f", "--endpoint", endpoint, "--region", "us-east-1", BUCKET, at]
 
 
+# S3 refuses that in a bucket of this kind. The server here does as it would with PUT, and the file has its new name and nothing in it.
+NO_RENAME = "it renames with RenameObject alone, which this server takes for PUT of an empty object"
+
+
+def mountpoint(endpoint, at, _place, _cache):
+    # What all others allow without being told to.
+    return [BUCKET, at, "--endpoint", endpoint, "--region", "us-east-1", "--allow-overwrite", "--allow-delete"]
+
+
 def subjects(extra):
     """All that are there. `extra`: further words for -o of freehold."""
     words = [w for w in extra.split(",") if w]
@@ -137,6 +146,8 @@ def subjects(extra):
         Subject("s3fs", program("s3fs"), s3fs),
         Subject("goofys", program("goofys"), goofys),
         Subject("geesefs", program("geesefs"), goofys, after_close=True),
+        # Its libraries, mounted by object-bench/mountpoint.
+        Subject("mountpoint-s3", program("mountpoint-peer"), mountpoint, cannot={"rename": NO_RENAME}),
         Subject("rclone", program("rclone"), rclone("off"), environment=rclone_environment),
         Subject("rclone, writes cached", program("rclone"), rclone("writes"), after_close=True, environment=rclone_environment),
     ]
@@ -146,7 +157,8 @@ def subjects(extra):
 def versions():
     """What each says of its version."""
     out = {}
-    for name, flag in [("versitygw", "--version"), ("s3fs", "--version"), ("goofys", "--version"), ("geesefs", "--version"), ("rclone", "version")]:
+    for name in ("versitygw", "s3fs", "goofys", "geesefs", "mountpoint-peer", "rclone"):
+        flag = "version" if name == "rclone" else "--version"
         if path := program(name):
             said = subprocess.run([path, flag], capture_output=True, text=True).stdout.strip().splitlines()
             built = subprocess.run(["go", "version", "-m", path], capture_output=True, text=True).stdout

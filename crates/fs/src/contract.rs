@@ -33,6 +33,12 @@ pub trait FileSystem: Send + Sync + 'static {
         crate::block_on(future)
     }
 
+    /// A thread that looks for work all the time, one for each engine, says so: with `stays` again and again, and without before it does anything
+    /// else for long. An engine may have it take in what devices have completed, which saves waking others; calls that go on by that are woken.
+    fn attend(&self, _stays: bool) -> Devices {
+        Devices::Idle
+    }
+
     /// The inode called `name` in directory `parent`. `NotFound`, `NotDirectory`. "." and ".." are understood.
     fn lookup(&self, cred: &Cred, parent: Ino, name: &[u8]) -> impl Future<Output = Result<Attr>> + Send;
 
@@ -275,6 +281,11 @@ pub trait FileSystem: Send + Sync + 'static {
     /// for handles that append or bypass the cache.
     fn overwritable(&self, _handle: Handle, _offset: u64, _len: u64) -> Result<Vec<Range<u64>>> {
         Err(Error::NotSupported("overwriting later"))
+    }
+
+    /// Whether [`FileSystem::flush`] does more than release locks: what was written becomes visible and durable then.
+    fn commits_at_close(&self) -> bool {
+        false
     }
 
     /// A descriptor of the file was closed: `owner`'s record locks on it are released.

@@ -47,6 +47,17 @@ impl From<SystemTime> for Time {
     }
 }
 
+/// What a thread that attends finds ([`FileSystem::attend`](crate::FileSystem::attend)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Devices {
+    /// There is nothing to wait for, or somebody else does.
+    Idle,
+    /// Nothing has completed yet.
+    Busy,
+    /// Something has completed.
+    Done,
+}
+
 /// What an inode is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]

@@ -72,6 +72,9 @@ impl<F: FileSystem> Door<F> {
         };
         let ino = Ino(head.nodeid);
         self.known.attr(ino);
+        if let Some(handle) = set.handle {
+            self.changes(head, handle.0);
+        }
         let mut attr = self.fs.setattr(&self.cred(head), ino, set).await?;
         if set.size.is_some() || set.uid.is_some() || set.gid.is_some() {
             if attr.kind == FileType::Regular {

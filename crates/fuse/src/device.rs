@@ -6,12 +6,14 @@
 //! A [`Reply`] answers exactly once: sending consumes it, and when it is dropped unsent (a panic) it answers `EIO`.
 //! A request must be answered through the descriptor from which it was read, so each reply knows its [`Device`].
 //!
-//! Replies are copied by the kernel from the buffer (writev). Splice would need pages that nobody changes afterwards, which
-//! an engine that fills a caller's buffer cannot promise.
+//! Replies are copied by the kernel (writev): from the buffer, or for larger reads from memory that the engine lends. Splice would need pages
+//! that nobody changes afterwards, and a loan ends when the reply has been sent.
 
 use crate::abi::{self, InHeader, OutHeader};
 use crate::known::Known;
+use fs::Pages;
 use parking_lot::Mutex;
+use smallvec::{SmallVec, smallvec};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
 use std::ops::{Deref, DerefMut};
@@ -24,6 +26,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// How long an answer that the kernel was given may take to be taken in, on a busy machine.
 const ON_ITS_WAY: Duration = Duration::from_millis(100);
+
+/// Most pieces that one writev(2) takes (UIO_MAXIOV).
+const SLICES_MAX: usize = 1024;
 
 /// Where data of writes and of replies stand in a buffer.
 pub const DATA_AT: usize = 4096;
@@ -175,12 +180,27 @@ impl Device {
         let header = OutHeader { len: len as u32, error, unique };
         let all = [IoSlice::new(header.as_bytes()), IoSlice::new(parts[0]), IoSlice::new(parts[1])];
         let used = if parts[1].is_empty() { 2 - parts[0].is_empty() as usize } else { 3 };
+        self.write(&all[..used])
+    }
+
+    fn write(&self, all: &[IoSlice<'_>]) -> io::Result<()> {
         loop {
-            match (&self.0).write_vectored(&all[..used]) {
+            match (&self.0).write_vectored(all) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 done => return done.map(|_| ()),
             }
         }
+    }
+
+    /// Answers `unique` with bytes that stand in several places.
+    fn send_pages(&self, unique: u64, pages: &Pages) -> io::Result<()> {
+        let header = OutHeader { len: (size_of::<OutHeader>() + pages.len()) as u32, error: 0, unique };
+        let mut all: SmallVec<[IoSlice<'_>; 16]> = smallvec![IoSlice::new(header.as_bytes())];
+        all.extend(pages.slices().map(IoSlice::new));
+        if all.len() > SLICES_MAX {
+            return self.send(0, unique, [&pages.to_vec(), &[]]);
+        }
+        self.write(&all)
     }
 
     /// Sends a notification.
@@ -205,6 +225,12 @@ impl Reply {
     pub fn data(mut self, data: &[u8]) -> bool {
         self.send(0, data)
     }
+    /// As [`Reply::data`], of bytes in the memory of an engine.
+    pub fn pages(mut self, pages: &Pages) -> bool {
+        self.open = false;
+        let sent = self.device.send_pages(self.unique, pages);
+        self.judge(sent)
+    }
     /// Answers with an errno.
     pub fn error(mut self, errno: i32) -> bool {
         self.send(-errno, &[])
@@ -215,7 +241,11 @@ impl Reply {
     }
     fn send(&mut self, error: i32, data: &[u8]) -> bool {
         self.open = false;
-        match self.device.send(error, self.unique, [data, &[]]) {
+        let sent = self.device.send(error, self.unique, [data, &[]]);
+        self.judge(sent)
+    }
+    fn judge(&self, sent: io::Result<()>) -> bool {
+        match sent {
             Ok(()) => true,
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED)) => {
                 false

@@ -5,6 +5,7 @@
 //! errno values come from [`fs::Error::errno`]; those given here are about the protocol itself.
 
 use crate::abi::{self, InHeader, op};
+use crate::changers::Changers;
 use crate::device::{Buffer, DATA_AT, Device, REQUEST_AT, Reply, take};
 use crate::handles::Handles;
 use crate::interrupt::Interrupts;
@@ -69,6 +70,8 @@ pub enum Answer {
     Bytes(Vec<u8>),
     /// So many bytes at [`DATA_AT`] of the request's buffer.
     InBuffer(usize),
+    /// Bytes in the memory of the engine.
+    Pages(fs::Pages),
 }
 
 impl Answer {
@@ -91,6 +94,8 @@ pub struct Door<F> {
     pub caps: abi::Init,
     /// Open files.
     pub handles: Handles,
+    /// Who changes them, where the engine does more at their closes than release locks.
+    pub changers: Option<Changers>,
     /// Calls that wait for locks.
     pub interrupts: Interrupts,
     /// Inodes that may have file capabilities (`security.capability`), which a write must remove.
@@ -133,6 +138,7 @@ pub async fn serve<F: FileSystem>(
         Ok(Answer::Small(s)) => drop(reply.data(&s.bytes[..s.len])),
         Ok(Answer::Bytes(b)) => drop(reply.data(&b)),
         Ok(Answer::InBuffer(n)) => drop(reply.data(&buffer[DATA_AT..][..n])),
+        Ok(Answer::Pages(pages)) => drop(reply.pages(&pages)),
         Ok(Answer::Opened(s, handle)) => {
             if !reply.data(&s.bytes[..s.len]) {
                 let _ = door.close(handle.0).await;
@@ -171,7 +177,7 @@ impl<F: FileSystem> Door<F> {
             }
             op::OPEN => self.open(head, body).await,
             op::RELEASE | op::RELEASEDIR => self.release(body).await,
-            op::FLUSH => self.flush(body).await,
+            op::FLUSH => self.flush(head, body).await,
             op::READDIR | op::READDIRPLUS => {
                 let (a, _) = take(body).ok_or(MALFORMED)?;
                 self.readdir(head, a, &mut buffer[DATA_AT..]).await

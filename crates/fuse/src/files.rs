@@ -38,12 +38,16 @@ impl<F: FileSystem> Door<F> {
     /// Remembers an open file and makes the reply of open, or with `attr` that of create. `asked`: the flags of open(2).
     pub(crate) fn opened(
         &self,
+        head: &InHeader,
         handle: Handle,
         flags: OpenFlags,
         (asked, open_flags): (u32, u32),
         attr: Option<&Attr>,
     ) -> Answer {
         let asked = OpenFlags::from_posix(asked as i32);
+        if flags.contains(OpenFlags::WRITE) {
+            self.changes(head, handle.0);
+        }
         self.handles.add(handle, flags, asked.intersects(OpenFlags::SYNC | OpenFlags::DSYNC));
         let small = match attr {
             Some(attr) => Small::new().with(&self.entry(attr)),
@@ -62,7 +66,7 @@ impl<F: FileSystem> Door<F> {
             Some(generation) => self.fs.open_exact(&cred, (ino, generation), flags).await?,
             None => self.fs.open(&cred, ino, flags).await?,
         };
-        let answer = self.opened(handle, flags, (a.flags, tell), None);
+        let answer = self.opened(head, handle, flags, (a.flags, tell), None);
         if flags.contains(OpenFlags::WRITE) {
             self.note_capability(ino).await;
         }
@@ -79,9 +83,19 @@ impl<F: FileSystem> Door<F> {
         Ok(answer)
     }
 
+    /// Whoever sent a request changes the file of `fh`, or opened it in order to.
+    pub(crate) fn changes(&self, head: &InHeader, fh: u64) {
+        if let Some(changers) = &self.changers {
+            changers.note(fh, head.pid);
+        }
+    }
+
     /// Closes a file or directory in the engine, and what belongs to it.
     pub(crate) async fn close(&self, fh: u64) -> fs::Result<()> {
         let (plain, owners) = self.handles.remove(fh);
+        if let Some(changers) = &self.changers {
+            changers.forget(fh);
+        }
         // Locks of open file descriptions have the description as owner, which no flush ever names.
         for owner in owners {
             let _ = self.fs.flush(Handle(fh), LockOwner(owner)).await;
@@ -98,10 +112,16 @@ impl<F: FileSystem> Door<F> {
         Ok(Answer::Empty)
     }
 
-    pub(crate) async fn flush(&self, body: &[u8]) -> Outcome {
+    pub(crate) async fn flush(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (a, _) = take::<abi::FlushIn>(body).ok_or(MALFORMED)?;
+        let (handle, owner) = (Handle(a.fh), LockOwner(a.lock_owner));
         self.handles.flushed(a.fh, a.lock_owner);
-        self.fs.flush(Handle(a.fh), LockOwner(a.lock_owner)).await?;
+        match &self.changers {
+            Some(changers) if !changers.may_include(a.fh, head.pid) => {
+                self.fs.setlk(handle, owner, Err((0, u64::MAX)), false).await?;
+            }
+            _ => self.fs.flush(handle, owner).await?,
+        }
         Ok(Answer::Empty)
     }
 
@@ -111,6 +131,11 @@ impl<F: FileSystem> Door<F> {
         let now = OpenFlags::from_posix(a.flags as i32) | OpenFlags::APPEND;
         self.known.pages(Ino(head.nodeid));
         let handle = self.handles.transfer(&*self.fs, &kernel_cred(), Ino(head.nodeid), a.fh, now).await?;
+        if size >= LENT_MIN {
+            let pages = self.fs.read_pages(handle, a.offset, size).await?;
+            self.meter.moved(pages.len() as u64, 0);
+            return Ok(Answer::Pages(pages));
+        }
         let n = self.fs.read(handle, a.offset, &mut to[..size]).await?;
         self.meter.moved(n.min(size) as u64, 0);
         Ok(Answer::InBuffer(n.min(size)))
@@ -130,6 +155,7 @@ impl<F: FileSystem> Door<F> {
         if a.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
             self.kill_suid(ino, handle).await?;
         }
+        self.changes(head, a.fh);
         let n = self.fs.write(handle, a.offset, data).await?;
         self.meter.moved(0, n as u64);
         Ok(Answer::of(&abi::WriteOut { size: n as u32, padding: 0 }))
@@ -164,6 +190,7 @@ impl<F: FileSystem> Door<F> {
 
     /// What an ordinary user's change of a file's data takes away, where the kernel has no flag to ask for it.
     async fn changed(&self, head: &InHeader, ino: Ino, handle: Handle) -> Result<(), Errno> {
+        self.changes(head, handle.0);
         self.written(ino).await?;
         if head.uid != 0 { self.kill_suid(ino, handle).await } else { Ok(()) }
     }
@@ -238,6 +265,9 @@ impl<F: FileSystem> Door<F> {
         Ok(Answer::Empty)
     }
 }
+
+/// Reads of so many bytes are answered out of the engine's memory, smaller ones out of the request's buffer: a loan has a cost of its own.
+const LENT_MIN: usize = 32 << 10;
 
 /// The kernel's "to the end of the file".
 const OFFSET_MAX: u64 = i64::MAX as u64;

@@ -58,6 +58,7 @@
 
 mod abi;
 mod attrs;
+mod changers;
 mod device;
 mod door;
 mod exec;

@@ -117,7 +117,7 @@ impl<F: FileSystem> Door<F> {
         // By its handle: a file whose name is gone again by now is open all the same.
         let new = self.known.looked_up(attr.ino, attr.generation);
         let attr = if new { self.fs.getattr(attr.ino, Some(handle)).await.unwrap_or(attr) } else { attr };
-        Ok(self.opened(handle, flags, (a.flags, reply_flags), Some(&attr)))
+        Ok(self.opened(head, handle, flags, (a.flags, reply_flags), Some(&attr)))
     }
 
     pub(crate) async fn tmpfile(&self, head: &InHeader, body: &[u8]) -> Outcome {
@@ -128,7 +128,7 @@ impl<F: FileSystem> Door<F> {
         let (attr, handle) = self.fs.tmpfile(&self.cred(head), Ino(head.nodeid), perm, flags).await?;
         // Nobody else knows it yet.
         self.known.looked_up(attr.ino, attr.generation);
-        Ok(self.opened(handle, flags, (a.flags, reply_flags), Some(&attr)))
+        Ok(self.opened(head, handle, flags, (a.flags, reply_flags), Some(&attr)))
     }
 
     pub(crate) async fn opendir(&self, head: &InHeader) -> Outcome {
@@ -136,7 +136,7 @@ impl<F: FileSystem> Door<F> {
         // A list that is kept is as good as its directory's time of change.
         self.known.attr(Ino(head.nodeid));
         let cached = if self.options.exclusive { abi::FOPEN_CACHE_DIR | abi::FOPEN_KEEP_CACHE } else { 0 };
-        Ok(self.opened(handle, OpenFlags::READ, (0, cached), None))
+        Ok(self.opened(head, handle, OpenFlags::READ, (0, cached), None))
     }
 
     pub(crate) async fn readdir(&self, head: &InHeader, a: abi::ReadIn, to: &mut [u8]) -> Outcome {

@@ -76,6 +76,7 @@ pub fn mount<F: FileSystem>(fs: Arc<F>, mountpoint: &Path, options: MountOptions
     };
     let read_ahead = options.read_ahead;
     let door = Arc::new(Door {
+        changers: fs.commits_at_close().then(Default::default),
         fs,
         options,
         caps,

@@ -4,13 +4,14 @@
 //! arrive. But parts have a least size, so many files that have filled a little of a part each would wait for each other for ever. So a few of them
 //! ([`LANES`]) may go beyond the limit, each until its part is full and leaves, and then others. Who does not go on with a part for a
 //! moment ([`IDLE`]), or takes too long for it ([`SLOW`]), makes room for another. While much is on its way already nobody need go beyond.
-//! So the excess is a part of each of a few files; only of files whose writers pause in the middle of their parts it is more.
+//! So the excess is a part of each of a few files; only of files whose writers pause in the middle of their parts it is more. The larger it is, the
+//! longer a pause must be: where the machine itself pauses, each writer seems to.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OnceCell};
 
 /// So many files may go beyond the limit at a time.
 const LANES: usize = 8;
@@ -18,6 +19,11 @@ const LANES: usize = 8;
 const IDLE: Duration = Duration::from_millis(20);
 /// Who has not filled its part after so long is not the one to wait for.
 const SLOW: Duration = Duration::from_millis(500);
+/// [`IDLE`] doubles with each half of the limit that is in use beyond it, so many times at most, and [`SLOW`] [`SLOW_DOUBLES`] times.
+const DOUBLES: u64 = 5;
+const SLOW_DOUBLES: u64 = 2;
+/// For how long an answer that nobody waits for is left standing at most: stores close connections on which nothing moves.
+const STANDING: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Debug)]
@@ -53,7 +59,10 @@ impl State {
     /// Takes memory for a file, or says how long it has to wait at least if none is given back.
     fn admit(&mut self, who: u64, n: u64, total: u64, now: Instant) -> Option<Duration> {
         if self.used + n > total {
-            let rest = |lane: &Lane| (lane.last + IDLE).min(lane.since + SLOW).saturating_duration_since(now);
+            let halves = 2 * self.used.saturating_sub(total) / total.max(1);
+            let [idle, slow] =
+                [(IDLE, DOUBLES), (SLOW, SLOW_DOUBLES)].map(|(t, most)| t * (1 << halves.min(most)));
+            let rest = |lane: &Lane| (lane.last + idle).min(lane.since + slow).saturating_duration_since(now);
             if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.who == who) {
                 lane.last = now;
             } else if self.moving > total / 2 {
@@ -169,6 +178,53 @@ impl Drop for Held {
     }
 }
 
+/// Memory for an answer, taken when it begins to arrive and not when it is asked for: until then it needs none, and where the store is far away that is
+/// most of the time. While there is none the answer stands where it is, for a moment ([`STANDING`]), unless somebody waits for it.
+#[derive(Debug)]
+pub struct Room {
+    budget: Arc<Budget>,
+    size: u64,
+    wanted: Notify,
+    taken: OnceCell<Held>,
+}
+
+impl Room {
+    /// For an answer of `size` bytes.
+    pub fn new(budget: Arc<Budget>, size: u64) -> Room {
+        Room { budget, size, wanted: Notify::new(), taken: OnceCell::new() }
+    }
+
+    /// Somebody waits for the answer.
+    pub fn want(&self) {
+        self.wanted.notify_one();
+    }
+
+    /// Returns when the answer may come into memory.
+    pub async fn enter(&self) {
+        self.taken.get_or_init(|| self.take()).await;
+    }
+
+    async fn take(&self) -> Held {
+        let mut late = std::pin::pin!(tokio::time::sleep(STANDING));
+        loop {
+            let given = self.budget.given.notified();
+            if self.budget.try_take(self.size) {
+                break;
+            }
+            let waits = tokio::select! {
+                () = given => true,
+                () = self.wanted.notified() => false,
+                () = &mut late => false,
+            };
+            if !waits {
+                self.budget.force(self.size);
+                break;
+            }
+        }
+        self.budget.held(self.size)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,23 +233,41 @@ mod tests {
     fn a_few_go_beyond_the_limit_until_their_parts_leave() {
         let mut state = State::default();
         let now = Instant::now();
-        assert_eq!(state.admit(1, 10, 10, now), None);
+        assert_eq!(state.admit(1, 1000, 1000, now), None);
         for who in 1..=LANES as u64 {
-            assert_eq!(state.admit(who, 2, 10, now), None, "{who}");
+            assert_eq!(state.admit(who, 2, 1000, now), None, "{who}");
         }
         let others = 1 + LANES as u64;
-        assert_eq!(state.admit(others, 2, 10, now), Some(IDLE));
+        assert_eq!(state.admit(others, 2, 1000, now), Some(IDLE));
         // Those who go on do so before others begin.
         let later = now + IDLE;
         for who in 2..=LANES as u64 {
-            assert_eq!(state.admit(who, 2, 10, later), None);
+            assert_eq!(state.admit(who, 2, 1000, later), None);
         }
-        assert_eq!(state.admit(others, 2, 10, later), None, "the first one has paused");
-        assert_eq!(state.admit(1, 2, 10, later), Some(IDLE));
+        assert_eq!(state.admit(others, 2, 1000, later), None, "the first one has paused");
+        assert_eq!(state.admit(1, 2, 1000, later), Some(IDLE));
         for step in 1..=25 {
             state.lanes.iter_mut().for_each(|lane| lane.last = later + IDLE * step);
         }
-        assert_eq!(state.admit(1, 2, 10, later + SLOW), None, "nobody keeps others out for longer");
+        assert_eq!(state.admit(1, 2, 1000, later + SLOW), None, "nobody keeps others out for longer");
+    }
+
+    /// As on a machine that does nothing for a moment again and again.
+    #[test]
+    fn the_more_is_in_use_the_longer_are_pauses() {
+        let (mut state, total) = (State::default(), 40);
+        let mut now = Instant::now();
+        assert_eq!(state.admit(0, total, total, now), None);
+        let mut admitted = |state: &mut State, pause: u32, who: std::ops::Range<u64>| {
+            now += IDLE * pause;
+            who.filter(|who| state.admit(*who, 5, total, now).is_none()).count()
+        };
+        assert_eq!(admitted(&mut state, 1, 1..20), LANES);
+        // Twice the limit is in use: a pause is two times double.
+        assert_eq!(admitted(&mut state, 3, 20..40), 0);
+        assert_eq!(admitted(&mut state, 1, 20..40), 4, "and three times with another half");
+        assert_eq!(admitted(&mut state, 4, 40..60), 4);
+        assert_eq!(admitted(&mut state, 32, 60..1000), LANES, "but nobody waits for ever");
     }
 
     /// The callers' threads have no runtime.
@@ -215,6 +289,33 @@ mod tests {
         assert_eq!(budget.used(), (9, 12));
         budget.give(9);
         assert_eq!(budget.used(), (0, 12));
+    }
+
+    #[test]
+    fn an_answer_waits_for_memory_unless_it_is_waited_for() {
+        let runtime = runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
+        let budget = Arc::new(Budget::new(10));
+        let enters = |room: &Arc<Room>| {
+            let room = room.clone();
+            runtime.spawn(async move { room.enter().await })
+        };
+        let [one, two, three, four] = [0; 4].map(|_| Arc::new(Room::new(budget.clone(), 6)));
+        runtime.block_on(enters(&one)).unwrap();
+        let (second, third) = (enters(&two), enters(&three));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!second.is_finished() && !third.is_finished() && budget.used().0 == 6);
+        two.want();
+        runtime.block_on(second).unwrap();
+        assert_eq!(budget.used().0, 12, "it is waited for");
+        drop((one, two));
+        runtime.block_on(third).unwrap();
+        assert_eq!(budget.used().0, 6, "what was given back is taken");
+        // Nobody gives any back: it goes on all the same, and once is enough.
+        let begun = Instant::now();
+        runtime.block_on(enters(&four)).unwrap();
+        assert!(begun.elapsed() >= STANDING && budget.used().0 == 12);
+        runtime.block_on(enters(&four)).unwrap();
+        assert_eq!(budget.used().0, 12);
     }
 
     #[test]

@@ -20,7 +20,6 @@ use bytes::Bytes;
 use fs::{Error, Result, Time};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Files up to this size, or up to the least part where that is larger, are sent with one request, bytes.
 const SINGLE: u64 = 8 << 20;
@@ -202,7 +201,7 @@ impl<S: Store> Core<S> {
             state.about_changed = false;
             (state.stream.take(), state.mtime_set, size)
         };
-        let mut modified = Time::now();
+        let mut completed = None;
         let mut now = {
             let tree = self.tree.lock();
             tree.get(file.ino)?.about.as_deref().ok_or(Error::Stale)?.clone()
@@ -220,7 +219,7 @@ impl<S: Store> Core<S> {
                 file.state.lock().base = Some(etag.clone());
             }
             if now.attrs.mtime.is_none() {
-                modified = self.store.head(key).await.map_or(modified, |object| object.modified.into());
+                completed = self.store.head(key).await.ok().map(|object| Time::from(object.modified));
             }
         }
         let mut tree = self.tree.lock();
@@ -228,8 +227,11 @@ impl<S: Store> Core<S> {
         if let Some(about) = &mut inode.about {
             about.attrs.mtime = now.attrs.mtime;
         }
-        (inode.etag, inode.size, inode.modified, inode.checked) =
-            (Some(etag), size, modified, Some(Instant::now()));
+        inode.stored(Some(etag));
+        inode.size = size;
+        if let Some(completed) = completed {
+            (inode.modified, inode.told) = (completed, Some(completed));
+        }
         Ok(())
     }
 

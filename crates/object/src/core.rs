@@ -34,6 +34,8 @@ pub struct Core<S> {
     pub last_handle: AtomicU64,
     pub locks: LockTable,
     pub writes: Arc<Budget>,
+    /// What may have been asked for ahead of readers: more than there is memory for, as answers need none before they arrive.
+    pub asked: Arc<Budget>,
     pub reads: Arc<Budget>,
     /// Tokens for requests that carry data to the store.
     pub uploads: Semaphore,
@@ -89,6 +91,7 @@ impl<S: Store> Core<S> {
             last_handle: AtomicU64::new(0),
             locks: LockTable::new(),
             writes: Arc::new(Budget::new(options.write_memory)),
+            asked: Arc::new(Budget::new(options.read_memory + options.read_memory / 2)),
             reads: Arc::new(Budget::new(options.read_memory)),
             uploads: Semaphore::new(options.uploads.max(1)),
             small: Arc::new(Semaphore::new(SMALL_REQUESTS)),

@@ -215,8 +215,18 @@ impl<S: Store> FileSystem for ObjectFs<S> {
     }
 
     async fn read(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Result<usize> {
+        let pages = self.read_pages(handle, offset, to.len()).await?;
+        let mut at = 0;
+        for bytes in pages.slices() {
+            to[at..][..bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        }
+        Ok(at)
+    }
+
+    async fn read_pages(&self, handle: Handle, offset: u64, len: usize) -> Result<Pages> {
         let open = self.core.open_file(handle, OpenFlags::READ)?;
-        self.core.read(&open, offset, to).await
+        self.core.read(&open, offset, len).await
     }
 
     async fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<usize> {
@@ -226,6 +236,10 @@ impl<S: Store> FileSystem for ObjectFs<S> {
             self.core.spawn_commit(&open.file).await?;
         }
         Ok(n)
+    }
+
+    fn commits_at_close(&self) -> bool {
+        true
     }
 
     async fn flush(&self, handle: Handle, owner: LockOwner) -> Result<()> {
@@ -401,18 +415,19 @@ impl<S: Store> FileSystem for ObjectFs<S> {
         if Arc::ptr_eq(&source.file, &target.file) && from_offset.abs_diff(to_offset) < len {
             return Err(Error::Invalid("the ranges overlap"));
         }
-        let mut buffer = vec![0; COPY_CHUNK.min(len) as usize];
         let mut copied = 0;
         while copied < len {
-            let want = buffer.len().min((len - copied) as usize);
-            let n = self.core.read(&source, from_offset + copied, &mut buffer[..want]).await?;
-            if n == 0 {
+            let want = COPY_CHUNK.min(len - copied) as usize;
+            let pages = self.core.read(&source, from_offset + copied, want).await?;
+            if pages.is_empty() {
                 break;
             }
-            match self.core.write(&target, to_offset + copied, &buffer[..n]).await {
-                Ok(n) => copied += n as u64,
-                Err(e) if copied == 0 => return Err(e),
-                Err(_) => break,
+            for bytes in pages.slices() {
+                match self.core.write(&target, to_offset + copied, bytes).await {
+                    Ok(n) => copied += n as u64,
+                    Err(e) if copied == 0 => return Err(e),
+                    Err(_) => return Ok(copied),
+                }
             }
         }
         Ok(copied)

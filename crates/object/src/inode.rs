@@ -72,8 +72,12 @@ pub struct Inode {
     pub etag: Option<ETag>,
     /// Size of the object.
     pub size: u64,
-    /// When the store completed the object.
+    /// Time of the last change: by this clock when it was made here, else when the store completed the object.
     pub modified: Time,
+    /// What the store told of that time, which is in whole seconds for most; `None`: nothing since a change was made here.
+    pub told: Option<Time>,
+    /// When the store had last taken a change that was made here: what it was asked before that is old.
+    pub changed: Option<Instant>,
     /// When the store was asked; `None`: it is not in the store yet, and only known here.
     pub checked: Option<Instant>,
     /// What makes it a directory.
@@ -87,9 +91,35 @@ pub struct Inode {
 }
 
 impl Inode {
+    /// The store tells when it completed the object, of which it is known whether it is the `same` as before. The first time after a change that was
+    /// made here that is not news: it is the same time by another clock, rounded, and would move the time of a file that nobody touches.
+    pub fn told(&mut self, time: Time, same: bool) {
+        let news = !same || self.told.is_some_and(|told| told != time);
+        self.told = Some(time);
+        if news {
+            self.modified = time;
+        }
+    }
+
+    /// The store has taken a change that was made here, by which it has the state `etag`.
+    pub fn stored(&mut self, etag: Option<ETag>) {
+        let now = Instant::now();
+        (self.etag, self.checked, self.changed) = (etag, Some(now), Some(now));
+    }
+
+    /// Whether what the store was `asked` then may be older than what it has taken since.
+    pub fn is_newer(&self, asked: Instant) -> bool {
+        self.changed.is_some_and(|changed| changed >= asked)
+    }
+
+    /// It was changed here.
+    pub fn change(&mut self, now: Time) {
+        (self.modified, self.told) = (now, None);
+    }
+
     /// Its content has changed, just now.
     pub fn touch(&mut self, now: Time) {
-        self.modified = now;
+        self.change(now);
         if let Some(about) = &mut self.about {
             about.attrs.mtime = Some(now);
         }
@@ -142,6 +172,30 @@ impl Inode {
             mtime,
             ctime: self.modified,
             btime: mtime.min(self.modified),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_change_made_here_stays() {
+        let at = |sec, nsec| Time { sec, nsec };
+        let defaults = Defaults { uid: 0, gid: 0, umask: 0 };
+        let mut tree = crate::tree::Tree::new(String::new(), defaults, 1000, false);
+        let inode = tree.get_mut(Ino::ROOT).unwrap();
+        let told = |inode: &mut Inode, sec, same| {
+            inode.told(at(sec, 0), same);
+            inode.modified
+        };
+        for (first, then) in [(110, 111), (111, 112), (40, 41)] {
+            inode.change(at(110, 900));
+            assert_eq!(told(inode, first, true), at(110, 900));
+            assert_eq!(told(inode, first, true), at(110, 900));
+            assert_eq!(told(inode, then, true), at(then, 0), "a copy onto itself");
+            assert_eq!(told(inode, first, false), at(first, 0), "another object");
         }
     }
 }

@@ -7,14 +7,15 @@
 //! - Data: `change` is how an open file differs from its object, `stream` sends parts as they fill, `plan` cuts the rest, `commit` makes the object.
 //!   `readahead` reads.
 //! - `making`, `setting` and `rename` change names and attributes.
-//! - `progress` tells how far operations are that take long. `budget` bounds memory, `pool` keeps it for the next use. `core` says on which thread what
-//!   runs, and in which order locks are taken.
+//! - [`checksum`]: that of a whole follows from those of its pieces. `progress` tells how far operations are that take long. `budget` bounds memory,
+//!   `pool` keeps it for the next use. `core` says on which thread what runs, and in which order locks are taken.
 //!
 //! What a program may rely on, and what not, is written in docs/SEMANTICS.md.
 
 pub mod attrs;
 mod budget;
 mod change;
+pub mod checksum;
 mod commit;
 mod core;
 mod error;

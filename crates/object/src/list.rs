@@ -209,11 +209,11 @@ impl<S: Store> Core<S> {
         let version = self.tree.lock().directory(dir)?.version;
         // One that is older than what was made and removed here would bring back the past.
         let current = |next: &Ahead| next.version == version && next.since.elapsed() < self.options.expiry;
-        let asked = match started.next.take().filter(current) {
-            Some(next) => next.page,
-            None => ask(started.after.clone()),
+        let (asked, page) = match started.next.take().filter(current) {
+            Some(next) => (next.since, next.page),
+            None => (Instant::now(), ask(started.after.clone())),
         };
-        let page = asked.await.map_err(|_| Error::Closed)?.map_err(|e| error::of(&started.key, e))?;
+        let page = page.await.map_err(|_| Error::Closed)?.map_err(|e| error::of(&started.key, e))?;
         if started.ahead && page.next.is_some() {
             let (since, page) = (Instant::now(), ask(page.next.clone()));
             started.next = Some(Ahead { since, version, page });
@@ -235,7 +235,7 @@ impl<S: Store> Core<S> {
         if started.over {
             started.going = None;
         }
-        self.listed(dir, settled)
+        self.listed(dir, settled, asked)
     }
 
     /// Takes in one more page of the store.
@@ -286,8 +286,8 @@ impl<S: Store> Core<S> {
         Ok(())
     }
 
-    /// Takes in names of a listing, and returns their inodes.
-    fn listed(&self, dir: Ino, names: Vec<Name>) -> Result<Vec<(Ino, Box<str>)>> {
+    /// Takes in names of a listing that was `asked` for then, and returns their inodes.
+    fn listed(&self, dir: Ino, names: Vec<Name>, asked: Instant) -> Result<Vec<(Ino, Box<str>)>> {
         let mut tree = self.tree.lock();
         let mut out = Vec::with_capacity(names.len());
         for (name, object) in names {
@@ -302,6 +302,8 @@ impl<S: Store> Core<S> {
                     etag: None,
                     size: 0,
                     modified: fs::Time::now(),
+                    told: None,
+                    changed: None,
                     checked: Some(Instant::now()),
                     directory: object.is_none().then(Box::default),
                     file: None,
@@ -310,17 +312,18 @@ impl<S: Store> Core<S> {
                 })?,
             };
             let inode = tree.get_mut(ino)?;
-            if inode.checked.is_some() && !inode.is_dirty() {
+            if inode.checked.is_some() && !inode.is_dirty() && !inode.is_newer(asked) {
                 match object {
                     Some(object) => {
                         let modified = object.modified.into();
                         // A copy onto itself changes metadata and time, but not always the ETag.
-                        if inode.etag.as_ref() != Some(&object.etag) || inode.modified != modified {
+                        let same = inode.etag.as_ref() == Some(&object.etag);
+                        if !same || inode.told != Some(modified) {
                             // Of an open file the object that was opened counts; whoever opens it next asks.
                             inode.about = None;
                             if inode.file.is_none() {
                                 (inode.etag, inode.size) = (Some(object.etag), object.size);
-                                inode.modified = modified;
+                                inode.told(modified, same);
                             }
                         }
                         inode.checked = Some(Instant::now());
@@ -352,6 +355,7 @@ impl<S: Store> Core<S> {
                     let Ok(inode) = tree.get(ino) else { return Ok(()) };
                     (tree.key(ino)?, inode.directory.is_some())
                 };
+                let asked = Instant::now();
                 let found = match core.store.head(&key).await {
                     Ok(object) if is_dir => Found::Directory(Some(object)),
                     Ok(object) => Found::File(object),
@@ -360,7 +364,7 @@ impl<S: Store> Core<S> {
                     Err(StoreError::NotFound) => return Ok(()),
                     Err(e) => return Err(error::of(&key, e)),
                 };
-                core.found(dir, &name, found)?;
+                core.found(dir, &name, found, asked)?;
                 Ok(())
             });
         }

@@ -77,12 +77,13 @@ impl<S: Store> Core<S> {
                     return known.ok_or(Error::NotFound);
                 }
             }
+            let asked = Instant::now();
             let found = self.query(&key, kind).await.map_err(|e| error::of(&key, e))?;
             if self.tree.lock().directory(dir)?.version != version {
                 // Names were made or removed here meanwhile: the answer may be older than that.
                 continue;
             }
-            return self.found(dir, name, found)?.ok_or(Error::NotFound);
+            return self.found(dir, name, found, asked)?.ok_or(Error::NotFound);
         }
     }
 
@@ -127,13 +128,13 @@ impl<S: Store> Core<S> {
         Ok(found)
     }
 
-    /// Takes in what the store said of a name.
-    pub fn found(&self, dir: Ino, name: &str, found: Found) -> Result<Option<Ino>> {
+    /// Takes in what the store said of a name, for which it was `asked` then.
+    pub fn found(&self, dir: Ino, name: &str, found: Found, asked: Instant) -> Result<Option<Ino>> {
         let mut tree = self.tree.lock();
         let known = tree.directory(dir)?.children.get(name).copied();
         // What is only here, or changed here, is not undone by what is elsewhere.
         if let Some(ino) = known
-            && tree.get(ino)?.checked.is_none()
+            && (tree.get(ino)?.checked.is_none() || tree.get(ino)?.is_newer(asked))
         {
             return Ok(Some(ino));
         }
@@ -165,6 +166,8 @@ impl<S: Store> Core<S> {
                 etag: None,
                 size: 0,
                 modified: fs::Time::now(),
+                told: None,
+                changed: None,
                 checked: Some(Instant::now()),
                 directory: is_dir.then(Box::default),
                 file: None,
@@ -178,12 +181,13 @@ impl<S: Store> Core<S> {
             return Ok(Some(ino));
         }
         inode.about = Some(Box::new(about));
+        let same = object.as_ref().is_some_and(|object| inode.etag.as_ref() == Some(&object.etag));
         (inode.etag, inode.size) = match &object {
             Some(object) => (Some(object.etag.clone()), object.size),
             None => (None, 0),
         };
         if let Some(object) = object {
-            inode.modified = object.modified.into();
+            inode.told(object.modified.into(), same);
         }
         if let (Some(file), Some(etag)) = (&inode.file, &inode.etag) {
             let mut state = file.state.lock();

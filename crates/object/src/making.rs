@@ -54,6 +54,8 @@ impl<S: Store> Core<S> {
             etag: None,
             size: 0,
             modified: Time::now(),
+            told: None,
+            changed: None,
             checked: None,
             directory,
             file: None,

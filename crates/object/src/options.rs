@@ -17,7 +17,7 @@ pub struct Options {
     pub listed_attributes: bool,
     /// Memory for data on the way to the store, bytes. See the head of `budget.rs` for what may exceed it.
     pub write_memory: u64,
-    /// Memory for data that is read ahead, bytes.
+    /// Memory for data that is read ahead, bytes. Half as much again may be asked for: it waits at its connections.
     pub read_memory: u64,
     /// Size of the first parts of an upload, bytes; raised to what the store allows.
     pub part_size: u64,
@@ -39,10 +39,10 @@ impl Default for Options {
             expiry: Duration::from_secs(1),
             listed_attributes: false,
             write_memory: 40 << 20,
-            read_memory: 40 << 20,
+            read_memory: 34 << 20,
             part_size: crate::plan::PART_SIZE,
             uploads: 8,
-            read_ahead: 36 << 20,
+            read_ahead: 50 << 20,
             inodes: 200_000,
             read_only: false,
         }

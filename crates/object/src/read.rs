@@ -5,34 +5,46 @@ use crate::core::Core;
 use crate::error;
 use crate::handles::Open;
 use crate::store::{Store, StoreError};
-use fs::{Error, Result};
+use fs::{Error, Pages, Result};
+use std::ops::Range;
 use std::sync::Arc;
 
+/// A part of what is read.
+enum Part {
+    Memory(Vec<u8>),
+    Zeros(usize),
+    Object(Range<u64>),
+}
+
 impl<S: Store> Core<S> {
-    /// As [`fs::FileSystem::read`], of an open file.
-    pub async fn read(self: &Arc<Self>, open: &Open, offset: u64, to: &mut [u8]) -> Result<usize> {
+    /// As [`fs::FileSystem::read_pages`], of an open file: what comes from its object stays where it arrived.
+    pub async fn read(self: &Arc<Self>, open: &Open, offset: u64, len: usize) -> Result<Pages> {
         let file = &open.file;
-        loop {
-            let (n, old, base, sent) = {
+        'again: loop {
+            let (parts, base, sent) = {
                 let state = file.state.lock();
                 if state.replaced != open.replaced {
                     return Err(Error::Stale);
                 }
-                let end = state.change.size().min(offset.saturating_add(to.len() as u64));
+                let end = state.change.size().min(offset.saturating_add(len as u64));
                 if end <= offset {
-                    return Ok(0);
+                    return Ok(Pages::default());
                 }
-                let (mut old, mut sent) = (Vec::new(), false);
+                let (mut parts, mut sent) = (Vec::new(), false);
                 for (range, place) in state.change.places(offset..end) {
-                    let out = &mut to[(range.start - offset) as usize..(range.end - offset) as usize];
+                    let n = (range.end - range.start) as usize;
                     match place {
-                        Place::Memory => state.change.copy(range, out),
-                        Place::Hole => out.fill(0),
-                        Place::Old => old.push(range),
+                        Place::Memory => {
+                            let mut bytes = vec![0; n];
+                            state.change.copy(range, &mut bytes);
+                            parts.push(Part::Memory(bytes));
+                        }
+                        Place::Hole => parts.push(Part::Zeros(n)),
+                        Place::Old => parts.push(Part::Object(range)),
                         Place::Sent => sent = true,
                     }
                 }
-                ((end - offset) as usize, old, (state.base.clone(), state.base_size), sent)
+                (parts, (state.base.clone(), state.base_size), sent)
             };
             if sent {
                 // What has left can be read when it is an object.
@@ -42,35 +54,40 @@ impl<S: Store> Core<S> {
                 self.spawn_commit(file).await?;
                 continue;
             }
-            if old.is_empty() {
-                return Ok(n);
-            }
-            let (Some(etag), size) = base else { return Err(Error::Stale) };
-            let key = self.tree.lock().key(file.ino);
-            let key = match key {
-                Ok(key) if !file.state.lock().gone => key,
-                // Removed: its bytes went with it.
-                _ => return Err(Error::Stale),
-            };
-            let mut done = Ok(());
-            for range in old {
-                let out = &mut to[(range.start - offset) as usize..(range.end - offset) as usize];
-                done = self.read_object(&open.window, (&key, &etag, size), range, out).await;
-                if done.is_err() {
-                    break;
-                }
-            }
-            match done {
-                Ok(()) => return Ok(n),
-                Err(StoreError::Precondition | StoreError::NotFound) => {
-                    // We may have replaced or moved it ourselves meanwhile.
-                    let same_key = self.tree.lock().key(file.ino).is_ok_and(|now| now == key);
-                    if same_key && file.state.lock().base.as_ref() == Some(&etag) {
-                        return Err(Error::Stale);
+            let mut pages = Pages::default();
+            for part in parts {
+                let range = match part {
+                    Part::Memory(bytes) => {
+                        pages.push_owned(bytes);
+                        continue;
                     }
+                    Part::Zeros(n) => {
+                        pages.push_zeros(n);
+                        continue;
+                    }
+                    Part::Object(range) => range,
+                };
+                let (Some(etag), size) = &base else { return Err(Error::Stale) };
+                let key = self.tree.lock().key(file.ino);
+                let key = match key {
+                    Ok(key) if !file.state.lock().gone => key,
+                    // Removed: its bytes went with it.
+                    _ => return Err(Error::Stale),
+                };
+                match self.read_object(&open.window, (&key, etag, *size), range).await {
+                    Ok(bytes) => bytes.into_iter().for_each(|bytes| pages.push_owned(bytes)),
+                    Err(StoreError::Precondition | StoreError::NotFound) => {
+                        // We may have replaced or moved it ourselves meanwhile.
+                        let same_key = self.tree.lock().key(file.ino).is_ok_and(|now| now == key);
+                        if same_key && file.state.lock().base.as_ref() == Some(etag) {
+                            return Err(Error::Stale);
+                        }
+                        continue 'again;
+                    }
+                    Err(e) => return Err(error::of(&key, e)),
                 }
-                Err(e) => return Err(error::of(&key, e)),
             }
+            return Ok(pages);
         }
     }
 }

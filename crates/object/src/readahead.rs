@@ -8,14 +8,16 @@
 //! A chunk has no checksum of its own. Where the store has told that of the whole object, the chunks of who reads it from start to end are added up,
 //! and the last read fails if they are not what the sum says.
 //!
-//! A window is a row of chunks without gaps, each asked for with one request, several at a time. Memory for what is ahead is taken from the budget of
-//! all readers; where there is none, only what is wanted is asked for.
+//! A window is a row of chunks without gaps, each asked for with one request, several at a time. How much of that all readers may have asked for is
+//! limited, and beyond that only what is wanted is asked for. Memory is taken when an answer arrives; where there is none, answers wait for it,
+//! but those that a reader waits for.
 
-use crate::budget::Held;
+use crate::budget::{Held, Room};
+use crate::checksum::Checksum;
 use crate::core::Core;
 use crate::store::{ETag, Store, StoreError};
 use bytes::Bytes;
-use crc_fast::{CrcAlgorithm, checksum, checksum_combine};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,13 +39,9 @@ type Arrived = Option<std::result::Result<Bytes, StoreError>>;
 #[derive(Clone, Copy, Debug)]
 struct Read {
     upto: u64,
-    sum: u64,
-}
-
-impl Read {
-    fn nothing() -> Read {
-        Read { upto: 0, sum: checksum(CrcAlgorithm::Crc64Nvme, b"") }
-    }
+    sum: Checksum,
+    /// That of the whole, as the store told it when the read began: the same content may be put again with a checksum of another sort.
+    whole: Checksum,
 }
 
 /// A range that was asked for.
@@ -53,7 +51,8 @@ pub struct Chunk {
     arrived: watch::Receiver<Arrived>,
     /// Bytes of it that were read.
     read: AtomicU64,
-    _memory: Held,
+    room: Arc<Room>,
+    _asked: Held,
 }
 
 impl Chunk {
@@ -65,6 +64,7 @@ impl Chunk {
     /// Waits for its bytes, all of them.
     async fn bytes(&self) -> std::result::Result<Bytes, StoreError> {
         let mut arrived = self.arrived.clone();
+        self.room.want();
         let bytes = match arrived.wait_for(|a| a.is_some()).await {
             Ok(done) => done.clone().expect("it was waited for")?,
             Err(_) => return Err(StoreError::Unavailable("the worker was stopped".into())),
@@ -165,8 +165,7 @@ impl Window {
             }
             let arrived = chunk.arrived.borrow();
             let Some(Ok(bytes)) = &*arrived else { break };
-            let sum = checksum(CrcAlgorithm::Crc64Nvme, bytes);
-            read.sum = checksum_combine(CrcAlgorithm::Crc64Nvme, read.sum, sum, bytes.len() as u64);
+            read.sum = read.sum.then(read.sum.crc.of(bytes), bytes.len() as u64);
             read.upto = chunk.range.end;
         }
         self.read = Some(read);
@@ -174,25 +173,25 @@ impl Window {
 }
 
 impl<S: Store> Core<S> {
-    /// Reads bytes of an object, from the window of a handle or from the store. Errors of the store; `Precondition` when it is in
+    /// Bytes of an object, from the window of a handle or from the store, in the pieces in which they arrived. Errors of the store; `Precondition` when it is in
     /// another state.
     pub async fn read_object(
         self: &Arc<Self>,
         window: &parking_lot::Mutex<Window>,
         (key, etag, end): (&str, &ETag, u64),
         range: Range<u64>,
-        to: &mut [u8],
-    ) -> std::result::Result<(), StoreError> {
+    ) -> std::result::Result<SmallVec<[Bytes; 2]>, StoreError> {
         let chunks: Vec<Arc<Chunk>> = {
             let mut window = window.lock();
             if window.etag.as_ref() != Some(etag) {
                 *window = Window { etag: Some(etag.clone()), ..Window::default() };
             }
             if range.start == 0 {
-                window.read = self.store.checksum(key, etag).map(|_| Read::nothing());
+                let whole = self.store.checksum(key, etag);
+                window.read = whole.map(|whole| Read { upto: 0, sum: whole.crc.of(b""), whole });
             }
             for (asked, wanted) in window.advance(range.clone(), end, self.options.read_ahead) {
-                let got = self.memory(asked.clone(), if wanted { range.end } else { 0 });
+                let got = self.may_ask(asked.clone(), if wanted { range.end } else { 0 });
                 let whole = got.as_ref().is_some_and(|(range, _)| range.end == asked.end);
                 if let Some((range, held)) = got {
                     window.chunks.push_back(Arc::new(self.ask(key, etag, range, held)));
@@ -209,7 +208,7 @@ impl<S: Store> Core<S> {
                 false => Vec::new(),
             }
         };
-        let mut at = range.start;
+        let (mut at, mut found) = (range.start, SmallVec::new());
         for chunk in &chunks {
             let bytes = match chunk.bytes().await {
                 Ok(bytes) => bytes,
@@ -220,9 +219,8 @@ impl<S: Store> Core<S> {
                 }
             };
             let upto = range.end.min(chunk.range.end);
-            let from = &bytes[(at - chunk.range.start) as usize..(upto - chunk.range.start) as usize];
-            to[(at - range.start) as usize..][..from.len()].copy_from_slice(from);
-            chunk.read.fetch_add(from.len() as u64, Relaxed);
+            found.push(bytes.slice((at - chunk.range.start) as usize..(upto - chunk.range.start) as usize));
+            chunk.read.fetch_add(upto - at, Relaxed);
             at = upto;
         }
         let read = {
@@ -231,35 +229,32 @@ impl<S: Store> Core<S> {
             // Compared once, by who comes to the end.
             window.read.take_if(|read| read.upto == end)
         };
-        if let (Some(read), Some(expected)) = (read, self.store.checksum(key, etag))
-            && read.sum != expected
-        {
+        if read.is_some_and(|read| read.sum != read.whole) {
             *window.lock() = Window::default();
             return Err(StoreError::Damaged("the object is not what its checksum says".into()));
         }
         if at < range.end {
             // Another read through the same handle has jumped in between.
-            let bytes = self.read_beside(key, at..range.end, etag).await?;
-            to[(at - range.start) as usize..].copy_from_slice(&bytes);
+            found.push(self.read_beside(key, at..range.end, etag).await?);
         }
-        Ok(())
+        Ok(found)
     }
 
-    /// Memory for a range, or for the beginning of it where there is too little. Up to `wanted` it is read now, and there must be some.
-    fn memory(&self, range: Range<u64>, wanted: u64) -> Option<(Range<u64>, Held)> {
+    /// Whether a range may be asked for, or the beginning of it. Up to `wanted` it is read now, and must be.
+    fn may_ask(&self, range: Range<u64>, wanted: u64) -> Option<(Range<u64>, Held)> {
         let mut len = range.end - range.start;
-        while !self.reads.try_take(len) {
+        while !self.asked.try_take(len) {
             let least = wanted.saturating_sub(range.start).min(len);
             len = if len / 2 > least && len / 2 >= AHEAD_MIN { len / 2 } else { least };
             if len == least {
                 if len == 0 {
                     return None;
                 }
-                self.reads.force(len);
+                self.asked.force(len);
                 break;
             }
         }
-        Some((range.start..range.start + len, self.reads.held(len)))
+        Some((range.start..range.start + len, self.asked.held(len)))
     }
 
     /// Reads beside the window.
@@ -270,19 +265,23 @@ impl<S: Store> Core<S> {
         etag: &ETag,
     ) -> std::result::Result<Bytes, StoreError> {
         let len = range.end - range.start;
-        self.reads.force(len);
-        self.ask(key, etag, range, self.reads.held(len)).bytes().await
+        self.asked.force(len);
+        self.ask(key, etag, range, self.asked.held(len)).bytes().await
     }
 
     /// Asks for a range, in the background.
-    fn ask(self: &Arc<Self>, key: &str, etag: &ETag, range: Range<u64>, memory: Held) -> Chunk {
+    fn ask(self: &Arc<Self>, key: &str, etag: &ETag, range: Range<u64>, held: Held) -> Chunk {
         let (tell, arrived) = watch::channel(None);
         let (core, key, etag, asked) = (self.clone(), key.to_string(), etag.clone(), range.clone());
+        let room = Arc::new(Room::new(self.reads.clone(), range.end - range.start));
+        let ours = room.clone();
         self.runtime.spawn(async move {
-            let done = core.store.get(&key, asked, Some(&etag)).await;
-            let _ = tell.send(Some(done.map(|(bytes, _)| bytes)));
+            let done = core.store.get_ahead(&key, asked, &etag, &ours).await;
+            // When the chunk is dropped its memory is free.
+            drop(ours);
+            let _ = tell.send(Some(done));
         });
-        Chunk { range, arrived, read: AtomicU64::new(0), _memory: memory }
+        Chunk { range, arrived, read: AtomicU64::new(0), room, _asked: held }
     }
 }
 
@@ -298,10 +297,11 @@ mod tests {
         let budget = Arc::new(crate::budget::Budget::new(u64::MAX));
         for (range, _) in &asked {
             budget.force(range.end - range.start);
-            let _memory = budget.held(range.end - range.start);
+            let _asked = budget.held(range.end - range.start);
+            let room = Arc::new(Room::new(budget.clone(), range.end - range.start));
             let range = range.clone();
             let (arrived, read) = (watch::channel(None).1, AtomicU64::new(0));
-            window.chunks.push_back(Arc::new(Chunk { range, arrived, read, _memory }));
+            window.chunks.push_back(Arc::new(Chunk { range, arrived, read, room, _asked }));
         }
         asked.into_iter().map(|(r, _)| r.end - r.start).collect()
     }

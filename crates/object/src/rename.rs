@@ -154,14 +154,14 @@ impl<S: Store> Core<S> {
         let mut tree = self.tree.lock();
         tree.rename(ino, new_dir, name)?;
         let inode = tree.get_mut(ino)?;
-        (inode.modified, inode.checked) = (Time::now(), Some(Instant::now()));
+        inode.change(Time::now());
         if new_etag.is_none() {
             inode.about = None;
         }
         if let Some(file) = &inode.file {
             file.state.lock().base = new_etag.clone().or(Some(etag.clone()));
         }
-        inode.etag = new_etag.or(Some(etag));
+        inode.stored(new_etag.or(Some(etag)));
         Ok(())
     }
 
@@ -239,7 +239,7 @@ impl<S: Store> Core<S> {
                 if let Some(file) = &inode.file {
                     file.state.lock().base = Some(etag.clone());
                 }
-                inode.etag = Some(etag);
+                (inode.etag, inode.changed) = (Some(etag), Some(Instant::now()));
             }
             if let Some(directory) = &mut inode.directory {
                 directory.complete = None;
@@ -247,8 +247,8 @@ impl<S: Store> Core<S> {
         }
         let inode = tree.get_mut(ino)?;
         inode.about = Some(Box::new(plain));
-        inode.etag = Some(new_marker);
-        (inode.modified, inode.checked) = (Time::now(), Some(Instant::now()));
+        inode.change(Time::now());
+        inode.stored(Some(new_marker));
         Ok(())
     }
 

@@ -8,7 +8,6 @@ use crate::store::{Condition, Store, StoreError};
 use bytes::Bytes;
 use fs::*;
 use std::sync::Arc;
-use std::time::Instant;
 
 impl<S: Store> Core<S> {
     /// As [`FileSystem::setattr`].
@@ -131,13 +130,12 @@ impl<S: Store> Core<S> {
         let mut tree = self.tree.lock();
         let inode = tree.get_mut(ino)?;
         inode.about = Some(Box::new(about));
-        inode.modified = Time::now();
+        inode.change(Time::now());
         if let Some(etag) = new_etag {
             if let Some(file) = &inode.file {
                 file.state.lock().base = Some(etag.clone());
             }
-            inode.etag = Some(etag);
-            inode.checked = Some(Instant::now());
+            inode.stored(Some(etag));
         }
         Ok(())
     }

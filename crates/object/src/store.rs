@@ -7,6 +7,8 @@
 //! - What is sent carries a checksum that the store verifies where it can; what is received is verified where its checksum is known.
 //! - Keys are UTF-8, 1 to 1024 bytes. They are sent as they are; percent-encoding is the implementation's matter.
 
+use crate::budget::Room;
+use crate::checksum::Checksum;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -120,8 +122,8 @@ pub struct Part {
     pub size: u64,
     /// Names its content.
     pub etag: ETag,
-    /// Checksum as the store keeps it (base64), where completion wants it again.
-    pub checksum: Option<String>,
+    /// What the store keeps, where completion wants it again.
+    pub checksum: Option<Checksum>,
 }
 
 /// An unfinished upload.
@@ -164,8 +166,8 @@ pub trait Store: Send + Sync + 'static {
     /// What is known of an object. `NotFound`.
     fn head(&self, key: &str) -> impl Future<Output = Result<Object>> + Send;
 
-    /// CRC64NVME of the whole of an object in this state, if the store has told it lately: for who reads it in pieces.
-    fn checksum(&self, _key: &str, _state: &ETag) -> Option<u64> {
+    /// Checksum of the whole of an object in this state, if the store has told it lately: for who reads it in pieces.
+    fn checksum(&self, _key: &str, _state: &ETag) -> Option<Checksum> {
         None
     }
 
@@ -177,6 +179,20 @@ pub trait Store: Send + Sync + 'static {
         range: Range<u64>,
         state: Option<&ETag>,
     ) -> impl Future<Output = Result<(Bytes, Object)>> + Send;
+
+    /// As `get`, of bytes that nobody may wait for yet: they come into memory when there is `room`.
+    fn get_ahead(
+        &self,
+        key: &str,
+        range: Range<u64>,
+        state: &ETag,
+        room: &Room,
+    ) -> impl Future<Output = Result<Bytes>> + Send {
+        async move {
+            room.enter().await;
+            Ok(self.get(key, range, Some(state)).await?.0)
+        }
+    }
 
     /// Makes or replaces an object in one request, atomically, and names its new state. `Precondition`.
     fn put(

@@ -36,6 +36,8 @@ impl Tree {
             etag: None,
             size: 0,
             modified: Time::now(),
+            told: None,
+            changed: None,
             checked: None,
             directory: Some(Box::default()),
             file: None,

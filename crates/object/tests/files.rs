@@ -2,8 +2,13 @@
 
 mod rig;
 
-use fs::{Access, Cred, Error, FileSystem, FileType, Ino, OpenFlags, SetAttr, SetTime, Time, XattrFlags};
+use fs::{
+    Access, Cred, Error, FileSystem, FileType, Ino, LockOwner, OpenFlags, SetAttr, SetTime, Time, XattrFlags,
+};
 use rig::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::Duration;
 
 #[test]
@@ -391,4 +396,49 @@ fn what_a_listing_tells_is_enough_to_show_files_and_not_to_change_them() {
     rig.write_at(handle, 4, b"more").unwrap();
     rig.close(handle).unwrap();
     assert_eq!(rig.read("d/08").unwrap(), b"fourmore");
+}
+
+#[test]
+fn an_answer_that_is_older_than_a_change_is_not_believed() {
+    let late = Arc::<AtomicU64>::default();
+    let faults = Faults { late: late.clone(), ..Faults::default() };
+    let rig = mount_with(&bucket(), SMALL, options(), faults, 100);
+    rig.write("f", b"old").unwrap();
+    let handle = rig.open("f").unwrap();
+    let asked = rig.count("head");
+    late.store(300, Ordering::SeqCst);
+    thread::scope(|s| {
+        let looking = s.spawn(|| rig.find("f"));
+        while rig.count("head") == asked {
+            thread::yield_now();
+        }
+        rig.write_at(handle, 0, b"newer").unwrap();
+        rig.run(rig.fs.flush(handle, LockOwner(1))).unwrap();
+        assert!(!looking.is_finished(), "the answer is still on its way");
+        assert_eq!(looking.join().unwrap().unwrap().size, 5);
+    });
+    rig.write_at(handle, 5, b" and newest").unwrap();
+    rig.close(handle).unwrap();
+    assert_eq!(rig.read("f").unwrap(), b"newer and newest");
+}
+
+#[test]
+fn times_of_what_is_made_here_stay_as_they_were_shown() {
+    let options = object::Options { expiry: Duration::from_millis(20), ..options() };
+    let rig = mount_with(&bucket(), SMALL, options, Faults::default(), 100);
+    let handle = rig.create("f").unwrap();
+    rig.write_at(handle, 0, b"x").unwrap();
+    let times = || {
+        let attr = rig.find("f").unwrap();
+        (attr.mtime, attr.ctime)
+    };
+    // The clock of the store is years behind.
+    let shown = times();
+    rig.close(handle).unwrap();
+    assert_eq!(times(), shown);
+    thread::sleep(Duration::from_millis(30));
+    assert_eq!(rig.list("").unwrap(), ["f"]);
+    assert_eq!(times(), shown, "after a listing");
+    thread::sleep(Duration::from_millis(30));
+    assert_eq!(times(), shown, "after a look at the name");
 }

@@ -10,7 +10,7 @@ use object::s3::{Config, Environment, Keys, Kind, PROBE, Patience, S3, Secret, S
 use object::store::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use sim::s3::{BUCKET, Faults, Features, KEY_ID, Rates, Server};
+use sim::s3::{BUCKET, Crc, Faults, Features, KEY_ID, Rates, Server};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -57,6 +57,35 @@ fn a_store_that_drops_what_it_does_not_know() {
         assert_eq!(found.part_min, 1);
         conformance::everything(&store).await;
     });
+}
+
+/// CRC32C where the store computes it of whole objects, else CRC64NVME, else what is verified and not kept.
+#[test]
+fn checksums_are_those_that_the_store_has_of_wholes() {
+    let all = Features { part_min: 1, ..Features::ALL };
+    for (features, expected) in [
+        (all, Some("CRC32C")),
+        (Features { composite: true, ..all }, Some("CRC64NVME")),
+        (Features { checksums: &[Crc::CRC64NVME], ..all }, Some("CRC64NVME")),
+        (Features { checksums: &[Crc::CRC32C], composite: true, ..all }, None),
+        (Features { checksums: &[], ..all }, None),
+    ] {
+        let named = features.checksums;
+        let server = Server::start(features, Faults::none()).unwrap();
+        runtime().block_on(async {
+            let store = open(&server).await;
+            let upload = store.begin("parts", &Description::default()).await.unwrap();
+            let mut parts = Vec::new();
+            for number in [1, 2] {
+                parts.push(store.part("parts", &upload, number, Bytes::from_static(b"body")).await.unwrap());
+            }
+            let made = store.complete("parts", &upload, &parts, &Condition::Always).await.unwrap();
+            store.head("parts").await.unwrap();
+            let sum = store.checksum("parts", &made);
+            assert_eq!(sum.map(|sum| sum.crc.name()), expected, "{named:?}");
+            assert!(sum.is_none_or(|sum| sum == sum.crc.of(b"bodybody")));
+        });
+    }
 }
 
 #[test]
@@ -362,7 +391,7 @@ fn calls_end_as_if_nothing_had_gone_wrong() {
         println!("seed {seed}");
         let features = match seed % 3 {
             0 => Features::ALL,
-            1 => Features { md5_etags: false, ..Features::ALL },
+            1 => Features { md5_etags: false, checksums: &[Crc::CRC64NVME], ..Features::ALL },
             _ => Features::FEW,
         };
         let server = Server::start(features, Faults::none()).unwrap();

@@ -11,7 +11,7 @@ use object::{ObjectFs, Options};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rig::{Paths, RW, pattern};
-use sim::s3::{BUCKET, Faults, Features, KEY_ID, Rates, Server};
+use sim::s3::{BUCKET, Crc, Faults, Features, KEY_ID, Rates, Server};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -75,7 +75,13 @@ impl Run {
     fn new(seed: u64, rates: Rates) -> Run {
         let features = match seed % 3 {
             0 => Features { part_min: 1, ..Features::ALL },
-            1 => Features { part_min: 1, rename: false, md5_etags: false, ..Features::ALL },
+            1 => Features {
+                part_min: 1,
+                rename: false,
+                md5_etags: false,
+                checksums: &[Crc::CRC64NVME],
+                ..Features::ALL
+            },
             _ => Features { part_min: 1, part_copy: true, ..Features::FEW },
         };
         let server = Server::start(features, Faults::none()).unwrap();
@@ -466,4 +472,25 @@ fn rot_is_noticed() {
         }
         assert!(read_in_pieces().is_ok());
     }
+}
+
+/// Somebody puts the same content again, with a checksum of another sort, while it is read: that is no damage.
+#[test]
+fn another_sort_of_checksum_is_no_damage() {
+    let server = Server::start(Features { part_min: 1, ..Features::ALL }, Faults::none()).unwrap();
+    // More than is read ahead at first.
+    let content = pattern(1, 400 * PART as usize);
+    mount(&server).write("file", &content).unwrap();
+    let paths = mount(&server);
+    let handle = paths.open("file").unwrap();
+    let reads = |at: u64| {
+        let read = paths.read_at(handle, at * PART, PART as usize).unwrap();
+        assert!(read == content[(at * PART) as usize..][..PART as usize], "{at}");
+    };
+    reads(0);
+    server.look(|bucket| bucket.sum_anew("file", &Crc::CRC64NVME));
+    let again = paths.open("file").unwrap();
+    (1..400).for_each(reads);
+    paths.close(handle).unwrap();
+    paths.close(again).unwrap();
 }

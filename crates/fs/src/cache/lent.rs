@@ -25,7 +25,8 @@ pub struct Pages {
 }
 
 enum Part {
-    Owned(Vec<u8>),
+    /// Memory that this part keeps alive.
+    Owned(Box<dyn AsRef<[u8]> + Send + Sync>),
     /// Bytes of the arena in pinned frames.
     Lent {
         offset: u64,
@@ -44,8 +45,8 @@ struct Loan {
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 impl Pages {
-    /// Pages that are not lent but a copy.
-    pub fn owned(bytes: Vec<u8>) -> Pages {
+    /// Bytes that are not lent out of the page cache, but come with their memory.
+    pub fn owned(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Pages {
         let mut pages = Pages::default();
         pages.push_owned(bytes);
         pages
@@ -70,10 +71,10 @@ impl Pages {
         }
     }
 
-    /// Appends a copy.
-    pub fn push_owned(&mut self, bytes: Vec<u8>) {
-        self.len += bytes.len();
-        self.parts.push(Part::Owned(bytes));
+    /// Appends bytes that come with their memory.
+    pub fn push_owned(&mut self, bytes: impl AsRef<[u8]> + Send + Sync + 'static) {
+        self.len += bytes.as_ref().len();
+        self.parts.push(Part::Owned(Box::new(bytes)));
     }
 
     /// Appends zeros.
@@ -99,7 +100,7 @@ impl Pages {
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         self.parts.iter().flat_map(move |part| {
             let (first, mut zeros) = match part {
-                Part::Owned(bytes) => (&bytes[..], 0),
+                Part::Owned(bytes) => ((**bytes).as_ref(), 0),
                 Part::Lent { offset, len } => (self.lent_bytes(*offset, *len), 0),
                 Part::Zeros(len) => (&[][..], *len),
             };
@@ -143,7 +144,7 @@ impl Drop for Pages {
 impl fmt::Debug for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Part::Owned(bytes) => write!(f, "{} bytes copied", bytes.len()),
+            Part::Owned(bytes) => write!(f, "{} bytes", (**bytes).as_ref().len()),
             Part::Lent { offset, len } => write!(f, "{len} bytes lent at {offset}"),
             Part::Zeros(len) => write!(f, "{len} zeros"),
         }

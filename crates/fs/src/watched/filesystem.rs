@@ -31,6 +31,10 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         self.fs.block_on(future)
     }
 
+    fn attend(&self, stays: bool) -> Devices {
+        self.fs.attend(stays)
+    }
+
     async fn lookup(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Attr> {
         self.settle(parent, Call::Other).await?;
         let attr = self.fs.lookup(cred, parent, name).await?;
@@ -67,6 +71,10 @@ impl<F: FileSystem> FileSystem for Watched<F> {
 
     fn is_within(&self, ino: Ino, top: Ino) -> bool {
         self.fs.is_within(ino, top)
+    }
+
+    fn commits_at_close(&self) -> bool {
+        self.fs.commits_at_close()
     }
 
     async fn setattr(&self, cred: &Cred, ino: Ino, set: SetAttr) -> Result<Attr> {

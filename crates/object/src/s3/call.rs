@@ -10,6 +10,7 @@ use super::http::{Answer, Broken, Http, pause};
 use super::retry::Backoff;
 use super::sign::{EMPTY_SHA256, Keys, Signing, UNSIGNED, sha256};
 use super::xml;
+use crate::budget::Room;
 use crate::store::{Result, StoreError};
 use bytes::Bytes;
 use http::{Method, Request};
@@ -42,6 +43,8 @@ pub(super) struct Call<'a> {
     pub body: Bytes,
     /// Most that the answer's body can be long.
     pub most: usize,
+    /// Where the answer's body waits for memory.
+    pub room: Option<&'a Room>,
     /// Looks at a success before it is believed; what does not fit is asked for again.
     pub fits: fn(&Answer) -> std::result::Result<(), String>,
 }
@@ -49,8 +52,8 @@ pub(super) struct Call<'a> {
 impl<'a> Call<'a> {
     /// A call without query, headers and body, whose answer is empty or in XML.
     pub fn new(kind: Kind, method: Method, key: Option<&'a str>) -> Call<'a> {
-        let (query, headers) = (Vec::new(), Vec::new());
-        Call { kind, method, key, query, headers, body: Bytes::new(), most: XML_MOST, fits: |_| Ok(()) }
+        let (query, headers, body) = (Vec::new(), Vec::new(), Bytes::new());
+        Call { kind, method, key, query, headers, body, most: XML_MOST, room: None, fits: |_| Ok(()) }
     }
 
     /// With a parameter.
@@ -178,7 +181,7 @@ impl Caller {
         let permit = self.permits.acquire().await.expect("it is never closed");
         let request = self.request(call, keys.as_ref()).map_err(Verdict::Final)?;
         self.counters.asked(call.kind, again, call.body.len());
-        let answer = self.http.send(request, call.most, Some(&self.counters)).await;
+        let answer = self.http.send(request, call.most, call.room, Some(&self.counters)).await;
         drop(permit);
         let lost =
             |error: String, done| Verdict::Again { error: StoreError::Unavailable(error), wait: None, done };

@@ -5,6 +5,7 @@
 //! its way in the pieces are put together once.
 
 use super::counters::Counters;
+use crate::budget::Room;
 use crate::pool::Buffer;
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
@@ -108,11 +109,12 @@ impl Http {
         Ok(Http { client, patience })
     }
 
-    /// Sends a request and takes the whole answer in, which must not be longer than `most` bytes.
+    /// Sends a request and takes the whole answer in, which must not be longer than `most` bytes; what it asked for not before there is `room`.
     pub async fn send(
         &self,
         request: Request<Bytes>,
         most: usize,
+        room: Option<&Room>,
         counters: Option<&Counters>,
     ) -> Result<Answer, Broken> {
         let gone = Arc::new(AtomicUsize::new(0));
@@ -130,6 +132,11 @@ impl Http {
         let expected = body.size_hint().exact().unwrap_or(0);
         if expected > most as u64 {
             return Err(Broken::TooLong(most));
+        }
+        if let Some(room) = room
+            && head.status.is_success()
+        {
+            room.enter().await;
         }
         let mut whole = Pieces::new(expected as usize);
         loop {

@@ -41,6 +41,8 @@ pub use probe::PROBE;
 pub use profile::Environment;
 pub use sign::{Keys, Secret};
 
+use crate::budget::Room;
+use crate::checksum::{Checksum, Crc};
 use crate::store::{
     Abilities, Condition, Description, ETag, Entry, Object, Page, Part, Result, Store, StoreError, Upload,
     UploadId,
@@ -100,7 +102,7 @@ impl S3 {
         let mut s3 = S3 {
             caller,
             abilities: probe::NOTHING,
-            sum: Sum::Crc64Nvme,
+            sum: Sum::Crc(Crc::Crc64Nvme),
             mixed: Mixed::Kept,
             unkept: Mutex::default(),
             writing: OnceCell::new(),
@@ -149,12 +151,16 @@ impl Store for S3 {
         self.head_if(key, None).await
     }
 
-    fn checksum(&self, key: &str, state: &ETag) -> Option<u64> {
+    fn checksum(&self, key: &str, state: &ETag) -> Option<Checksum> {
         self.sums.get(key, state)
     }
 
     async fn get(&self, key: &str, range: Range<u64>, state: Option<&ETag>) -> Result<(Bytes, Object)> {
-        self.get_range(key, range, state).await
+        self.get_range(key, range, state, None).await
+    }
+
+    async fn get_ahead(&self, key: &str, range: Range<u64>, state: &ETag, room: &Room) -> Result<Bytes> {
+        Ok(self.get_range(key, range, Some(state), Some(room)).await?.0)
     }
 
     async fn put(&self, key: &str, body: Bytes, about: &Description, on: &Condition) -> Result<ETag> {

@@ -1,13 +1,14 @@
 //! Uploads in parts.
 
 use super::call::{Call, Outcome};
-use super::checksum::{self, CRC64NVME, Sum};
+use super::checksum::{self, Sum, TYPE, WHOLE};
 use super::clock;
 use super::counters::Kind;
 use super::http::Answer;
 use super::objects::{conditioned, etag, etag_of, unknown};
 use super::xml;
 use super::{Mixed, S3};
+use crate::checksum::{Checksum, Crc};
 use crate::store::{Condition, Description, ETag, Part, Result, StoreError, Upload, UploadId};
 use bytes::Bytes;
 use http::Method;
@@ -20,9 +21,8 @@ impl S3 {
     pub(super) async fn begin_upload(&self, key: &str, about: &Description, kept: bool) -> Result<UploadId> {
         let whole = self.whole(key)?;
         let mut call = Call::new(Kind::Begin, Method::POST, Some(&whole)).ask("uploads", "");
-        if kept && self.sum == Sum::Crc64Nvme {
-            call =
-                call.with("x-amz-checksum-algorithm", "CRC64NVME").with("x-amz-checksum-type", "FULL_OBJECT");
+        if let (true, Sum::Crc(crc)) = (kept, self.sum) {
+            call = call.with("x-amz-checksum-algorithm", crc.name()).with(TYPE, WHOLE);
         }
         call = self.described(call, about)?;
         call.fits = |answer| xml::read::<xml::Begun>(&answer.body).map(drop);
@@ -34,9 +34,17 @@ impl S3 {
         Ok(UploadId(begun.upload_id))
     }
 
-    /// Whether the store keeps the checksums of an upload.
-    fn keeps(&self, upload: &UploadId) -> bool {
-        self.sum == Sum::Crc64Nvme && !self.unkept.lock().contains(&upload.0)
+    /// Which checksums of an upload the store keeps.
+    fn keeps(&self, upload: &UploadId) -> Option<Crc> {
+        self.kept().filter(|_| !self.unkept.lock().contains(&upload.0))
+    }
+
+    /// Which checksums the store keeps, unless it is told not to.
+    fn kept(&self) -> Option<Crc> {
+        match self.sum {
+            Sum::Crc(crc) => Some(crc),
+            Sum::Md5 => None,
+        }
     }
 
     /// `Store::part`.
@@ -49,16 +57,19 @@ impl S3 {
     ) -> Result<Part> {
         let (whole, number_text) = (self.whole(key)?, number.to_string());
         let kept = self.keeps(upload);
-        let algorithm = if kept || self.mixed != Mixed::Md5 { self.sum } else { Sum::Md5 };
-        let (name, sum) = algorithm.header(&body);
+        let checksum = kept.map(|crc| crc.of(&body));
+        let (name, sum) = match checksum {
+            Some(sum) => (sum.crc.header(), sum.text()),
+            None if self.mixed == Mixed::Md5 => Sum::Md5.header(&body),
+            None => self.sum.header(&body),
+        };
         let mut call = Call::new(Kind::Part, Method::PUT, Some(&whole))
             .ask("partNumber", &number_text)
             .ask("uploadId", &upload.0)
-            .with(name, sum.as_str());
+            .with(name, sum);
         let size = body.len() as u64;
         call.body = body;
         let answer = self.caller.call(&call).await.result?;
-        let checksum = kept.then_some(sum);
         Ok(Part { number, size, etag: etag_of(&answer)?, checksum })
     }
 
@@ -85,7 +96,40 @@ impl S3 {
         call.fits = |answer| xml::read::<xml::Made>(&answer.body).map(drop);
         let answer = self.caller.call(&call).await.result?;
         let made: xml::Made = xml::read(&answer.body).map_err(StoreError::Unavailable)?;
-        Ok(Part { number, size: range.end - range.start, etag: etag(&made.etag), checksum: made.crc64nvme })
+        Ok(Part {
+            number,
+            size: range.end - range.start,
+            etag: etag(&made.etag),
+            checksum: self.kept().and_then(|crc| made.checksum(crc)),
+        })
+    }
+
+    /// A call that completes an upload, and the checksum that it names.
+    pub(super) fn completes<'a>(
+        &self,
+        whole: &'a str,
+        upload: &'a UploadId,
+        parts: &[Part],
+        on: &Condition,
+    ) -> (Call<'a>, Option<Checksum>) {
+        // An upload that another client began may have parts without sums: then none is named.
+        let sums = parts.iter().map(|part| (part.checksum, part.size));
+        let kept = self.keeps(upload).filter(|_| !parts.is_empty());
+        let sum = kept.and_then(|crc| checksum::combined(crc, sums));
+        let mut call = Call::new(Kind::Complete, Method::POST, Some(whole)).ask("uploadId", &upload.0);
+        call = conditioned(call.with("content-type", "application/xml"), on);
+        if let Some(sum) = sum {
+            call = call.with(sum.crc.header(), sum.text()).with(TYPE, WHOLE);
+        }
+        call.body = Bytes::from(xml::completion(parts, sum.is_some()));
+        call.fits = |answer| xml::read::<xml::Made>(&answer.body).map(drop);
+        (call, sum)
+    }
+
+    /// The ETag that the answer to it names.
+    pub(super) fn completed(answer: &Answer) -> Result<ETag> {
+        let made: xml::Made = xml::read(&answer.body).map_err(StoreError::Unavailable)?;
+        Ok(etag(&made.etag))
     }
 
     /// `Store::complete`, whose abilities are not looked at.
@@ -97,28 +141,17 @@ impl S3 {
         on: &Condition,
     ) -> Result<ETag> {
         let whole = self.whole(key)?;
-        // An upload that another client began may have parts without sums: then none is named.
-        let sums = parts.iter().map(|part| (part.checksum.as_deref(), part.size));
-        let sum = checksum::combined(sums).filter(|_| self.keeps(upload) && !parts.is_empty());
-        let mut call = Call::new(Kind::Complete, Method::POST, Some(&whole)).ask("uploadId", &upload.0);
-        call = conditioned(call.with("content-type", "application/xml"), on);
-        if let Some(sum) = &sum {
-            call = call.with(CRC64NVME, sum.as_str()).with("x-amz-checksum-type", "FULL_OBJECT");
-        }
-        call.body = Bytes::from(xml::completion(parts, sum.is_some()));
-        call.fits = |answer| xml::read::<xml::Made>(&answer.body).map(drop);
+        let (call, sum) = self.completes(&whole, upload, parts, on);
         let begun = SystemTime::now();
         let Outcome { result, doubt } = self.caller.call(&call).await;
         match result {
             Ok(answer) => {
                 self.unkept.lock().remove(&upload.0);
-                xml::read(&answer.body)
-                    .map(|made: xml::Made| etag(&made.etag))
-                    .map_err(StoreError::Unavailable)
+                Self::completed(&answer)
             }
             // The upload has gone, or its object stands in the way of its own condition: by an earlier try, perhaps.
             Err(error @ (StoreError::NotFound | StoreError::Precondition)) if doubt => {
-                match self.is_completed(key, parts, sum.as_deref(), begun).await? {
+                match self.is_completed(key, parts, sum, begun).await? {
                     Some(etag) => Ok(etag),
                     // An upload that is there was not completed.
                     None if self.all_parts(key, upload).await.is_ok() => Err(error),
@@ -135,7 +168,7 @@ impl S3 {
         &self,
         key: &str,
         parts: &[Part],
-        sum: Option<&str>,
+        sum: Option<Checksum>,
         begun: SystemTime,
     ) -> Result<Option<ETag>> {
         let whole = self.whole(key)?;
@@ -146,8 +179,8 @@ impl S3 {
             Err(error) => return Err(error),
         };
         let etag = etag_of(&answer)?;
-        let made = match (sum, answer.header(CRC64NVME)) {
-            (Some(ours), Some(theirs)) => ours == theirs,
+        let made = match (sum, checksum::told(&answer.headers)) {
+            (Some(ours), Some(theirs)) if ours.crc == theirs.crc => ours == theirs,
             _ => match checksum::etag_of_parts(parts.iter().map(|part| &*part.etag.0)) {
                 Some(expected) => *etag.0 == *expected,
                 None => {
@@ -238,7 +271,7 @@ impl S3 {
                 number: part.part_number,
                 size: part.size,
                 etag: etag(&part.etag),
-                checksum: part.crc64nvme,
+                checksum: self.kept().and_then(|crc| part.checksum(crc)),
             }));
             parts.sort_by_key(|part| part.number);
             parts.dedup_by_key(|part| part.number);

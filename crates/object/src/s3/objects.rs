@@ -9,6 +9,7 @@ use super::encode;
 use super::http::Answer;
 use super::sign::hex;
 use super::xml;
+use crate::budget::Room;
 use crate::store::{Condition, Description, ETag, Metadata, Object, Result, StoreError};
 use bytes::Bytes;
 use http::{Method, StatusCode};
@@ -128,12 +129,14 @@ impl S3 {
         key: &str,
         range: Range<u64>,
         state: Option<&ETag>,
+        room: Option<&Room>,
     ) -> Result<(Bytes, Object)> {
         if range.start >= range.end {
             return Ok((Bytes::new(), self.head_if(key, state).await?));
         }
         let whole = self.whole(key)?;
         let mut call = self.reads(&whole);
+        call.room = room;
         if range != (0..u64::MAX) {
             call.most = ((range.end - range.start) as usize).max(ERROR_MOST);
             call = call.with("range", format!("bytes={}-{}", range.start, range.end - 1));
@@ -212,7 +215,7 @@ impl S3 {
         let found = match self.head_if(key, None).await {
             // Read whole, so that it is verified; and in that state.
             Ok(object) if object.size == body.len() as u64 && object.metadata == about.metadata => {
-                self.get_range(key, 0..u64::MAX, Some(&object.etag)).await
+                self.get_range(key, 0..u64::MAX, Some(&object.etag), None).await
             }
             Ok(_) => return Ok(None),
             Err(error) => Err(error),

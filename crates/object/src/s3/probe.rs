@@ -6,10 +6,11 @@
 //! A client that may not write asks nothing and has no ability that writing needs.
 
 use super::call::Call;
-use super::checksum::{self, CRC64NVME, Sum};
+use super::checksum::Sum;
 use super::counters::Kind;
 use super::sign::hex;
 use super::{Mixed, S3};
+use crate::checksum::Crc;
 use crate::store::{Abilities, Condition, Description, ETag, Part, Result, StoreError};
 use bytes::Bytes;
 use http::Method;
@@ -48,19 +49,24 @@ fn refused(result: Result<impl Sized>) -> Result<bool> {
     }
 }
 
-/// Whether a store did something. Errors that say nothing of that end the probe.
-fn done(result: Result<impl Sized>) -> Result<bool> {
+/// What a store did; `None`: it did not. Errors that say nothing of that end the probe.
+fn known<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
-        Ok(_) => Ok(true),
+        Ok(done) => Ok(Some(done)),
         Err(
             StoreError::NotSupported(_)
             | StoreError::Refused(_)
             | StoreError::NotFound
             | StoreError::Precondition
             | StoreError::Denied(_),
-        ) => Ok(false),
+        ) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Whether a store did something.
+fn done(result: Result<impl Sized>) -> Result<bool> {
+    Ok(known(result)?.is_some())
 }
 
 /// What came of copying a part.
@@ -105,12 +111,13 @@ impl S3 {
     async fn try_out(&mut self, keys: &[String; 5]) -> Result<Abilities> {
         let [key, parts, moved, sum, copy] = keys;
         let nothing = Description::default();
-        let state = self.put_if(key, Bytes::from_static(b"12"), &nothing, &Condition::Always).await?;
         self.sum = self.verifies(sum).await?;
+        // With that checksum: versitygw gives the one of the whole to a part that is copied from it.
+        let state = self.put_if(key, Bytes::from_static(b"12"), &nothing, &Condition::Always).await?;
         // A try before this one may have ended between finding out and verifying.
         self.mixed = Mixed::Kept;
         let mut copied = self.copies_parts(key, copy, &state).await?;
-        if copied != Copied::Right && self.sum == Sum::Crc64Nvme {
+        if copied != Copied::Right && self.sum != Sum::Md5 {
             // Perhaps without checksums that the store keeps.
             self.mixed = Mixed::Verified;
             copied = self.copies_parts(key, copy, &state).await?;
@@ -164,35 +171,68 @@ impl S3 {
         Ok(Copied::Wrong)
     }
 
-    /// Which checksum the store verifies: it must refuse a wrong one.
-    async fn verifies(&self, key: &str) -> Result<Sum> {
-        let whole = self.whole(key)?;
-        let mut call =
-            Call::new(Kind::Put, Method::PUT, Some(&whole)).with(CRC64NVME, checksum::crc64nvme(b"other"));
+    /// Which checksum the store verifies: it must refuse a wrong one, and keep a right one of a whole object that was made of parts.
+    async fn verifies(&mut self, key: &str) -> Result<Sum> {
+        for crc in Crc::ALL {
+            self.sum = Sum::Crc(crc);
+            let whole = self.whole(key)?;
+            let call = Call::new(Kind::Put, Method::PUT, Some(&whole));
+            // CRC64NVME is never composite.
+            if self.refuses(call).await? && (crc == Crc::Crc64Nvme || self.sums_wholes(key, crc).await?) {
+                return Ok(self.sum);
+            }
+        }
+        Ok(Sum::Md5)
+    }
+
+    /// Whether the store refuses a body with a wrong checksum.
+    async fn refuses(&self, call: Call<'_>) -> Result<bool> {
+        let (name, wrong) = self.sum.header(b"other");
+        let mut call = call.with(name, wrong);
         call.body = Bytes::from_static(b"these");
         match self.caller.once(&call).await {
-            Err(StoreError::Damaged(_) | StoreError::Refused(_)) => Ok(Sum::Crc64Nvme),
-            Ok(_) | Err(StoreError::NotSupported(_)) => Ok(Sum::Md5),
+            Err(StoreError::Damaged(_) | StoreError::Refused(_)) => Ok(true),
+            Ok(_) | Err(StoreError::NotSupported(_)) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether an object that is made of parts has the checksum of the whole.
+    async fn sums_wholes(&self, key: &str, crc: Crc) -> Result<bool> {
+        let nothing = Description::default();
+        let Some(upload) = known(self.begin_upload(key, &nothing, true).await)? else { return Ok(false) };
+        let body = Bytes::from_static(b"1");
+        let made = match self.upload_part(key, &upload, 1, body.clone()).await {
+            Ok(part) => {
+                let whole = self.whole(key)?;
+                let (call, _) = self.completes(&whole, &upload, &[part], &Condition::Always);
+                self.caller.once(&call).await.and_then(|answer| Self::completed(&answer))
+            }
+            Err(error) => Err(error),
+        };
+        let made = match made {
+            // So looks a sum of parts' sums.
+            Err(StoreError::Damaged(_)) => None,
+            made => known(made)?,
+        };
+        let Some(state) = made else {
+            self.abort_upload(key, &upload).await?;
+            return Ok(false);
+        };
+        // Asking for the object notes its checksum.
+        self.head_if(key, Some(&state)).await?;
+        Ok(self.sums.get(key, &state) == Some(crc.of(&body)))
     }
 
     /// Whether the store verifies checksums of parts that it does not keep: it must take a right one and refuse a wrong one.
     async fn verifies_unkept(&self, key: &str) -> Result<bool> {
         let upload = self.begin_upload(key, &Description::default(), false).await?;
-        let body = Bytes::from_static(b"these");
-        let right = done(self.upload_part(key, &upload, 1, body.clone()).await)?;
+        let right = done(self.upload_part(key, &upload, 1, Bytes::from_static(b"these")).await)?;
         let whole = self.whole(key)?;
-        let mut call = Call::new(Kind::Part, Method::PUT, Some(&whole))
+        let call = Call::new(Kind::Part, Method::PUT, Some(&whole))
             .ask("partNumber", "1")
-            .ask("uploadId", &upload.0)
-            .with(CRC64NVME, checksum::crc64nvme(b"other"));
-        call.body = body;
-        let wrong = match self.caller.once(&call).await {
-            Err(StoreError::Damaged(_) | StoreError::Refused(_)) => true,
-            Ok(_) | Err(StoreError::NotSupported(_)) => false,
-            Err(error) => return Err(error),
-        };
+            .ask("uploadId", &upload.0);
+        let wrong = self.refuses(call).await?;
         self.abort_upload(key, &upload).await?;
         Ok(right && wrong)
     }

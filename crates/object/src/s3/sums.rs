@@ -1,7 +1,8 @@
 //! Checksums of whole objects that the store has told lately, for who reads these objects in pieces: a piece has no checksum of its own.
 
+use super::checksum::told;
+use crate::checksum::Checksum;
 use crate::store::ETag;
-use base64::{Engine, prelude::BASE64_STANDARD};
 use http::HeaderMap;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -11,26 +12,21 @@ const MOST: usize = 4096;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Sums(Mutex<HashMap<(Box<str>, ETag), u64>>);
+pub struct Sums(Mutex<HashMap<(Box<str>, ETag), Checksum>>);
 
 impl Sums {
-    /// Keeps the CRC64NVME that headers tell of an object in a state.
+    /// Keeps what headers tell of an object in a state.
     pub fn note(&self, key: &str, etag: &ETag, headers: &HeaderMap) {
-        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        if text("x-amz-checksum-type") == Some("COMPOSITE") {
-            return;
-        }
-        let sum = text(super::checksum::CRC64NVME).and_then(|said| BASE64_STANDARD.decode(said).ok());
-        let Some(sum) = sum.and_then(|bytes| bytes.try_into().ok()) else { return };
+        let Some(sum) = told(headers) else { return };
         let mut all = self.0.lock();
         if all.len() >= MOST {
             all.clear();
         }
-        all.insert((key.into(), etag.clone()), u64::from_be_bytes(sum));
+        all.insert((key.into(), etag.clone()), sum);
     }
 
     /// That of an object in a state.
-    pub fn get(&self, key: &str, etag: &ETag) -> Option<u64> {
+    pub fn get(&self, key: &str, etag: &ETag) -> Option<Checksum> {
         self.0.lock().get(&(key.into(), etag.clone())).copied()
     }
 }
@@ -38,6 +34,7 @@ impl Sums {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checksum::Crc;
 
     #[test]
     fn what_is_known_belongs_to_a_state() {
@@ -46,7 +43,8 @@ mod tests {
         sums.note("a", &one, &headers);
         headers.insert("x-amz-checksum-crc64nvme", "AAAAAAAAAAE=".parse().unwrap());
         sums.note("a", &two, &headers);
-        assert_eq!((sums.get("a", &one), sums.get("a", &two), sums.get("b", &two)), (None, Some(1), None));
+        let sum = Checksum { crc: Crc::Crc64Nvme, value: 1 };
+        assert_eq!((sums.get("a", &one), sums.get("a", &two), sums.get("b", &two)), (None, Some(sum), None));
         headers.insert("x-amz-checksum-type", "COMPOSITE".parse().unwrap());
         sums.note("b", &two, &headers);
         assert_eq!(sums.get("b", &two), None);

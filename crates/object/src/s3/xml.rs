@@ -1,5 +1,6 @@
 //! The bodies of the S3 API in XML: what is read of each, and the one that is written.
 
+use crate::checksum::{Checksum, Crc};
 use crate::store::Part;
 use quick_xml::escape::escape;
 use serde::Deserialize;
@@ -82,8 +83,25 @@ pub struct Begun {
 pub struct Made {
     #[serde(rename = "ETag")]
     pub etag: String,
+    #[serde(rename = "ChecksumCRC32C")]
+    crc32c: Option<String>,
     #[serde(rename = "ChecksumCRC64NVME")]
-    pub crc64nvme: Option<String>,
+    crc64nvme: Option<String>,
+}
+
+impl Made {
+    /// The checksum of a part.
+    pub fn checksum(&self, crc: Crc) -> Option<Checksum> {
+        read_sum(crc, &self.crc32c, &self.crc64nvme)
+    }
+}
+
+fn read_sum(crc: Crc, crc32c: &Option<String>, crc64nvme: &Option<String>) -> Option<Checksum> {
+    let text = match crc {
+        Crc::Crc32c => crc32c,
+        Crc::Crc64Nvme => crc64nvme,
+    };
+    crc.read(text.as_ref()?)
 }
 
 /// ListMultipartUploads.
@@ -125,8 +143,17 @@ pub struct Uploaded {
     pub size: u64,
     #[serde(rename = "ETag")]
     pub etag: String,
+    #[serde(rename = "ChecksumCRC32C")]
+    crc32c: Option<String>,
     #[serde(rename = "ChecksumCRC64NVME")]
-    pub crc64nvme: Option<String>,
+    crc64nvme: Option<String>,
+}
+
+impl Uploaded {
+    /// The checksum of a part.
+    pub fn checksum(&self, crc: Crc) -> Option<Checksum> {
+        read_sum(crc, &self.crc32c, &self.crc64nvme)
+    }
 }
 
 /// AssumeRole and AssumeRoleWithWebIdentity.
@@ -167,8 +194,9 @@ pub fn completion(parts: &[Part], sums: bool) -> String {
     for part in parts {
         text.push_str(&format!("<Part><PartNumber>{}</PartNumber>", part.number));
         text.push_str(&format!("<ETag>{}</ETag>", escape(&*part.etag.0)));
-        if let (true, Some(sum)) = (sums, &part.checksum) {
-            text.push_str(&format!("<ChecksumCRC64NVME>{}</ChecksumCRC64NVME>", escape(sum.as_str())));
+        if let (true, Some(sum)) = (sums, part.checksum) {
+            let name = sum.crc.name();
+            text.push_str(&format!("<Checksum{name}>{}</Checksum{name}>", escape(&*sum.text())));
         }
         text.push_str("</Part>");
     }
@@ -221,10 +249,11 @@ mod tests {
 
     #[test]
     fn a_completion_names_parts_and_sums() {
-        let part = Part { number: 3, size: 1, etag: ETag("\"a\"".into()), checksum: Some("b=".into()) };
+        let part =
+            Part { number: 3, size: 1, etag: ETag("\"a\"".into()), checksum: Some(Crc::Crc32c.of(b"")) };
         let text = completion(std::slice::from_ref(&part), true);
         assert!(text.contains(
-            "<Part><PartNumber>3</PartNumber><ETag>&quot;a&quot;</ETag><ChecksumCRC64NVME>b=</ChecksumCRC64NVME></Part>"
+            "<Part><PartNumber>3</PartNumber><ETag>&quot;a&quot;</ETag><ChecksumCRC32C>AAAAAA==</ChecksumCRC32C></Part>"
         ));
         assert!(!completion(&[part], false).contains("Checksum"));
     }

@@ -114,6 +114,8 @@ pub struct Faults {
     pub failing: u32,
     /// Of 1,000 calls so many wait a little.
     pub waiting: u32,
+    /// The answer to the next head is on its way for so many milliseconds.
+    pub late: Arc<AtomicU64>,
     pub seed: u64,
 }
 
@@ -142,9 +144,15 @@ impl Mount {
         if stopped && !effect || fails {
             return Err(StoreError::Unavailable("no answer".into()));
         }
-        let mut bucket = self.bucket.lock();
-        *bucket.calls.entry(name).or_default() += 1;
-        let done = run(&mut bucket);
+        let done = {
+            let mut bucket = self.bucket.lock();
+            *bucket.calls.entry(name).or_default() += 1;
+            run(&mut bucket)
+        };
+        if name == "head" {
+            let late = self.faults.lock().0.late.swap(0, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(late)).await;
+        }
         if stopped { Err(StoreError::Unavailable("no answer".into())) } else { done }
     }
 }

@@ -1,10 +1,11 @@
 //! Objects, unfinished uploads, and what each request of the S3 API does to them. Each request is done wholly or not at all.
 
 use super::KEY_ID;
+use super::features::{Crc, Features};
+use super::message::{Answer, Request, escaped, hex, http_time, iso_time, kept, range};
 use base64::{Engine, prelude::BASE64_STANDARD};
-use crc_fast::{CrcAlgorithm, checksum};
 use md5::{Digest, Md5};
-use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use ring::digest::{SHA256, digest};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,113 +16,6 @@ const PAST: usize = 8;
 /// Names of one page of a listing.
 const PAGE: usize = 100;
 
-/// What this server can do: servers differ.
-#[derive(Clone, Copy, Debug)]
-pub struct Features {
-    /// Conditions on puts and completions are obeyed; else they are dropped in silence.
-    pub conditional: bool,
-    /// Conditions on deletes are obeyed; else they are dropped in silence.
-    pub conditional_delete: bool,
-    /// UploadPartCopy is there.
-    pub part_copy: bool,
-    /// RenameObject is there; else it is taken for a PutObject without a body.
-    pub rename: bool,
-    /// CRC64NVME is verified and kept; else it is dropped in silence.
-    pub crc64nvme: bool,
-    /// Smallest part but the last, bytes.
-    pub part_min: usize,
-    /// ETags are MD5 sums; else they are numbers.
-    pub md5_etags: bool,
-    /// Listings write a space as '+'.
-    pub plus: bool,
-}
-
-impl Features {
-    /// Everything there is, with parts of at least 16 KiB.
-    pub const ALL: Features = Features {
-        conditional: true,
-        conditional_delete: true,
-        part_copy: true,
-        rename: true,
-        crc64nvme: true,
-        part_min: 16 << 10,
-        md5_etags: true,
-        plus: true,
-    };
-    /// What the oldest servers have.
-    pub const FEW: Features = Features {
-        conditional: false,
-        conditional_delete: false,
-        part_copy: false,
-        rename: false,
-        crc64nvme: false,
-        part_min: 16 << 10,
-        md5_etags: false,
-        plus: false,
-    };
-}
-
-/// A request, decoded.
-#[derive(Debug)]
-pub(super) struct Request {
-    pub method: String,
-    /// It is for the bucket that there is.
-    pub bucket: bool,
-    pub key: String,
-    pub query: BTreeMap<String, String>,
-    pub headers: BTreeMap<String, String>,
-    pub body: Vec<u8>,
-}
-
-impl Request {
-    fn header(&self, name: &str) -> Option<&str> {
-        self.headers.get(name).map(String::as_str)
-    }
-
-    /// The key that a header names as a source.
-    fn source(&self, name: &str) -> Option<String> {
-        let decoded = percent_decode_str(self.header(name)?).decode_utf8().ok()?;
-        Some(decoded.trim_start_matches('/').split_once('/')?.1.to_owned())
-    }
-}
-
-/// An answer.
-#[derive(Debug)]
-pub(super) struct Answer {
-    pub status: u16,
-    pub headers: Vec<(String, String)>,
-    pub body: Vec<u8>,
-    /// Length that is told of a body that is not sent.
-    head: Option<usize>,
-}
-
-impl Answer {
-    fn new(status: u16, body: impl Into<Vec<u8>>) -> Answer {
-        Answer { status, headers: Vec::new(), body: body.into(), head: None }
-    }
-
-    pub(super) fn error(status: u16, code: &str) -> Answer {
-        Answer::new(
-            status,
-            format!("<?xml version=\"1.0\"?>\n<Error><Code>{code}</Code><Message>told</Message></Error>"),
-        )
-    }
-
-    pub(super) fn with(mut self, name: &str, value: impl Into<String>) -> Answer {
-        self.headers.push((name.into(), value.into()));
-        self
-    }
-
-    /// It carries the checksum of its body.
-    pub(super) fn is_summed(&self) -> bool {
-        self.head.is_none() && self.headers.iter().any(|(name, _)| name == "x-amz-checksum-crc64nvme")
-    }
-
-    pub(super) fn length(&self) -> usize {
-        self.head.unwrap_or(self.body.len())
-    }
-}
-
 /// An object.
 #[derive(Clone, Debug)]
 pub struct Stored {
@@ -131,19 +25,21 @@ pub struct Stored {
     pub etag: String,
     /// Headers that come back: `content-type` and user metadata.
     pub headers: BTreeMap<String, String>,
-    /// CRC64NVME in base64.
-    pub sum: Option<String>,
+    /// Its checksum, in base64.
+    pub sum: Option<(&'static Crc, String)>,
     modified: SystemTime,
 }
 
 /// A part: content, ETag, and checksum.
-type Uploaded = (Arc<Vec<u8>>, String, Option<String>);
+type Uploaded = (Arc<Vec<u8>>, String, Option<(&'static Crc, String)>);
 
 #[derive(Debug)]
 struct Unfinished {
     key: String,
     headers: BTreeMap<String, String>,
     parts: BTreeMap<u16, Uploaded>,
+    /// What the object is to have.
+    crc: Option<&'static Crc>,
 }
 
 /// The bucket.
@@ -178,6 +74,13 @@ impl Bucket {
             self.objects.get_mut(key).and_then(|object| Arc::make_mut(&mut object.body).get_mut(at))
         {
             *byte ^= 1;
+        }
+    }
+
+    /// Gives an object a checksum of another sort, as if the same content had been put again: an ETag that is a sum of it stays.
+    pub fn sum_anew(&mut self, key: &str, crc: &'static Crc) {
+        if let Some(object) = self.objects.get_mut(key) {
+            object.sum = Some((crc, crc.of(&object.body)));
         }
     }
 
@@ -234,17 +137,18 @@ impl Bucket {
         if able && (absent || other) { Err(Answer::error(412, "PreconditionFailed")) } else { Ok(()) }
     }
 
-    /// The checksum of a body that was verified.
-    fn verified(&self, request: &Request) -> Result<Option<String>, Answer> {
-        let sum = BASE64_STANDARD.encode(checksum(CrcAlgorithm::Crc64Nvme, &request.body).to_be_bytes());
-        let said = request.header("x-amz-checksum-crc64nvme").filter(|_| self.features.crc64nvme);
+    /// The checksum of a body that was verified; one of its own where the request names none.
+    fn verified(&self, request: &Request) -> Result<Option<(&'static Crc, String)>, Answer> {
+        let known = self.features.checksums;
+        let named = known.iter().find_map(|crc| request.header(crc.header).map(|said| (crc, said)));
+        let sum = named.map(|(crc, _)| crc).or(known.first()).map(|crc| (crc, crc.of(&request.body)));
         let md5 = request.header("content-md5");
-        if said.is_some_and(|said| said != sum)
+        if named.is_some_and(|(crc, said)| crc.of(&request.body) != said)
             || md5.is_some_and(|said| said != BASE64_STANDARD.encode(Md5::digest(&request.body)))
         {
             return Err(Answer::error(400, "BadDigest"));
         }
-        Ok(self.features.crc64nvme.then_some(sum))
+        Ok(sum)
     }
 
     fn etag(&mut self, body: &[u8]) -> String {
@@ -298,10 +202,10 @@ impl Bucket {
         for (name, value) in &object.headers {
             answer = answer.with(name, value);
         }
-        if let (Some(sum), None, Some(_)) =
+        if let (Some((crc, sum)), None, Some(_)) =
             (&object.sum, request.header("range"), request.header("x-amz-checksum-mode"))
         {
-            answer = answer.with("x-amz-checksum-crc64nvme", sum).with("x-amz-checksum-type", "FULL_OBJECT");
+            answer = answer.with(crc.header, sum).with("x-amz-checksum-type", "FULL_OBJECT");
         }
         Ok(answer)
     }
@@ -409,7 +313,10 @@ impl Bucket {
         self.next += 1;
         let id = format!("u{}", self.next);
         let (key, headers) = (request.key.clone(), kept(request));
-        self.uploads.insert(id.clone(), Unfinished { key, headers, parts: BTreeMap::new() });
+        let named = request.header("x-amz-checksum-algorithm");
+        let known = self.features.checksums;
+        let crc = known.iter().find(|crc| Some(crc.name) == named).or(known.first());
+        self.uploads.insert(id.clone(), Unfinished { key, headers, parts: BTreeMap::new(), crc });
         let name = "InitiateMultipartUploadResult";
         Answer::new(200, format!("<{name}><UploadId>{id}</UploadId></{name}>"))
     }
@@ -418,9 +325,8 @@ impl Bucket {
         let copied = request.headers.contains_key("x-amz-copy-source");
         let number = request.query.get("partNumber").and_then(|text| text.parse().ok());
         let number = number.ok_or_else(|| Answer::error(400, "InvalidArgument"))?;
-        if !self.uploads.contains_key(&request.query["uploadId"]) {
-            return Err(Answer::error(404, "NoSuchUpload"));
-        }
+        let upload = self.uploads.get(&request.query["uploadId"]);
+        let crc = upload.ok_or_else(|| Answer::error(404, "NoSuchUpload"))?.crc;
         let (body, sum) = if copied {
             if !self.features.part_copy {
                 return Err(Answer::error(501, "NotImplemented"));
@@ -430,15 +336,18 @@ impl Bucket {
                 request.header("x-amz-copy-source-range").and_then(range).unwrap_or((0, usize::MAX));
             let body =
                 source.body.get(first..=last).ok_or_else(|| Answer::error(416, "InvalidRange"))?.to_vec();
-            let sum = BASE64_STANDARD.encode(checksum(CrcAlgorithm::Crc64Nvme, &body).to_be_bytes());
-            (body, self.features.crc64nvme.then_some(sum))
+            let sum = crc.map(|crc| (crc, crc.of(&body)));
+            (body, sum)
         } else {
             (request.body.clone(), self.verified(request)?)
         };
         let etag = self.etag(&body);
         let upload = self.uploads.get_mut(&request.query["uploadId"]).expect("it was found");
         upload.parts.insert(number, (Arc::new(body), etag.clone(), sum.clone()));
-        let sum = sum.map_or(String::new(), |sum| format!("<ChecksumCRC64NVME>{sum}</ChecksumCRC64NVME>"));
+        let sum = sum.map_or(String::new(), |(crc, sum)| {
+            let name = crc.name;
+            format!("<Checksum{name}>{sum}</Checksum{name}>")
+        });
         Ok(match copied {
             true => Answer::new(
                 200,
@@ -462,7 +371,12 @@ impl Bucket {
             let Some((data, found, sum)) = upload.parts.get(&number) else {
                 return Err(Answer::error(400, "InvalidPart"));
             };
-            let other = field("ChecksumCRC64NVME").is_some_and(|said| Some(said) != sum.as_deref());
+            let other = Crc::ALL.iter().any(|crc| {
+                let said = field(&format!("Checksum{}", crc.name));
+                said.is_some_and(|said| {
+                    sum.as_ref().is_none_or(|sum| (sum.0.name, &*sum.1) != (crc.name, said))
+                })
+            });
             if *found != etag || other {
                 return Err(Answer::error(400, "InvalidPart"));
             }
@@ -473,8 +387,12 @@ impl Bucket {
             sums.update(Md5::digest(data.as_slice()));
             count += 1;
         }
-        let sum = BASE64_STANDARD.encode(checksum(CrcAlgorithm::Crc64Nvme, &body).to_be_bytes());
-        if count == 0 || request.header("x-amz-checksum-crc64nvme").is_some_and(|said| said != sum) {
+        let whole = |crc: &Crc| match self.features.composite && crc.name == Crc::CRC32C.name {
+            true => format!("{}-{count}", crc.of(b"of sums")),
+            false => crc.of(&body),
+        };
+        let wrong = |crc: &Crc| request.header(crc.header).is_some_and(|said| said != whole(crc));
+        if count == 0 || self.features.checksums.iter().any(wrong) {
             return Err(Answer::error(400, "BadDigest"));
         }
         self.next += 1;
@@ -483,7 +401,7 @@ impl Bucket {
             false => format!("\"v{}\"", self.next),
         };
         let upload = self.uploads.remove(id).expect("it was found");
-        let sum = self.features.crc64nvme.then_some(sum);
+        let sum = upload.crc.map(|crc| (crc, whole(crc)));
         let (body, modified) = (Arc::new(body), SystemTime::now());
         self.set(
             &upload.key,
@@ -526,41 +444,4 @@ impl Bucket {
         let text = utf8_percent_encode(key, NON_ALPHANUMERIC).to_string().replace("%2F", "/");
         if self.features.plus { text.replace("%20", "+") } else { text.replace("%2B", "+") }
     }
-}
-
-/// The headers that are kept with an object.
-fn kept(request: &Request) -> BTreeMap<String, String> {
-    let ours = |name: &str| name == "content-type" || name.starts_with("x-amz-meta-");
-    request
-        .headers
-        .iter()
-        .filter(|(name, _)| ours(name))
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect()
-}
-
-/// First and last byte of a range.
-fn range(text: &str) -> Option<(usize, usize)> {
-    let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
-    Some((first.parse().ok()?, last.parse().unwrap_or(usize::MAX)))
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn http_time(time: SystemTime) -> String {
-    stamp(time).strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
-}
-
-fn iso_time(time: SystemTime) -> String {
-    stamp(time).strftime("%Y-%m-%dT%H:%M:%S.000Z").to_string()
-}
-
-fn stamp(time: SystemTime) -> jiff::Timestamp {
-    jiff::Timestamp::try_from(time).unwrap_or(jiff::Timestamp::UNIX_EPOCH)
 }

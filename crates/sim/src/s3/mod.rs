@@ -5,16 +5,19 @@
 //! from a seed, in the order in which requests come. It looks for the access key and does not verify signatures; that and the fine print of
 //! the API are tested against servers that others wrote.
 //!
-//! - [`bucket`]: objects and uploads, and what each request does to them.
+//! - [`bucket`]: objects and uploads, and what each request does to them; [`features`]: which of it there is.
 //! - [`faults`]: what goes wrong, drawn from a seed.
-//! - `wire`: HTTP, and where a fault strikes.
+//! - `message`: requests and answers. `wire`: HTTP, and where a fault strikes.
 
 pub mod bucket;
 pub mod faults;
+pub mod features;
+mod message;
 mod wire;
 
-pub use bucket::{Bucket, Features};
+pub use bucket::Bucket;
 pub use faults::{Faults, Rates};
+pub use features::{Crc, Features};
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! HTTP/1.1 as far as clients of object stores need it, and where a fault strikes.
 
-use super::bucket::{Answer, Request};
 use super::faults::Fault;
+use super::message::{Answer, Request};
 use super::{BUCKET, Shared};
 use percent_encoding::percent_decode_str;
 use std::collections::BTreeMap;

@@ -164,7 +164,7 @@ async fn fetch(http: &Http, request: http::request::Builder, whose: &str) -> Res
     let request = request.body(Bytes::new()).map_err(|error| format!("credentials of {whose}: {error}"))?;
     let mut last = String::new();
     for _ in 0..2 {
-        match http.send(request.clone(), MOST, None).await {
+        match http.send(request.clone(), MOST, None, None).await {
             Ok(answer) if answer.status == StatusCode::OK => return Ok(answer.body),
             Ok(answer) if answer.status.is_server_error() => last = answer.status.to_string(),
             Ok(answer) => return Err(format!("credentials of {whose}: {}", answer.status)),

@@ -127,7 +127,7 @@ async fn ask(
         }
     }
     let request = request.body(Bytes::from(form)).map_err(|error| wrong(&error))?;
-    let answer = http.send(request, MOST, None).await.map_err(|error| wrong(&error))?;
+    let answer = http.send(request, MOST, None, None).await.map_err(|error| wrong(&error))?;
     if !answer.status.is_success() {
         let body = String::from_utf8_lossy(&answer.body);
         let between = |tag: &str| Some(body.split_once(&format!("<{tag}>"))?.1.split_once('<')?.0.to_owned());
