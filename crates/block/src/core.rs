@@ -15,10 +15,11 @@ use crate::epoch::{EpochState, Running};
 use crate::group::Group;
 use crate::handles::Handles;
 use crate::index::Index;
-use crate::inode::{IN_CHECKPOINT, Inode, SINCE_CHECKPOINT, Slab, Slot};
+use crate::inode::{IN_CHECKPOINT, Inode, SINCE_CHECKPOINT, Slot};
 use crate::io::Ios;
 use crate::ring::LogRing;
 use crate::scratch::Scratch;
+use crate::slab::Slab;
 use crate::space::{Run, Space};
 use crate::tails::Loading;
 use foldhash::fast::FixedState;
@@ -93,7 +94,8 @@ impl Clock for RealClock {
 pub struct OpenOptions {
     /// Bytes of the page cache.
     pub cache_bytes: usize,
-    /// Writers wait while more bytes than this are dirty or on their way to the device. At most half of the cache.
+    /// Writers wait while more bytes than this are dirty or on their way to the device, and half of that are written at once. At most half of the
+    /// cache; no more than 128 MiB while programs sync, as a sync makes all of it durable.
     pub dirty_bytes_max: usize,
     /// Changes are made durable when they are this old.
     pub dirty_age_max: Duration,
@@ -224,6 +226,8 @@ pub(crate) struct Core {
     pub recorded: u64,
     pub flush_in_flight: bool,
     pub flush_wanted: u64,
+    /// When somebody asked last for what there is to be durable.
+    pub synced_at: Option<Duration>,
     /// The epochs that are wanted, and not durable yet.
     pub flushes_due: BTreeSet<u64>,
     /// A caller of fsync waits for the running epoch, which will be closed when the flush in flight is done.

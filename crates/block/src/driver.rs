@@ -7,14 +7,21 @@
 //! for other things at the same time, among whom the role would only be handed around. It sleeps without driving while one caller after the
 //! other does it.
 //!
+//! A thread that looks for work all the time, as that of a manager does, takes completions in beside that where they are seen without the kernel
+//! ([`FileSystem::attend`]): a completion that another thread takes in costs as much as the call. Should it not come back, because it waits for
+//! somebody who waits for a transfer, the worker takes over. The worker looks after the device meanwhile.
+//!
 //! [`FileSystem::block_on`]: fs::FileSystem::block_on
+//! [`FileSystem::attend`]: fs::FileSystem::attend
 
 use crate::core::{Core, Wait};
 use crate::shared::Shared;
-use media::Wait as MediaWait;
+use fs::Devices;
+use media::{Completion, Wait as MediaWait};
 use parking_lot::{Condvar, Mutex};
 use std::cell::Cell;
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -28,6 +35,8 @@ pub(crate) enum Driver {
     Worker,
     /// A caller, until its call is over.
     Caller,
+    /// A thread that looks for work all the time, until it says otherwise.
+    Attendant,
 }
 
 /// What the state knows of its driver.
@@ -36,15 +45,56 @@ pub(crate) struct Driving {
     pub by: Driver,
     /// How many in turn could have driven, and waited alone or for a commit.
     streak: u32,
+    /// A thread looks for work all the time.
+    attended: bool,
 }
 
 /// So many of them in turn there must have been before the worker leaves the role to the next.
 const STREAK: u32 = 16;
 
 impl Driving {
-    /// The worker does not stay in the kernel for nothing.
-    pub fn callers(&self) -> bool {
+    fn callers(&self) -> bool {
         self.streak >= STREAK
+    }
+
+    /// The worker comes by, when nothing is in flight (`idle`) or something is: who drives from now on. It does not stay in the kernel for nothing.
+    pub fn worker_comes(&mut self, idle: bool) -> Driver {
+        self.by = match self.by {
+            Driver::Nobody | Driver::Worker if idle && (self.callers() || self.attended) => Driver::Nobody,
+            Driver::Nobody | Driver::Worker if self.attended => Driver::Attendant,
+            Driver::Nobody => Driver::Worker,
+            same => same,
+        };
+        self.by
+    }
+
+    /// The attendant has not come back.
+    pub fn nobody_attends(&mut self) {
+        self.attended = false;
+        if self.by == Driver::Attendant {
+            self.by = Driver::Nobody;
+        }
+    }
+}
+
+/// What an attendant and its volume have in common without the lock.
+#[derive(Default)]
+pub(crate) struct Attendant {
+    /// It is there, as far as it has said.
+    here: AtomicBool,
+    /// It drives.
+    pub drives: AtomicBool,
+    /// How often it has looked.
+    looks: AtomicU64,
+    done: Mutex<Vec<Completion>>,
+}
+
+/// After so long without a look the worker takes over.
+pub(crate) const ABSENT: Duration = Duration::from_millis(5);
+
+impl Attendant {
+    pub fn looks(&self) -> u64 {
+        self.looks.load(Ordering::Relaxed)
     }
 }
 
@@ -135,8 +185,9 @@ impl Core {
     /// Called when the lock is released: whether the worker must be told to drive.
     pub fn needs_driver(&mut self) -> bool {
         if self.driving.by == Driver::Nobody && self.ios.in_flight > 0 {
-            self.driving.by = Driver::Worker;
-            return true;
+            let attended = self.driving.attended;
+            self.driving.by = if attended { Driver::Attendant } else { Driver::Worker };
+            return !attended;
         }
         false
     }
@@ -194,6 +245,50 @@ impl Shared {
             epoch if waits.drives => self.drive(idle, epoch),
             Some(epoch) => self.wait_for(idle, epoch, waits.left),
             None => {}
+        }
+    }
+
+    /// As [`fs::FileSystem::attend`].
+    pub fn attend(&self, stays: bool) -> Devices {
+        let attendant = &self.attendant;
+        if !self.media.is_polled() {
+            return Devices::Idle;
+        }
+        if attendant.here.load(Ordering::Relaxed) != stays {
+            attendant.here.store(stays, Ordering::Relaxed);
+            let mut core = self.lock();
+            match stays {
+                true => core.driving.attended = true,
+                // If transfers are in flight, releasing the lock tells the worker.
+                false => core.driving.nobody_attends(),
+            }
+        }
+        attendant.looks.fetch_add(1, Ordering::Relaxed);
+        if !stays || !attendant.drives.load(Ordering::Relaxed) {
+            return Devices::Idle;
+        }
+        let mut done = attendant.done.lock();
+        self.media.look(&mut done);
+        if done.is_empty() {
+            return Devices::Busy;
+        }
+        let mut core = self.lock();
+        done.drain(..).for_each(|completion| core.complete(completion));
+        core.background();
+        let due = core.deadline().is_some_and(|d| core.worker_deadline.is_none_or(|w| d < w));
+        core.wake_worker |= due || core.batch_waits() || core.closing;
+        if core.ios.in_flight == 0 && core.driving.by == Driver::Attendant {
+            core.driving.by = Driver::Nobody;
+        }
+        Devices::Done
+    }
+
+    /// The worker has slept for a while, before which [`Attendant::looks`] was that. If the attendant has not looked since, it has the role no longer.
+    pub fn look_after_attendant(&self, looks: u64) {
+        let mut core = self.lock();
+        if core.driving.by == Driver::Attendant && self.attendant.looks() == looks {
+            core.driving.nobody_attends();
+            self.attendant.here.store(false, Ordering::Relaxed);
         }
     }
 

@@ -216,6 +216,7 @@ impl Core {
         if let Some(why) = &self.latched {
             return Err(Error::Latched(why.clone()).into());
         }
+        self.synced_at = Some(self.monotonic());
         if self.running.is_empty() {
             return self.close_epoch_for(Reason::Sync);
         }

@@ -6,8 +6,9 @@
 //! and removing are a binary search, and a cookie stays a valid readdir offset whatever else changes. It is smaller and
 //! faster than a B-tree because names are only ever added at its end.
 
-use crate::inode::{Slab, Slot};
+use crate::inode::Slot;
 use crate::nametable::NameTable;
+use crate::slab::Slab;
 use foldhash::fast::FixedState;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};

@@ -1,6 +1,6 @@
 //! The block engine: a file system on an SSD that user space owns (UHSFS), ordered by epochs (BarrierFS).
 //!
-//! Space is cut into segments with elastic roles (`space`); an inode is one self-describing block (`inode`, `tails`); the
+//! Space is cut into segments with elastic roles (`space`); an inode is one self-describing block (`inode`, `slab`, `tails`); the
 //! indexes live in memory (`index`); all changes join epochs (`epoch`) that one log record each commits (`ring`); data is
 //! allocated when it is written back (`pages`, `writeback`); checkpoints bring things home (`checkpoint`); a stop leaves an
 //! index (`clean`); mount finds the longest prefix of whole epochs (`load`, `recover`, `derive`). The state is one struct
@@ -35,6 +35,7 @@ mod recover;
 mod ring;
 mod scratch;
 mod shared;
+mod slab;
 mod space;
 mod tails;
 mod volume;

@@ -10,12 +10,17 @@ use format::limits::INLINE_MAX;
 use fs::cache::{FrameNo, PAGE, PageKey, Pages};
 use media::{BufRef, Op, Request};
 use smallvec::SmallVec;
+use std::time::Duration;
 
 const PAGE64: u64 = PAGE as u64;
 /// Reads up to this many bytes are copied under the lock; longer ones pin their frames and copy without it.
 const COPY_LOCKED_MAX: usize = 16 << 10;
 /// Full dirty windows of a growing file are dispatched when it has this many dirty pages.
 const STREAM_PAGES: u64 = 1024;
+/// Most dirty pages while programs sync: 128 MiB, which a sync has to write, whoever they belong to.
+const SYNCED_PAGES: usize = (128 << 20) / PAGE;
+/// How long after a sync the next one is expected.
+const SYNCED_FOR: Duration = Duration::from_secs(10);
 
 /// Bytes to be copied to a reader after the lock was released. The frame is pinned; `None` means zeros.
 pub(crate) struct CopyOut {
@@ -396,10 +401,18 @@ impl Core {
         result
     }
 
+    /// Whether programs sync these days.
+    fn is_synced(&self) -> bool {
+        self.synced_at.is_some_and(|at| self.monotonic() < at + SYNCED_FOR)
+    }
+
     /// Waits while too much is dirty or on its way to the device.
     pub fn throttle(&mut self) -> Res<()> {
-        let max = (self.options.dirty_bytes_max / PAGE).min(self.cache.len() / 2).max(8);
         let dirty = self.cache.dirty();
+        let mut max = (self.options.dirty_bytes_max / PAGE).min(self.cache.len() / 2).max(8);
+        if dirty > SYNCED_PAGES / 2 && max > SYNCED_PAGES && self.is_synced() {
+            max = SYNCED_PAGES;
+        }
         if dirty > max / 2 {
             self.write_back_all(Purpose::Memory)?;
         }

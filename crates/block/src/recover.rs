@@ -11,10 +11,10 @@ use crate::core::{Core, Logged, OpenOptions};
 use crate::derive::Builder;
 use crate::epoch::Running;
 use crate::index::Index;
-use crate::inode::Slab;
 use crate::load::{self, Fixed, LogTail};
 use crate::ring::LogRing;
 use crate::scratch::Scratch;
+use crate::slab::Slab;
 use crate::space::{Run, Space};
 use format::checkpoint::CHECKPOINTS;
 use format::limits::{BLOCK_SIZE, SEGMENT_BLOCKS};
@@ -145,6 +145,7 @@ fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &Lo
         recorded: fixed.checkpoint.durable_epoch.0.max(log.recorded),
         flush_in_flight: false,
         flush_wanted: 0,
+        synced_at: None,
         flushes_due: BTreeSet::new(),
         close_wanted: false,
         guards: BTreeMap::new(),

@@ -1,7 +1,7 @@
 //! The state of a volume behind its lock, and what it shares with callers and the worker without the lock.
 
 use crate::core::Core;
-use crate::driver::{Bed, Driver};
+use crate::driver::{Attendant, Bed, Driver};
 use crate::group::Durable;
 use crate::loans::Loans;
 use fs::cache::Pins;
@@ -10,7 +10,7 @@ use media::{Arena, Media};
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) struct Shared {
     core: Mutex<Core>,
@@ -24,6 +24,7 @@ pub(crate) struct Shared {
     pub locks: LockTable,
     /// Where the worker sleeps while it does not drive.
     pub bed: Bed,
+    pub attendant: Attendant,
     /// Makes a driving caller look whether its call is over.
     pub interrupt: Interrupt,
     /// What callers look at that wait for durability.
@@ -57,6 +58,7 @@ impl Drop for Locked<'_> {
         let wake = std::mem::take(&mut core.wake_worker);
         let driven = core.driving.by == Driver::Worker;
         let call = core.needs_driver() || (wake && !driven);
+        self.shared.attendant.drives.store(core.driving.by == Driver::Attendant, Ordering::Relaxed);
         let woken = std::mem::take(&mut core.woken);
         let over = std::mem::take(&mut core.group.over);
         self.shared.durable.note(core.durable, core.latched.is_some());
@@ -87,6 +89,7 @@ impl Shared {
             core: Mutex::new(core),
             locks: LockTable::new(),
             bed: Bed::default(),
+            attendant: Attendant::default(),
             interrupt: Arc::new({
                 let media = media.clone();
                 move || media.wake()

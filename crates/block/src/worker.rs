@@ -6,12 +6,12 @@
 
 use crate::barrier::BARRIER_AGE;
 use crate::core::{Core, Stop};
-use crate::driver::Driver;
+use crate::driver::{ABSENT, Driver};
 use crate::epoch::Reason;
 use crate::shared::Shared;
 use media::{Completion, Wait as MediaWait};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Drives one volume. There is exactly one for each volume.
 pub struct Worker {
@@ -22,6 +22,7 @@ pub struct Worker {
 impl Worker {
     /// Runs until the volume is closed.
     pub fn run(mut self) {
+        let mut looked_after = Instant::now();
         loop {
             let mut core = self.shared.lock();
             if core.closed() {
@@ -34,22 +35,29 @@ impl Worker {
                 continue;
             }
             let idle = core.ios.in_flight == 0;
-            core.driving.by = match core.driving.by {
-                Driver::Nobody | Driver::Worker if idle && core.driving.callers() => Driver::Nobody,
-                Driver::Nobody => Driver::Worker,
-                same => same,
-            };
-            let drives = core.driving.by == Driver::Worker;
+            let by = core.driving.worker_comes(idle);
             let deadline = core.deadline();
             core.worker_deadline = deadline;
             let now = core.monotonic();
+            let looks = self.shared.attendant.looks();
             drop(core);
             let wait = deadline.map(|d| d.saturating_sub(now));
-            if drives {
-                self.shared.media.reap(&mut self.done, MediaWait::For(wait));
-                self.take_in();
-            } else {
-                self.shared.bed.sleep(wait);
+            match by {
+                Driver::Worker => {
+                    self.shared.media.reap(&mut self.done, MediaWait::For(wait));
+                    self.take_in();
+                }
+                Driver::Attendant => {
+                    self.shared.bed.sleep(Some(wait.unwrap_or(ABSENT).min(ABSENT)));
+                    self.shared.look_after_attendant(looks);
+                    // The device is to be looked after, too.
+                    if looked_after.elapsed() >= ABSENT {
+                        looked_after = Instant::now();
+                        self.shared.media.reap(&mut self.done, MediaWait::No);
+                        self.take_in();
+                    }
+                }
+                Driver::Nobody | Driver::Caller => self.shared.bed.sleep(wait),
             }
         }
     }

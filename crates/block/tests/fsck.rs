@@ -153,6 +153,25 @@ fn index_checkpoint() {
     }
 }
 
+/// A server that is killed soon after it was started has written data where the index checkpoint stands, and no record yet. Nothing is damaged.
+#[test]
+fn index_checkpoint_under_new_data() {
+    let lab = Lab::clean();
+    let (cp, _) = lab.checkpoint();
+    let image = lab.clone_image();
+    for (first, count) in cp.index_runs {
+        for segment in first.0..first.0 + count {
+            image.poke(
+                segment as u64 * SEGMENT_BLOCKS as u64 * BLOCK_SIZE as u64,
+                &pattern(3 * BLOCK_SIZE, segment),
+            );
+        }
+    }
+    let report = fsck(&image, false);
+    assert!(report.is_clean() && !report.problems.is_empty(), "{report:?}");
+    assert!(mounts_right(&image, &lab.truth, "an index under new data"));
+}
+
 /// The log is a chain: damage cuts it. What was durable before the last record is missed; the last records may be told as
 /// a cut, as after a loss of power. Mount never shows a state that was not there.
 #[test]

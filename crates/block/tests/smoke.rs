@@ -78,3 +78,37 @@ fn survives_power_loss_after_sync() {
         Volume::open(image, OpenOptions { cache_bytes: 32 << 20, ..OpenOptions::default() }).unwrap();
     check_tree(&volume, &SIZES);
 }
+
+/// Much may be dirty while nobody syncs; while somebody does there is no more of it than a sync writes in a moment.
+#[test]
+fn less_is_dirty_while_programs_sync() {
+    let media = Arc::new(RamMedia::new(1 << 30).unwrap());
+    block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
+    let options = OpenOptions {
+        cache_bytes: 512 << 20,
+        dirty_bytes_max: 256 << 20,
+        dirty_age_max: std::time::Duration::from_secs(3600),
+        ..OpenOptions::default()
+    };
+    let volume = Volume::open(media, options).unwrap();
+    let data = pattern(1 << 20, 7);
+    // How many blocks of data were written by the time that so many files of 1 MiB have been.
+    let write = |names: std::ops::Range<u32>| {
+        for i in names {
+            block_on(async {
+                let name = format!("file{i}");
+                let (_, h) =
+                    volume.create(&Cred::root(), fs::Ino::ROOT, name.as_bytes(), 0o644, RW).await.unwrap();
+                volume.write(h, 0, &data).await.unwrap();
+                volume.release(h).await.unwrap();
+            });
+        }
+        volume.counters().data_blocks
+    };
+    assert_eq!(write(0..110), 0, "nobody has synced");
+    block_on(volume.sync()).unwrap();
+    let synced = volume.counters().data_blocks;
+    assert_eq!(write(110..160), synced, "there is little of it");
+    assert!(write(160..220) > synced, "more than half of what may be dirty is written");
+    volume.close_blocking().unwrap();
+}

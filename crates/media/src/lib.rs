@@ -168,6 +168,16 @@ pub trait Media: Send + Sync {
 
     /// Makes a thread that waits in [`Media::reap`], or the next one that would, return at once.
     fn wake(&self);
+
+    /// Whether completions are seen without the kernel's help, and as soon as they are there: then a thread that looks for work all the time
+    /// can [`look`](Media::look) for them too.
+    fn is_polled(&self) -> bool {
+        false
+    }
+
+    /// As [`Media::reap`] without waiting, where that [is worth it](Media::is_polled), by a thread that has other things to do: while another thread
+    /// reaps there is nothing, and what may take time, as to look after the device, is left to that.
+    fn look(&self, _out: &mut Vec<Completion>) {}
 }
 
 /// A medium with submission queues of its own, among which whoever submits may choose.

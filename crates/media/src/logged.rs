@@ -87,6 +87,17 @@ impl State {
             _ => self.note(SUBMIT, change | request.flags.0 << 4, (id, request.offset, request.len), &data),
         }
     }
+
+    fn completed(&mut self, done: &[Completion]) {
+        for done in done {
+            let Some((id, len, flush)) = self.flying.remove(&done.token) else { continue };
+            let ok = done.result.is_ok();
+            match flush {
+                true => self.note(FLUSHED, ok as u8, (id, 0, 0), &[]),
+                false => self.note(COMPLETE, 0, (id, 0, if ok { len } else { 0 }), &[]),
+            }
+        }
+    }
 }
 
 impl<M: Media> Media for Logged<M> {
@@ -110,18 +121,18 @@ impl<M: Media> Media for Logged<M> {
     fn reap(&self, out: &mut Vec<Completion>, wait: Wait) {
         let before = out.len();
         self.media.reap(out, wait);
-        let mut state = self.state.lock();
-        for done in &out[before..] {
-            let Some((id, len, flush)) = state.flying.remove(&done.token) else { continue };
-            let ok = done.result.is_ok();
-            match flush {
-                true => state.note(FLUSHED, ok as u8, (id, 0, 0), &[]),
-                false => state.note(COMPLETE, 0, (id, 0, if ok { len } else { 0 }), &[]),
-            }
-        }
+        self.state.lock().completed(&out[before..]);
     }
     fn wake(&self) {
         self.media.wake();
+    }
+    fn is_polled(&self) -> bool {
+        self.media.is_polled()
+    }
+    fn look(&self, out: &mut Vec<Completion>) {
+        let before = out.len();
+        self.media.look(out);
+        self.state.lock().completed(&out[before..]);
     }
 }
 

@@ -8,6 +8,8 @@
 mod faults;
 #[path = "nvme/inspect.rs"]
 mod inspect;
+#[path = "nvme/joined.rs"]
+mod joined;
 #[path = "nvme/rig.rs"]
 mod rig;
 
@@ -49,16 +51,7 @@ fn what_it_is() {
 /// Random requests of all kinds with memory in pieces, on controllers of many kinds; every byte is compared.
 #[test]
 fn random_requests_against_bytes_in_memory() {
-    let all = Config::new(SIZE);
-    let kinds = [
-        all.clone(),
-        Config::least(SIZE),
-        Config { sgl: false, mdts: 1, queues: 2, entries_max: 3, ..all.clone() },
-        Config { lba: 4096, atomic_blocks: 1, sgl: false, ..all.clone() },
-        Config { atomic_blocks: 3, sgl: false, shadow_doorbells: true, dstrd: 1, ..all.clone() },
-        Config { mdts: 0, write_zeroes: false, interrupts: false, volatile_cache: false, ..all },
-    ];
-    for (seed, config) in kinds.into_iter().enumerate() {
+    for (seed, config) in kinds().into_iter().enumerate() {
         random_requests(config, seed as u64);
     }
 }
@@ -121,13 +114,7 @@ fn random_requests(config: Config, seed: u64) {
         assert_eq!(done.iter().map(|c| c.token).collect::<Vec<_>>(), (0..parts).collect::<Vec<_>>());
         done.into_iter().for_each(|c| c.result.unwrap());
         for (range, bufs) in reads {
-            let mut back = Vec::new();
-            for buf in bufs {
-                let mut part = vec![0; buf.len as usize];
-                rig.arena.copy_out(buf.offset, &mut part);
-                back.extend(part);
-            }
-            assert!(back == model[range.clone()], "seed {seed}, round {round}, {range:?}");
+            assert!(rig.bytes(&bufs) == model[range.clone()], "seed {seed}, round {round}, {range:?}");
         }
     }
     let controller = rig.end();

@@ -83,6 +83,15 @@ impl<M: Queues> Separated<M> {
     fn now(&self) -> Ns {
         self.begun.elapsed().as_nanos() as Ns
     }
+
+    /// What has completed gets its own tokens again.
+    fn back(&self, done: &mut [Completion]) {
+        if !done.is_empty() {
+            let now = self.now();
+            let mut state = self.state.lock();
+            done.iter_mut().for_each(|completion| state.back(completion, now));
+        }
+    }
 }
 
 impl<M: Queues> Media for Separated<M> {
@@ -117,14 +126,20 @@ impl<M: Queues> Media for Separated<M> {
     fn reap(&self, out: &mut Vec<Completion>, wait: Wait) {
         let before = out.len();
         self.media.reap(out, wait);
-        if out.len() > before {
-            let now = self.now();
-            let mut state = self.state.lock();
-            out[before..].iter_mut().for_each(|completion| state.back(completion, now));
-        }
+        self.back(&mut out[before..]);
     }
 
     fn wake(&self) {
         self.media.wake();
+    }
+
+    fn is_polled(&self) -> bool {
+        self.media.is_polled()
+    }
+
+    fn look(&self, out: &mut Vec<Completion>) {
+        let before = out.len();
+        self.media.look(out);
+        self.back(&mut out[before..]);
     }
 }

@@ -185,7 +185,7 @@ impl Core {
     /// Collects one run of neighbouring slots.
     fn collect_slots(&mut self) -> bool {
         let Some(c) = &mut self.checkpointing else { return true };
-        let due = |slab: &crate::inode::Slab, stashed: &HashMap<Slot, Box<[u8]>, FixedState>, slot: Slot| {
+        let due = |slab: &crate::slab::Slab, stashed: &HashMap<Slot, Box<[u8]>, FixedState>, slot: Slot| {
             let known = slab.chunk(slot / PER_CHUNK).is_some();
             known && (slab.get(slot).flags & IN_CHECKPOINT != 0 || stashed.contains_key(&slot))
         };

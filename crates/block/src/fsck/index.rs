@@ -1,12 +1,12 @@
 //! The index checkpoint against the truth: it is what a mount after a clean stop believes instead of looking.
 
 use super::fixed::Base;
-use super::report::Problem;
+use super::report::{Problem, Severity};
 use super::usage::Usage;
 use super::walk::rule;
 use super::{Pass, inodes};
 use format::checkpoint::SegmentRun;
-use format::index::{PieceKind, SegmentUsage, parse};
+use format::index::{MAGIC, PieceHeader, PieceKind, SegmentUsage, parse};
 use format::inode::{InodeView, SlotKind, parse_compact};
 use format::limits::{SEGMENT_BLOCKS, SEGMENT_SIZE};
 use format::{FormatError, SegNo};
@@ -16,6 +16,12 @@ use zerocopy::FromBytes;
 const NAME: &str = "index checkpoint";
 /// Differences that are told one by one.
 const TOLD_MAX: usize = 100;
+
+/// Whether other data stands where a piece was: nothing of the start of one of this volume's is there. Data may be written there as soon as the
+/// volume is open again, before anything else on the medium says that it is.
+fn is_overwritten(piece: &[u8], uuid: &[u8; 16]) -> bool {
+    PieceHeader::read_from_prefix(piece).is_ok_and(|(h, _)| h.magic.get() != MAGIC && &h.uuid != uuid)
+}
 
 /// Compares the index checkpoint, when there is one that counts, with what the scan has found.
 pub(super) fn check(pass: &mut Pass<'_>, base: &mut Base) {
@@ -46,6 +52,14 @@ pub(super) fn check(pass: &mut Pass<'_>, base: &mut Base) {
             c.fault(format!("{segment:?} of it is in use"));
         }
         let read = pass.device.read(segment.first_block().byte(), &mut piece);
+        if read.is_ok() && is_overwritten(&piece, &cp.uuid) {
+            let what = format!(
+                "{segment:?} of it holds other data: the volume was open since, and not stopped. A mount looks at the inodes instead"
+            );
+            pass.report.add(Problem::new(Severity::Note, NAME, what));
+            readable = false;
+            continue;
+        }
         let outcome = match read {
             Err(e) => Err(e.to_string()),
             Ok(()) => parse(&piece, &cp.uuid, cp.sequence, number as u32)

@@ -28,6 +28,10 @@ impl FileSystem for Volume {
         self.inner.shared.block_on(future)
     }
 
+    fn attend(&self, stays: bool) -> Devices {
+        self.inner.shared.attend(stays)
+    }
+
     async fn lookup(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Attr> {
         self.inner.shared.lock().lookup(cred, parent, name)
     }

@@ -22,9 +22,10 @@ pub(super) enum Kind {
     Deallocate,
 }
 
-/// One command's part of a request.
+/// One command's part of a request; or several requests, whole, that go on where each other end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
+    /// The first of them.
     pub(super) request: u32,
     pub(super) kind: Kind,
     /// Within the request, bytes.
@@ -35,10 +36,21 @@ pub(super) struct Piece {
 
 /// Memory of a transfer as the device sees it.
 pub(super) fn memory(request: &Request, context: &Context) -> Segments {
+    let mut segments = Segments::new();
+    add_memory(&mut segments, request, context);
+    segments
+}
+
+/// Adds the memory of a transfer, behind that of one before it.
+pub(super) fn add_memory(segments: &mut Segments, request: &Request, context: &Context) {
     let arenas = context.arenas.read();
-    let segment =
-        |b: &crate::BufRef| Segment { device: arenas[b.arena.0 as usize] + b.offset, len: b.len as u64 };
-    request.bufs.iter().map(segment).collect()
+    for b in &request.bufs {
+        let (device, len) = (arenas[b.arena.0 as usize] + b.offset, b.len as u64);
+        match segments.last_mut() {
+            Some(last) if last.device + last.len == device => last.len += len,
+            _ => segments.push(Segment { device, len }),
+        }
+    }
 }
 
 /// Copies bytes of a request's memory to the beginning of `page`.
@@ -58,8 +70,14 @@ fn gather(request: &Request, from: u64, len: u64, context: &Context, page: &Regi
     }
 }
 
-/// The command of a piece, without its identifier.
-pub(super) fn entry(piece: &Piece, request: &Request, context: &Context, pages: &[Region; 2]) -> Submission {
+/// The command of a piece, without its identifier. `request` is the first of those that it belongs to, `memory` that of all of them, if it is a transfer.
+pub(super) fn entry(
+    piece: &Piece,
+    request: &Request,
+    memory: Segments,
+    context: &Context,
+    pages: &[Region; 2],
+) -> Submission {
     let limits = &context.limits;
     let [list, bounce] = pages;
     let mut entry = Submission::new_zeroed();
@@ -75,7 +93,7 @@ pub(super) fn entry(piece: &Piece, request: &Request, context: &Context, pages: 
     let segments = match piece.kind {
         Kind::Transfer => {
             at(&mut entry, if request.op == Op::Read { nvm::READ } else { nvm::WRITE }, fua);
-            plan::slice(memory(request, context).into_iter(), piece.from, piece.len)
+            plan::slice(memory.into_iter(), piece.from, piece.len)
         }
         Kind::Bounced => {
             at(&mut entry, nvm::WRITE, fua);
@@ -107,11 +125,12 @@ pub(super) fn entry(piece: &Piece, request: &Request, context: &Context, pages: 
             return entry;
         }
     };
-    let (first, second) = if pointer::is_prp(&segments) {
-        pointer::prp(&segments, list)
-    } else {
+    let shorter = limits.cut.sgl && pointer::is_shorter_as_sgl(&segments);
+    let (first, second) = if shorter || !pointer::is_prp(&segments) {
         entry.flags = PSDT_SGL;
         pointer::sgl(&segments, list)
+    } else {
+        pointer::prp(&segments, list)
     };
     (entry.dptr1, entry.dptr2) = (first.into(), second.into());
     entry

@@ -185,17 +185,11 @@ impl NvmeMedia {
             let result = checked.and_then(|()| Err(self.context.front.gone()));
             return self.refuse(Completion { token: request.token, result });
         }
-        let ended = {
-            let mut pair = self.pairs[queue].lock();
-            let ended = pair.submit(request, &self.context);
-            self.unrung[queue].store(true, SeqCst);
-            ended
-        };
+        self.pairs[queue].lock().submit(request, &self.context);
+        self.unrung[queue].store(true, SeqCst);
         // Whoever declared it dead in between has failed the requests of all pairs, but perhaps not this one.
         if self.dead.load(SeqCst) {
             self.pairs[queue].lock().fail_all(&self.context);
-            self.interrupt();
-        } else if ended {
             self.interrupt();
         }
     }
@@ -314,16 +308,16 @@ impl Media for NvmeMedia {
     }
 
     fn kick(&self) {
-        let mut kicked = false;
+        let (mut kicked, mut ended) = (false, false);
         for (pair, unrung) in self.pairs.iter().zip(&self.unrung) {
             if unrung.swap(false, SeqCst) {
-                pair.lock().ring();
+                ended |= pair.lock().send_all(&self.context);
                 kicked = true;
             }
         }
         if kicked {
             self.context.front.meter.kicked();
-            if !self.has_interrupts() {
+            if ended || !self.has_interrupts() {
                 self.interrupt();
             }
         }
@@ -366,6 +360,16 @@ impl Media for NvmeMedia {
     fn wake(&self) {
         self.woken.store(true, SeqCst);
         self.interrupt();
+    }
+
+    fn is_polled(&self) -> bool {
+        !self.options.poll.is_zero()
+    }
+
+    fn look(&self, out: &mut Vec<Completion>) {
+        if let Some(mut watch) = self.reaper.try_lock() {
+            self.collect(&mut watch, out);
+        }
     }
 }
 

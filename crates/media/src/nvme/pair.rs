@@ -1,21 +1,23 @@
 //! An I/O queue pair and the requests that go through it. One thread at a time owns it: the one that holds its lock.
 //!
 //! A request becomes one or more commands ([`Piece`]s, cut by `plan`, built by `command`), several of which may be under way at once; it ends when
-//! all of them have. Requests that find no free place wait in the backlog, in order. A command's identifier is the number of
+//! all of them have. Requests that are handed over together and go on where each other end become one command, as in the kernel's block layer. Requests that find no free place wait in the backlog, in order. A command's identifier is the number of
 //! its place (10 bits) and a count (6 bits) of the uses of that place: a place is used again only after the completion of its
 //! command, or when the controller was stopped, and a completion that does not fit is noticed.
 //!
 //! A command that failed and may be tried again (no DNR bit) is sent again: its memory has not changed, as the
 //! request has not ended. What happens to commands whose end nobody knows is decided by `recover`.
 
-use super::command::{Kind, Piece, entry, errno, memory};
+use super::command::{Kind, Piece, add_memory, entry, errno, memory};
 use super::dma::Region;
 use super::limits::{DEALLOCATE_MAX, Limits};
 use super::plan;
+use super::pointer::Segments;
 use super::ring::{Ring, RingFacts, Shadow};
 use crate::front::Front;
 use crate::{Completion, Flags, MediaError, Op, Request};
 use format::nvme::Status;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -26,6 +28,8 @@ use std::time::{Duration, Instant};
 const PLACE_BITS: u32 = 10;
 /// Most places: the last number stays free, so that FFFFh, which means no command, never occurs (NVMe 1.4, 5.14.1.1).
 pub(super) const PLACES_MAX: u16 = (1 << PLACE_BITS) - 1;
+/// Most requests of a command: who submitted the first of them waits for the last.
+const JOINED_MAX: usize = 32;
 /// Sends of a command, before its failure is final.
 const TRIES: u8 = 5;
 
@@ -59,7 +63,12 @@ struct Pending {
     /// [`Context::written`] when a flush was sent.
     written: u64,
     zero_by_writing: bool,
+    /// The next request of its only command.
+    joined: Option<u32>,
 }
+
+/// Requests of one command.
+type Joined = SmallVec<[u32; 8]>;
 
 struct Flight {
     piece: Piece,
@@ -129,10 +138,11 @@ impl Pair {
         self.places.len() - self.free.len()
     }
 
-    /// Takes an admitted request, and sends what can be sent; the doorbell waits for [`Pair::ring`]. True if a request has ended.
-    pub(super) fn submit(&mut self, request: Request, context: &Context) -> bool {
+    /// Takes an admitted request, which waits for [`Pair::send_all`].
+    pub(super) fn submit(&mut self, request: Request, context: &Context) {
         let zero_by_writing = context.limits.zeroes_max == 0;
-        let pending = Pending { request, cut: 0, pieces: 0, error: None, written: 0, zero_by_writing };
+        let pending =
+            Pending { request, cut: 0, pieces: 0, error: None, written: 0, zero_by_writing, joined: None };
         let id = match self.free_pending.pop() {
             Some(id) => {
                 self.pending[id as usize] = Some(pending);
@@ -144,12 +154,17 @@ impl Pair {
             }
         };
         self.backlog.push_back(id);
+    }
+
+    /// Sends what can be sent, and tells the controller. True if a request has ended.
+    pub(super) fn send_all(&mut self, context: &Context) -> bool {
         self.fill(context);
+        self.ring();
         !self.ended.is_empty()
     }
 
     /// Tells the controller what was sent.
-    pub(super) fn ring(&mut self) {
+    fn ring(&mut self) {
         if self.ring.is_unrung() {
             self.ring.ring();
         }
@@ -174,7 +189,10 @@ impl Pair {
             && let Some(&id) = self.backlog.front()
         {
             match self.cut_next(id, context) {
-                Some(piece) => self.send(piece, context),
+                Some(piece) => {
+                    let piece = self.join(piece, context);
+                    self.send(piece, context);
+                }
                 None => {
                     self.backlog.pop_front();
                     self.end_if_done(id);
@@ -224,14 +242,73 @@ impl Pair {
         Some(piece)
     }
 
+    /// Takes the requests behind that of a piece into its command that go on where the one before them ends, if it is all of its request.
+    fn join(&mut self, mut piece: Piece, context: &Context) -> Piece {
+        let whole = |p: &Pending| piece.kind == Kind::Transfer && piece.len == p.request.len;
+        if !self.pending[piece.request as usize].as_ref().is_some_and(whole) {
+            return piece;
+        }
+        let mut memory = Segments::new();
+        let mut last = piece.request;
+        let mut count = 1;
+        while count < JOINED_MAX
+            && let Some(&next) = self.backlog.get(1)
+        {
+            let (Some(before), Some(behind)) = (&self.pending[last as usize], &self.pending[next as usize])
+            else {
+                break;
+            };
+            let (before, behind) = (&before.request, &behind.request);
+            let goes_on = behind.op == before.op
+                && behind.flags == before.flags
+                && behind.offset == before.offset + before.len;
+            if !goes_on {
+                break;
+            }
+            if memory.is_empty() {
+                add_memory(&mut memory, before, context);
+            }
+            let (mut both, len) = (memory.clone(), piece.len + behind.len);
+            add_memory(&mut both, behind, context);
+            let first = before.offset + before.len - piece.len;
+            let share = plan::next(&context.limits.cut, first, &both, before.op == Op::Write);
+            if share.bounced || share.len != len {
+                break;
+            }
+            (memory, piece.len) = (both, len);
+            self.backlog.remove(1);
+            if let Some(pending) = &mut self.pending[last as usize] {
+                pending.joined = Some(next);
+            }
+            if let Some(pending) = &mut self.pending[next as usize] {
+                (pending.cut, pending.pieces) = (pending.request.len, 1);
+            }
+            last = next;
+            count += 1;
+        }
+        piece
+    }
+
+    /// The requests of a command, of which this is the first.
+    fn joined(&self, first: u32) -> Joined {
+        let next = |&id: &u32| self.pending[id as usize].as_ref().and_then(|p| p.joined);
+        std::iter::successors(Some(first), next).collect()
+    }
+
     /// Writes the command of a piece into the queue. There is a free place.
     fn send(&mut self, mut piece: Piece, context: &Context) {
         let Some(number) = self.free.pop() else { return self.again.push_front(piece) };
         piece.tries += 1;
+        let mut memory = Segments::new();
+        if piece.kind == Kind::Transfer {
+            let requests = self.joined(piece.request);
+            let pending = requests.iter().filter_map(|&id| self.pending[id as usize].as_ref());
+            pending.for_each(|p| add_memory(&mut memory, &p.request, context));
+        }
         let pending = self.pending[piece.request as usize].as_ref().expect("its pieces have not ended");
         let place = &mut self.places[number as usize];
         place.uses = place.uses.wrapping_add(1);
-        let mut entry = entry(&piece, &pending.request, context, &self.pages[number as usize]);
+        let mut entry = entry(&piece, &pending.request, memory, context, &self.pages[number as usize]);
         entry.cid = cid(number, place.uses).into();
         place.flight = Some(Flight { piece, sent: Instant::now(), aborted: false });
         self.ring.push(&entry);
@@ -260,8 +337,7 @@ impl Pair {
             self.finish(flight.piece, done.status(), context);
         }
         self.ring.ring_completions();
-        self.fill(context);
-        self.ring();
+        self.send_all(context);
         out.append(&mut self.ended);
         result
     }
@@ -276,7 +352,7 @@ impl Pair {
                 Kind::Transfer | Kind::Bounced if pending.request.flags.contains(Flags::FUA) => {}
                 _ => drop(context.written.fetch_add(1, SeqCst)),
             }
-            return self.piece_ended(piece.request, None);
+            return self.joined(piece.request).iter().for_each(|&id| self.piece_ended(id, None));
         }
         let device = &context.front.geometry.name;
         let unsupported = matches!(status.code(), Status::INVALID_OPCODE | Status::INVALID_FIELD);
@@ -291,8 +367,26 @@ impl Pair {
             return self.again.push_back(piece);
         }
         tracing::warn!(device, "{:?} of {} bytes fails with status {:#x}", piece.kind, piece.len, status.0);
-        let error = context.front.io(&pending.request, errno(status));
-        self.piece_ended(piece.request, Some(error));
+        let requests = self.joined(piece.request);
+        if requests.len() > 1 && !given_up {
+            // It may be the fault of one of them.
+            return requests.iter().for_each(|&id| self.part(id));
+        }
+        requests.iter().for_each(|&id| self.piece_failed(id, errno(status), context));
+    }
+
+    /// A request that was joined with others is sent by itself.
+    fn part(&mut self, id: u32) {
+        let Some(pending) = &mut self.pending[id as usize] else { return };
+        pending.joined = None;
+        let len = pending.request.len;
+        self.again.push_back(Piece { request: id, kind: Kind::Transfer, from: 0, len, tries: 0 });
+    }
+
+    fn piece_failed(&mut self, id: u32, errno: i32, context: &Context) {
+        let Some(pending) = &self.pending[id as usize] else { return };
+        let error = context.front.io(&pending.request, errno);
+        self.piece_ended(id, Some(error));
     }
 
     fn piece_ended(&mut self, id: u32, error: Option<MediaError>) {
@@ -357,8 +451,8 @@ impl Pair {
             if pending.request.op == Op::Read && piece.tries < TRIES {
                 self.again.push_back(piece);
             } else {
-                let error = context.front.io(&pending.request, libc::EIO);
-                self.piece_ended(piece.request, Some(error));
+                let requests = self.joined(piece.request);
+                requests.iter().for_each(|&id| self.piece_failed(id, libc::EIO, context));
             }
         }
     }
@@ -376,8 +470,7 @@ impl Pair {
 
     /// Sends what waits.
     pub(super) fn resume(&mut self, context: &Context) {
-        self.fill(context);
-        self.ring();
+        self.send_all(context);
     }
 
     /// Nothing will ever be sent again: all requests fail. The controller accesses no memory.

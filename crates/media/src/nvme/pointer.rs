@@ -39,6 +39,14 @@ pub(super) fn is_prp(segments: &[Segment]) -> bool {
     segments.windows(2).all(|w| prp_continues(w[0].device + w[0].len, w[1].device))
 }
 
+/// Whether a controller has less to do for the descriptors of these than for PRP entries, of which there is one for each page: where PRPs
+/// need a list and pieces are large. (32 KiB on average, as Linux has it; a single piece needs no list at all.)
+pub(super) fn is_shorter_as_sgl(segments: &[Segment]) -> bool {
+    const LARGE: u64 = 32 << 10;
+    let total: u64 = segments.iter().map(|s| s.len).sum();
+    total > 2 * PAGE as u64 && (segments.len() == 1 || total / segments.len() as u64 >= LARGE)
+}
+
 /// The two PRP entries for memory for which [`is_prp`] holds. `list` is written when it is needed.
 pub(super) fn prp(segments: &[Segment], list: &Region) -> (u64, u64) {
     debug_assert!(is_prp(segments) && !segments.is_empty());
@@ -136,6 +144,15 @@ mod tests {
         assert!(is_prp(&[s(0x200, 0xE00), s(0x5000, 4096), s(0x9000, 512)]));
         assert!(!is_prp(&[s(0x200, 512), s(0x5000, 512)]));
         assert!(!is_prp(&[s(0, 4096), s(0x5200, 512)]));
+    }
+
+    #[test]
+    fn few_large_pieces_are_shorter_as_sgl() {
+        let pieces = |n: usize, len| vec![Segment { device: 0, len }; n];
+        assert!(!is_shorter_as_sgl(&pieces(1, 8192)));
+        assert!(is_shorter_as_sgl(&pieces(1, 12288)));
+        assert!(!is_shorter_as_sgl(&pieces(16, 4096)));
+        assert!(is_shorter_as_sgl(&pieces(2, 32768)));
     }
 
     #[test]

@@ -199,7 +199,7 @@ fn removal() {
         } else {
             rig.controller.inject(Fault { after: 10, ..Fault::next(None, Failure::Remove) });
             for n in 0..500 {
-                rig.media.submit(Request::transfer(Op::Read, n * 4096, rig.buf(n * 4096, 4096), n));
+                rig.media.submit(Request::transfer(Op::Read, n * 8192, rig.buf(n * 4096, 4096), n));
             }
             let done = rig.finish(500);
             assert!(done.iter().filter(|c| c.result.is_err()).count() >= 400);

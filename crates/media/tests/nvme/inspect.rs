@@ -60,7 +60,7 @@ fn a_controller_that_is_driven() {
     rig.write(0, 7).unwrap();
     for round in 0..20 {
         for n in 0..100 {
-            rig.media.submit(Request::transfer(Op::Read, n * 4096, rig.buf(n * 4096, 4096), n));
+            rig.media.submit(Request::transfer(Op::Read, n * 8192, rig.buf(n * 4096, 4096), n));
         }
         rig.media.kick();
         let i = rig.media.inspect().unwrap();

@@ -34,6 +34,21 @@ pub fn impatient() -> Options {
     Options { timeout: Duration::from_millis(250), admin_timeout: Duration::from_millis(400), ..patient() }
 }
 
+/// Controllers of many kinds.
+pub fn kinds() -> Vec<Config> {
+    let all = Config::new(SIZE);
+    let small = Config { sgl: false, queues: 2, entries_max: 3, ..all.clone() };
+    vec![
+        all.clone(),
+        Config::least(SIZE),
+        Config { mdts: 1, ..small.clone() },
+        Config { mdts: 2, ..small },
+        Config { lba: 4096, atomic_blocks: 1, sgl: false, ..all.clone() },
+        Config { atomic_blocks: 3, sgl: false, shadow_doorbells: true, dstrd: 1, ..all.clone() },
+        Config { mdts: 0, write_zeroes: false, interrupts: false, volatile_cache: false, ..all },
+    ]
+}
+
 impl Rig {
     pub fn new(config: Config, options: Options) -> Rig {
         Rig::on(FakeController::new(config), options)
@@ -48,6 +63,17 @@ impl Rig {
 
     pub fn buf(&self, offset: u64, len: u32) -> BufRef {
         BufRef { arena: self.id, offset, len }
+    }
+
+    /// What stands in memory there.
+    pub fn bytes(&self, bufs: &[BufRef]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for buf in bufs {
+            let at = bytes.len();
+            bytes.resize(at + buf.len as usize, 0);
+            self.arena.copy_out(buf.offset, &mut bytes[at..]);
+        }
+        bytes
     }
 
     pub fn finish(&self, n: usize) -> Vec<Completion> {

@@ -1,0 +1,162 @@
+//! A thread that looks for work all the time takes completions in, and nobody is left waiting when it does so no longer.
+
+use block::{MkfsOptions, OpenOptions, Volume};
+use fs::{Cred, Devices, FileSystem, Handle, Ino, OpenFlags, block_on};
+use media::{Arena, ArenaId, Completion, Geometry, Media, MediaError, RamMedia, Request, Wait};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+/// Memory whose completions are seen without the kernel; and who took them in.
+struct Polled {
+    ram: RamMedia,
+    taken: Mutex<HashMap<ThreadId, usize>>,
+    reaper: Mutex<()>,
+}
+
+impl Polled {
+    fn take(&self, out: &mut Vec<Completion>, wait: Wait) {
+        let before = out.len();
+        self.ram.reap(out, wait);
+        *self.taken.lock().unwrap().entry(thread::current().id()).or_default() += out.len() - before;
+    }
+}
+
+impl Media for Polled {
+    fn geometry(&self) -> &Geometry {
+        self.ram.geometry()
+    }
+    fn register(&self, arena: Arc<Arena>) -> Result<ArenaId, MediaError> {
+        self.ram.register(arena)
+    }
+    fn submit(&self, request: Request) {
+        self.ram.submit(request);
+    }
+    fn kick(&self) {
+        self.ram.kick();
+    }
+    fn reap(&self, out: &mut Vec<Completion>, wait: Wait) {
+        let _one = self.reaper.lock().unwrap();
+        self.take(out, wait);
+    }
+    fn wake(&self) {
+        self.ram.wake();
+    }
+    fn is_polled(&self) -> bool {
+        true
+    }
+    fn look(&self, out: &mut Vec<Completion>) {
+        if let Ok(_one) = self.reaper.try_lock() {
+            self.take(out, Wait::No);
+        }
+    }
+}
+
+fn volume() -> (Arc<Volume>, Arc<Polled>) {
+    let media = Arc::new(Polled {
+        ram: RamMedia::new(128 << 20).unwrap(),
+        taken: Mutex::default(),
+        reaper: Mutex::default(),
+    });
+    block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
+    let volume = Volume::open(media.clone(), OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() });
+    (Arc::new(volume.unwrap()), media)
+}
+
+fn make(volume: &Volume, name: &str) -> Handle {
+    let flags = OpenFlags::READ | OpenFlags::WRITE;
+    block_on(volume.create(&Cred::root(), Ino::ROOT, name.as_bytes(), 0o644, flags)).unwrap().1
+}
+
+/// Writes and syncs, by an executor of which the volume knows nothing, so many times.
+fn work(volume: &Volume, handle: Handle, times: u64) {
+    for i in 0..times {
+        block_on(volume.write(handle, i * 4096, &[i as u8; 4096])).unwrap();
+        block_on(volume.fsync(handle, false)).unwrap();
+    }
+}
+
+#[test]
+fn who_looks_takes_completions_in() {
+    let (volume, media) = volume();
+    let handle = make(&volume, "f");
+    let (over, dones) = (AtomicBool::new(false), AtomicU64::new(0));
+    let by_attendant = thread::scope(|s| {
+        let attendant = s.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                if volume.attend(true) == Devices::Done {
+                    dones.fetch_add(1, Ordering::Relaxed);
+                }
+                thread::yield_now();
+            }
+            volume.attend(false);
+            assert_eq!(volume.attend(false), Devices::Idle);
+            thread::current().id()
+        });
+        work(&volume, handle, 300);
+        over.store(true, Ordering::Relaxed);
+        attendant.join().unwrap()
+    });
+    let taken = media.taken.lock().unwrap().get(&by_attendant).copied().unwrap_or(0);
+    let all: usize = media.taken.lock().unwrap().values().sum();
+    assert!(dones.load(Ordering::Relaxed) > 0 && taken * 10 > all * 8, "{taken} of {all}");
+    // It has left: the worker does it again.
+    work(&volume, handle, 20);
+    volume.close_blocking().unwrap();
+}
+
+#[test]
+fn nobody_waits_for_one_who_does_not_come_back() {
+    let (volume, _) = volume();
+    let handle = make(&volume, "f");
+    // Once in a while it looks, and never says that it leaves; the volume is closed under it.
+    let over = AtomicBool::new(false);
+    thread::scope(|s| {
+        s.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                volume.attend(true);
+                thread::sleep(Duration::from_millis(30));
+            }
+        });
+        work(&volume, handle, 100);
+        volume.close_blocking().unwrap();
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn callers_that_block_are_served_beside_it() {
+    let (volume, _) = volume();
+    let handles: Vec<Handle> = (0..4).map(|i| make(&volume, &format!("f{i}"))).collect();
+    let over = AtomicBool::new(false);
+    thread::scope(|s| {
+        s.spawn(|| {
+            // It comes and goes.
+            for turn in 0u64.. {
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                volume.attend(turn % 1000 < 900);
+                thread::yield_now();
+            }
+            volume.attend(false);
+        });
+        let callers: Vec<_> = handles
+            .iter()
+            .map(|&handle| {
+                let volume = &volume;
+                s.spawn(move || {
+                    for i in 0..200u64 {
+                        volume.block_on(volume.write(handle, i * 4096, &[7; 4096])).unwrap();
+                        volume.block_on(volume.fsync(handle, true)).unwrap();
+                    }
+                })
+            })
+            .collect();
+        callers.into_iter().for_each(|caller| caller.join().unwrap());
+        over.store(true, Ordering::Relaxed);
+    });
+    volume.close_blocking().unwrap();
+}
