@@ -223,7 +223,7 @@ int fh_removexattr(fh_session *session, const char *path, const char *name);
  * the moment. Requests that depend on each other must wait for each other: a read that is submitted behind a write of the
  * same bytes may be earlier.
  *
- * A session has up to 24 requests under way at a time, of all queues together; further ones wait in their queues until
+ * A session has up to 56 requests under way at a time, of all queues together; further ones wait in their queues until
  * one of these completes, which is only noticed when the queue that has it is polled.
  *
  * Memory given to a request belongs to the library until its completion was returned by fh_poll or the queue was freed. Paths are
@@ -254,8 +254,7 @@ struct fh_completion {
 };
 
 /* Takes up to `max` completions (at least 1), waiting for the first one for `timeout_ms` milliseconds; 0: not at all; negative:
- * for as long as it takes. Returns their number, 0 when the time is over or no request is under way. A time may be
- * exceeded by up to 100 ms. */
+ * for as long as it takes. Returns their number, 0 when the time is over or no request is under way. */
 int fh_poll(fh_queue *queue, struct fh_completion *completions, uint32_t max, int timeout_ms);
 
 #ifdef __cplusplus

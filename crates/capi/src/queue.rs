@@ -1,7 +1,6 @@
 //! Asynchronous requests: submitted to a queue, their completions taken by the thread that polls it.
 //!
-//! A request is a future of the library. It starts when it is submitted, if the session has a place for it, and goes on whenever the queue is
-//! polled; a call that is with the manager goes on anyway. There is no thread behind a queue.
+//! A request is a future of the library (`share::Queue`). It starts when it is submitted, if the session has a place for it.
 //!
 //! Invariant: a queue has at most `depth` requests, under way and completed together.
 
@@ -9,14 +8,13 @@ use crate::border::{
     Failure, FhAttr, Result, check_place, guard, guard_int, memory, memory_mut, object, path, put,
 };
 use crate::files::{FhFile, options};
-use crate::session::{FhSession, Place, Session};
+use crate::session::{FhSession, Session};
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::VecDeque;
+use share::Queue;
 use std::ffi::{c_char, c_int, c_void};
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// The deepest queue.
@@ -25,24 +23,14 @@ const DEPTH_MAX: u32 = 4096;
 /// What a request ends with.
 type Outcome = Result<(i64, Option<Box<FhFile>>)>;
 
-struct Request {
-    user_data: u64,
-    /// Taken when it starts.
-    place: Option<Place>,
-    future: Pin<Box<dyn Future<Output = Outcome>>>,
-}
-
-#[derive(Default)]
-struct State {
-    under_way: Vec<Request>,
-    done: VecDeque<(u64, Outcome)>,
-}
+/// A request, and what it ends with.
+type Request = dyn Future<Output = (u64, Outcome)>;
 
 /// `fh_queue`.
 pub struct FhQueue {
     session: Arc<Session>,
     depth: usize,
-    state: Mutex<State>,
+    requests: Mutex<Queue<Request>>,
 }
 
 /// `struct fh_completion`.
@@ -54,41 +42,20 @@ pub struct FhCompletion {
     file: *mut FhFile,
 }
 
-impl State {
-    /// Lets all requests go on as far as they can.
-    fn turn(&mut self, session: &Arc<Session>, cx: &mut Context<'_>) {
-        let State { under_way, done } = self;
-        under_way.retain_mut(|request| {
-            if request.place.is_none() {
-                request.place = session.reserve();
-            }
-            if request.place.is_none() {
-                return true;
-            }
-            match request.future.as_mut().poll(cx) {
-                Poll::Pending => true,
-                Poll::Ready(outcome) => {
-                    done.push_back((request.user_data, outcome));
-                    false
-                }
-            }
-        });
-    }
-}
-
 impl FhQueue {
-    fn lock(&self) -> Result<MutexGuard<'_, State>> {
-        self.state.try_lock().ok_or_else(|| Failure::new(libc::EBUSY, "another thread uses the queue"))
+    fn lock(&self) -> Result<MutexGuard<'_, Queue<Request>>> {
+        self.requests.try_lock().ok_or_else(|| Failure::new(libc::EBUSY, "another thread uses the queue"))
     }
 
     fn submit(&self, user_data: u64, future: impl Future<Output = Outcome> + 'static) -> Result<()> {
-        let mut state = self.lock()?;
-        if state.under_way.len() + state.done.len() >= self.depth {
+        let mut requests = self.lock()?;
+        if requests.under_way() + requests.done() >= self.depth {
             return Err(Failure::new(libc::EAGAIN, "the queue is full"));
         }
-        state.under_way.push(Request { user_data, place: None, future: Box::pin(future) });
+        let remote = self.session.client.fs();
+        requests.push(remote, Box::pin(async move { (user_data, future.await) }));
         self.session.block_on(poll_fn(|cx| {
-            state.turn(&self.session, cx);
+            requests.poll(cx);
             Poll::Ready(())
         }));
         Ok(())
@@ -110,7 +77,7 @@ pub unsafe extern "C" fn fh_queue_new(
         if !(1..=DEPTH_MAX).contains(&depth) {
             return Err(Failure::new(libc::EINVAL, "a queue has room for 1 to 4096 requests"));
         }
-        let made = FhQueue { session: session.clone(), depth: depth as usize, state: Mutex::default() };
+        let made = FhQueue { session: session.clone(), depth: depth as usize, requests: Mutex::default() };
         // SAFETY: the header.
         unsafe { put(queue, Box::into_raw(Box::new(made))) }
     })
@@ -260,19 +227,19 @@ pub unsafe extern "C" fn fh_poll(
         if max == 0 {
             return Err(Failure::new(libc::EINVAL, "no room for completions"));
         }
-        let mut state = q.lock()?;
+        let mut requests = q.lock()?;
         let wait = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
         let until = wait.map(|wait| Instant::now() + wait);
-        q.session.block_on(poll_fn(|cx| {
-            state.turn(&q.session, cx);
-            let over = || until.is_some_and(|until| Instant::now() >= until);
-            match state.under_way.is_empty() || !state.done.is_empty() || over() {
+        let turn = poll_fn(|cx| {
+            requests.poll(cx);
+            match requests.under_way() == 0 || requests.done() > 0 {
                 true => Poll::Ready(()),
                 false => Poll::Pending,
             }
-        }));
-        let n = state.done.len().min(max as usize);
-        for (i, (user_data, outcome)) in state.done.drain(..n).enumerate() {
+        });
+        q.session.client.fs().wait_until(turn, until);
+        let n = requests.done().min(max as usize);
+        for (i, (user_data, outcome)) in std::iter::from_fn(|| requests.take()).take(n).enumerate() {
             let (result, file) = match outcome {
                 Ok((value, file)) => (value, file.map_or(std::ptr::null_mut(), Box::into_raw)),
                 Err(failure) => (guard(|| Err(failure)), std::ptr::null_mut()),

@@ -25,8 +25,8 @@
 //!
 //! What is not served here and goes to the FUSE mount under the same path: exec and dlopen of files, FIFOs, sockets and devices,
 //! bind, inotify and fanotify, `name_to_handle_at`, `ftw`, `nftw`, `glob`, libc's own `fts`, `wordexp`, `tmpnam`, `mount`, io_uring's paths,
-//! static programs and raw system calls; and whatever a process opens that has set up a ring of liburing or a context of libaio (`rings`). Through a descriptor of ours these
-//! fail: splice (`EINVAL`), io_uring and AIO and raw system calls (`EBADF` for reads, `EPERM` for writes; calls by syscall(2) are served as far as `numbers` says), most of ioctl (`ENOTTY`),
+//! static programs and raw system calls; and whatever a process opens that has set up a ring of liburing (`rings`). Through a descriptor of ours these
+//! fail: splice (`EINVAL`), io_uring and raw system calls, also those of AIO (`EBADF` for reads, `EPERM` for writes; calls by syscall(2) are served as far as `numbers` says), most of ioctl (`ENOTTY`),
 //! `wprintf` and its kin on streams. Shared writable mappings need the FUSE mount,
 //! and others see what is written to them after msync (`mmap`).
 //! Signals end waits for locks and nothing else. A signal handler that uses files of a volume while the same thread
@@ -36,6 +36,7 @@
 //!
 //! For Linux with glibc. Tested on x86-64, in `tests/`, with real programs; not yet tried on aarch64.
 
+mod aio;
 mod arena;
 mod attrs;
 mod barrier;
@@ -44,6 +45,7 @@ mod dirs;
 mod fds;
 mod hook;
 mod ids;
+mod lexical;
 mod mmap;
 mod mounts;
 mod named;

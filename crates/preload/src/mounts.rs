@@ -174,6 +174,7 @@ pub(crate) extern "C" fn after_fork() {
     crate::table::after_fork();
     crate::cwd::after_fork();
     crate::stdio::after_fork();
+    crate::aio::after_fork();
     for mount in mounts() {
         if mount.connecting.is_locked() {
             // SAFETY: the thread that held it exists only in the parent.

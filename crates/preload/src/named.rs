@@ -87,7 +87,7 @@ pub(crate) fn from_above(dirfd: c_int, path: &[u8]) -> Option<Text> {
     path.split(|&b| b == b'/').find(|n| mounts().iter().any(|m| last(&m.prefix) == Some(n)))?;
     let above = std::fs::read_link(format!("/proc/self/fd/{dirfd}")).ok()?;
     let whole = path::join(&[above.as_os_str().as_bytes(), b"/", path]);
-    (whole.first() == Some(&b'/') && path::below(&whole).is_some()).then_some(whole)
+    (whole.first() == Some(&b'/') && crate::lexical::below(&whole).is_some()).then_some(whole)
 }
 
 #[cfg(test)]

@@ -5,29 +5,20 @@
 //! path_resolution(7) says: ".." is the true parent; a ".." above the volume's root, and a symlink with an absolute target, leave
 //! it, and what is left of the path is routed again, as it is where another mount covers a name. What ends up outside goes to libc with the path that resulted.
 //!
-//! A plain path costs one call, or none (`plain`). Where tested: below, and with programs in `tests/`.
+//! A plain path costs one call, or none (`plain`). Where tested: with programs in `tests/`.
 
 use crate::cwd;
 use crate::hook::{Out, Res, fail};
+pub(crate) use crate::lexical::{Text, join};
+use crate::lexical::{below, flat, has_dotdot, plain};
 use crate::mounts::{self, Mount, mounts};
 use crate::plain::Plain;
 use crate::table;
 use fs::{Attr, FileSystem, FileType, Ino};
 use libc::{AT_FDCWD, c_int};
-use smallvec::SmallVec;
 use std::ffi::CString;
 
 pub(crate) const PATH_MAX: usize = 4096;
-
-/// A path, or a part of one: those of common length need no allocation.
-pub(crate) type Text = SmallVec<[u8; 96]>;
-
-/// The parts one after the other.
-pub(crate) fn join(parts: &[&[u8]]) -> Text {
-    let mut text = Text::with_capacity(parts.iter().map(|p| p.len()).sum());
-    parts.iter().for_each(|part| text.extend_from_slice(part));
-    text
-}
 const LINKS_MAX: usize = 40;
 
 /// A directory in a volume, and its path below the mount ("" for the root, else "/a/b"; `None`: not known).
@@ -65,59 +56,6 @@ pub(crate) enum To<T> {
 enum Start<'p> {
     In(Dir, &'p [u8]),
     Again(Text),
-}
-
-/// The path below the mount to which an absolute path leads by its names.
-pub(crate) fn below(path: &[u8]) -> Option<(&'static Mount, usize)> {
-    mounts().iter().find_map(|m| strip(&m.prefix, path).map(|at| (m, at)))
-}
-
-/// Where in `path` the part behind `prefix` begins, if the path lies there. Without "..", which is for [`flat`].
-pub(crate) fn strip(prefix: &[u8], path: &[u8]) -> Option<usize> {
-    let mut at = 0;
-    for want in prefix[1..].split(|&b| b == b'/') {
-        loop {
-            at += path[at..].iter().position(|&b| b != b'/')?;
-            let len = path[at..].iter().position(|&b| b == b'/').unwrap_or(path.len() - at);
-            let name = &path[at..at + len];
-            at += len;
-            match name {
-                b"." => {}
-                _ if name == want => break,
-                _ => return None,
-            }
-        }
-    }
-    Some(at)
-}
-
-/// As [`below`] for paths with ".." before the mount: they are taken back by name until the path is in a mount. Gives the mount and the
-/// rest.
-fn flat(path: &[u8]) -> Option<(&'static Mount, Text)> {
-    let mut kept = Text::new();
-    let mut rest = path;
-    loop {
-        if mounts().iter().any(|m| *m.prefix == *kept) {
-            // Another may be mounted further down.
-            let whole = join(&[&kept[..], rest]);
-            return below(&whole).map(|(mount, at)| (mount, Text::from_slice(&whole[at..])));
-        }
-        let start = rest.iter().position(|&b| b != b'/')?;
-        let len = rest[start..].iter().position(|&b| b == b'/').unwrap_or(rest.len() - start);
-        match &rest[start..start + len] {
-            b"." => {}
-            b".." => kept.truncate(kept.iter().rposition(|&b| b == b'/').unwrap_or(0)),
-            name => {
-                kept.push(b'/');
-                kept.extend_from_slice(name);
-            }
-        }
-        rest = &rest[start + len..];
-    }
-}
-
-fn has_dotdot(path: &[u8]) -> bool {
-    path.windows(2).any(|w| w == b"..") && path.split(|&b| b == b'/').any(|n| n == b"..")
 }
 
 /// Where the walk of `path` from `dirfd` begins. `Libc` when the kernel has it as it is.
@@ -237,6 +175,12 @@ impl Walk {
         Some((start, start + len, last))
     }
 
+    /// What names on the way are known to lead to. That is known longer than attributes are: each change of a directory makes those unknown.
+    fn known(&self, names: &[u8]) -> Option<(Ino, FileType)> {
+        let target = self.dir.mount.for_paths()?.target_now(self.dir.ino, names)?;
+        Some((target.ino, target.kind))
+    }
+
     fn lookup(&self, name: &[u8]) -> Res<Attr> {
         self.dir.mount.run(|fs| fs.lookup(mounts::cred(), self.dir.ino, name))
     }
@@ -318,12 +262,15 @@ impl Walk {
                 }
                 _ if last => return Ok(Step::Last),
                 name => {
-                    let attr = self.lookup(name)?;
+                    let (ino, kind) = match self.known(name) {
+                        Some(known) => known,
+                        None => self.lookup(name).map(|attr| (attr.ino, attr.kind))?,
+                    };
                     self.rest.drain(..end);
-                    match attr.kind {
-                        FileType::Directory => self.enter(name, attr.ino),
+                    match kind {
+                        FileType::Directory => self.enter(name, ino),
                         FileType::Symlink => {
-                            if let Some(path) = self.follow(attr.ino)? {
+                            if let Some(path) = self.follow(ino)? {
                                 return Ok(Step::Outside(path));
                             }
                         }
@@ -343,11 +290,18 @@ impl Walk {
         let end = self.rest.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
         let head = self.rest[..end].iter().rposition(|&b| b == b'/').unwrap_or(0);
         let Some(names) = plain(&self.rest[..head]).map(Text::from_slice) else { return Ok(None) };
-        match self.dir.mount.run(|fs| fs.walk(mounts::cred(), self.dir.ino, &names)) {
-            Ok(attr) if attr.kind == FileType::Directory => {
+        let found = match self.known(&names) {
+            Some(known) => Ok(known),
+            None => {
+                let walked = self.dir.mount.run(|fs| fs.walk(mounts::cred(), self.dir.ino, &names));
+                walked.map(|attr| (attr.ino, attr.kind))
+            }
+        };
+        match found {
+            Ok((ino, FileType::Directory)) => {
                 let path = self.dir.path.as_ref().map(|p| join(&[&p[..], b"/", &names]));
                 self.rest.drain(..head);
-                Ok(Some(Dir { mount: self.dir.mount, ino: attr.ino, path }))
+                Ok(Some(Dir { mount: self.dir.mount, ino, path }))
             }
             Ok(_) | Err(Out::Errno(libc::ENOTDIR)) => Ok(None),
             Err(e) => Err(e),
@@ -361,14 +315,6 @@ impl Walk {
             None => (Text::new(), true),
         }
     }
-}
-
-/// The path without slashes around it, when all its names are such that the engine walks them at once.
-pub(crate) fn plain(path: &[u8]) -> Option<&[u8]> {
-    let start = path.iter().position(|&b| b != b'/')?;
-    let end = path.iter().rposition(|&b| b != b'/')? + 1;
-    let names = &path[start..end];
-    names.split(|&b| b == b'/').all(|n| !matches!(n, b"" | b"." | b"..") && n.len() <= 255).then_some(names)
 }
 
 /// What `path` leads to. A symlink at its end is followed when `follow`, or when a slash stands behind it.
@@ -466,34 +412,5 @@ impl Entry {
     /// Whether the name is one that can be made or removed.
     pub(crate) fn ordinary(&self) -> bool {
         !matches!(&self.name[..], b"" | b"." | b"..")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prefixes() {
-        for (path, rest) in [
-            ("/m/v/a", Some("/a")),
-            ("//m/.//v", Some("")),
-            ("/m/v/", Some("/")),
-            ("/m/vv/a", None),
-            ("/m", None),
-            ("/x/m/v", None),
-        ] {
-            let got = strip(b"/m/v", path.as_bytes()).map(|at| &path[at..]);
-            assert_eq!(got, rest, "{path}");
-        }
-    }
-
-    #[test]
-    fn dots() {
-        assert!(has_dotdot(b"a/.."));
-        assert!(has_dotdot(b"../a"));
-        assert!(!has_dotdot(b"a..b/..c/c.."));
-        assert_eq!(plain(b"/a/b/"), Some(&b"a/b"[..]));
-        assert_eq!(plain(b"a/./b"), None);
     }
 }

@@ -49,6 +49,16 @@ fn has_odd_names(path: &[u8]) -> bool {
     found && names.split(|&b| b == b'/').any(|n| matches!(n, b"" | b"." | b".."))
 }
 
+/// A relative path without each "./" at its beginning, as `find .` and `tar -c .` have them.
+#[inline]
+fn without_dots(mut path: &[u8]) -> &[u8] {
+    while let Some(rest) = path.strip_prefix(b"./") {
+        let names = rest.iter().position(|&b| b != b'/').unwrap_or(rest.len());
+        path = &rest[names..];
+    }
+    path
+}
+
 /// The part of a path below `prefix`, when it begins with that and has ordinary names behind it.
 #[inline]
 fn below<'p>(prefix: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
@@ -72,6 +82,7 @@ impl<'p> Plain<'p> {
             Plain { mount, base: Ino::ROOT, path, from: None }
         } else {
             let (mount, base) = directory(dirfd)?;
+            let path = without_dots(path);
             if path.is_empty() || has_odd_names(path) {
                 return None;
             }
@@ -168,7 +179,7 @@ fn path_of(dirfd: c_int, ino: Ino) -> Option<Text> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::path::{plain, strip};
+    use crate::lexical::{plain, strip};
 
     /// Paths of a few letters, in which everything that counts happens.
     fn paths() -> impl Iterator<Item = Vec<u8>> {
@@ -210,6 +221,21 @@ mod tests {
             assert_eq!(rest, [if names.is_empty() { &b""[..] } else { b"/" }, names].concat(), "{text}");
         }
         assert!(quick > 1000, "{quick}");
+    }
+
+    #[test]
+    fn dots_at_the_beginning() {
+        for (path, rest) in
+            [("./a/b", "a/b"), (".///./a", "a"), ("./", ""), ("./.", "."), (".a/b", ".a/b"), ("./..", "..")]
+        {
+            assert_eq!(without_dots(path.as_bytes()), rest.as_bytes(), "{path}");
+        }
+        for path in paths().filter(|path| path.first() != Some(&b'/')) {
+            let names = |path: &[u8]| -> Vec<Vec<u8>> {
+                path.split(|&b| b == b'/').filter(|n| !matches!(*n, b"" | b".")).map(<[u8]>::to_vec).collect()
+            };
+            assert_eq!(names(&path), names(without_dots(&path)), "{}", String::from_utf8_lossy(&path));
+        }
     }
 
     #[test]

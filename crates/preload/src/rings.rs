@@ -1,8 +1,7 @@
-//! Programs that have the kernel read and write for them: io_uring and Linux's AIO know the kernel's files only. So from the moment at which a
-//! process sets one up, what it opens are files of the FUSE mount, which the kernel can use; what is open already stays a session's, and
+//! Programs that have the kernel read and write for them: io_uring knows the kernel's files only. So from the moment at which a process sets one up, what it opens are files of the FUSE mount, which the kernel can use; what is open already stays a session's, and
 //! is refused in requests as before (`EBADF`).
 //!
-//! Seen are the functions of liburing and libaio. Who sets up a ring by a system call of its own (syscall(2) too: libuv does so in
+//! Seen are the functions of liburing. Who sets up a ring by a system call of its own (syscall(2) too: libuv does so in
 //! every process of node, for other things than files) is not.
 //!
 //! Where tested: crates/freehold/tests/run.rs.
@@ -36,13 +35,5 @@ hook! {
     fn io_uring_queue_init_mem(entries: c_uint, ring: *mut c_void, params: *mut c_void, memory: *mut c_void, size: usize) -> c_int {
         begin();
         Ok(io_uring_queue_init_mem::real(entries, ring, params, memory, size))
-    }
-    fn io_setup(entries: c_int, context: *mut c_void) -> c_int {
-        begin();
-        Ok(io_setup::real(entries, context))
-    }
-    fn io_queue_init(entries: c_int, context: *mut c_void) -> c_int {
-        begin();
-        Ok(io_queue_init::real(entries, context))
     }
 }

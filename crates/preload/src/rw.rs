@@ -6,7 +6,7 @@ use fs::{FileSystem, FileType, Seek};
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 
 /// The description, if reading is allowed.
-fn reader(fd: c_int) -> Res<Open> {
+pub(crate) fn reader(fd: c_int) -> Res<Open> {
     let open = table::get(fd).ok_or(Out::Libc)?;
     match open.kind {
         _ if !open.readable() => fail(libc::EBADF),
@@ -15,7 +15,7 @@ fn reader(fd: c_int) -> Res<Open> {
     }
 }
 
-fn writer(fd: c_int) -> Res<Open> {
+pub(crate) fn writer(fd: c_int) -> Res<Open> {
     let open = table::get(fd).ok_or(Out::Libc)?;
     if open.writable() { Ok(open) } else { fail(libc::EBADF) }
 }
@@ -66,7 +66,7 @@ fn size(open: &Open) -> Res<u64> {
     Ok(open.mount.run(|fs| fs.getattr(open.ino, Some(handle)))?.size)
 }
 
-fn position(offset: off_t) -> Res<u64> {
+pub(crate) fn position(offset: off_t) -> Res<u64> {
     u64::try_from(offset).or(fail(libc::EINVAL))
 }
 
@@ -74,7 +74,7 @@ fn position(offset: off_t) -> Res<u64> {
 ///
 /// # Safety
 /// `v` points to `n` entries.
-unsafe fn vector<'a>(v: *const iovec, n: c_int) -> Res<&'a [iovec]> {
+pub(crate) unsafe fn vector<'a>(v: *const iovec, n: c_int) -> Res<&'a [iovec]> {
     if !(0..=1024).contains(&n) {
         return fail(libc::EINVAL);
     }

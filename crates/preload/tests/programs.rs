@@ -166,3 +166,31 @@ fn without_a_manager_the_kernel_is_asked() {
     let want = format!("a\n{}/d\n", rig.plain.path().display());
     assert_eq!(String::from_utf8_lossy(&out.stdout), want, "{out:?}");
 }
+
+/// Whoever has a directory to himself makes and removes files there without asking for anything, however he names it.
+#[test]
+fn new_files_are_not_asked_for() {
+    let rig = Rig::new();
+    let asked = || -> u64 {
+        let calls = rig.server.stats().door.calls;
+        calls
+            .iter()
+            .filter(|class| matches!(class.name, "lookup" | "walk" | "getattr"))
+            .map(|class| class.calls())
+            .sum()
+    };
+    const MAKE_AND_REMOVE: &str = "import os, sys
+for i in range(2000): open(sys.argv[1] + str(i), 'x').close()
+for i in range(2000): os.unlink(sys.argv[1] + str(i))";
+    for path in ["f", "./f", ".//./f", "$T/d/f", "$T/./d/f"] {
+        let before = asked();
+        let script = format!(
+            "mkdir $T/d && cd $T/d && python3 -c \"{MAKE_AND_REMOVE}\" {path} && cd .. && rmdir d && echo done"
+        );
+        let out = rig.bash(&script, MOUNT.as_ref());
+        assert_eq!(String::from_utf8_lossy(&out.stdout), "done\n", "{path}: {out:?}");
+        let asked = asked() - before;
+        println!("{path}: {asked} questions for 4000 calls");
+        assert!(asked < 400, "{path}: {asked} questions for 4000 calls");
+    }
+}

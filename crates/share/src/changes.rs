@@ -22,8 +22,15 @@ use std::sync::atomic::Ordering;
 
 const WORDS_AT: usize = size_of::<ChangesHeader>();
 const CLOCK: usize = offset_of!(ChangesHeader, clock);
+const PROCESSOR: usize = offset_of!(ChangesHeader, processor);
 const HOLDER: usize = offset_of!(ChangesHeader, holder);
 const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= 64);
+
+/// The processor that the calling thread is on, and one more; 0 when the kernel does not tell.
+fn processor() -> u32 {
+    // SAFETY: a call without arguments.
+    (unsafe { libc::sched_getcpu() } + 1) as u32
+}
 
 /// The manager's side: told by `fs::Watched` of what changes through any door.
 #[derive(Debug)]
@@ -83,6 +90,20 @@ impl Changes {
     /// The clock.
     pub fn now(&self) -> u64 {
         self.memory.long(CLOCK).load(Ordering::SeqCst)
+    }
+
+    /// Says on which processor the calling thread takes requests.
+    pub fn runs_here(&self) {
+        let word = self.memory.word(PROCESSOR);
+        let here = processor();
+        if word.load(Ordering::Relaxed) != here {
+            word.store(here, Ordering::Relaxed);
+        }
+    }
+
+    /// Says that nobody takes requests now: where that will go on is not known.
+    pub fn runs_nowhere(&self) {
+        self.memory.word(PROCESSOR).store(0, Ordering::Relaxed);
     }
 
     /// Whether a file has not changed since `noted`.
@@ -180,6 +201,12 @@ impl Seen {
         self.0.long(CLOCK).load(Ordering::SeqCst)
     }
 
+    /// Whether the calling thread keeps the manager from running: both are on one processor, as far as the manager has said.
+    pub fn in_the_way(&self) -> bool {
+        let there = self.0.word(PROCESSOR).load(Ordering::Relaxed);
+        there != 0 && there == processor()
+    }
+
     /// Whether what was asked for at `noted` still holds.
     #[inline]
     pub fn holds(&self, kept: Kept<'_>, noted: u64) -> bool {
@@ -196,6 +223,35 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_shares_a_processor_is_in_the_way() {
+        let changes = Changes::new().unwrap();
+        let seen = Seen::map(changes.reader()).unwrap();
+        assert!(!seen.in_the_way(), "nobody has said anything");
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let all = rustix::thread::sched_getaffinity(None).unwrap();
+                let of = |n: usize| (0..rustix::thread::CpuSet::MAX_CPU).filter(|&c| all.is_set(c)).nth(n);
+                let stay_on = |processor| {
+                    let mut one = rustix::thread::CpuSet::new();
+                    one.set(processor);
+                    rustix::thread::sched_setaffinity(None, &one).unwrap();
+                };
+                stay_on(of(0).unwrap());
+                changes.runs_here();
+                assert!(seen.in_the_way());
+                if let Some(other) = of(1) {
+                    stay_on(other);
+                    assert!(!seen.in_the_way());
+                    changes.runs_here();
+                    assert!(seen.in_the_way());
+                }
+                changes.runs_nowhere();
+                assert!(!seen.in_the_way());
+            });
+        });
+    }
 
     #[test]
     fn what_changed_no_longer_holds() {

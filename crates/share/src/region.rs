@@ -118,12 +118,14 @@ impl Region {
         self.0.copy_out(Self::payload_at(slot) + at, to);
     }
 
-    /// Manager: says that the answer is there. Wakes the client if it sleeps.
-    pub fn answered(&self, slot: SlotNo) {
-        let word = self.state(slot);
-        if word.swap(state::DONE, Ordering::AcqRel) == state::SLEEPING {
-            let _ = futex::wake(word, futex::Flags::empty(), u32::MAX >> 1);
-        }
+    /// Manager: says that the answer is there. Whether the client must be woken.
+    pub fn answer(&self, slot: SlotNo) -> bool {
+        self.state(slot).swap(state::DONE, Ordering::AcqRel) == state::SLEEPING
+    }
+
+    /// Manager: wakes the client that sleeps until a slot is answered.
+    pub fn wake(&self, slot: SlotNo) {
+        let _ = futex::wake(self.state(slot), futex::Flags::empty(), u32::MAX >> 1);
     }
 }
 

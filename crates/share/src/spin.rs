@@ -6,19 +6,22 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a side looks before it sleeps.
+/// How long a side looks before it sleeps. Times and not numbers of looks: a virtual machine may make each of them a thousand times as slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Looks without giving the processor away.
-    pub looks: u32,
-    /// The same while there are more busy processes than processors: about as many as a short call takes, as the other side may be
+    /// Time with looks that do not give the processor away.
+    pub looks: Duration,
+    /// The same while there are more busy processes than processors: about as long as a short call takes, as the other side may be
     /// waiting for the one that looks.
-    pub looks_in_a_crowd: u32,
+    pub looks_in_a_crowd: Duration,
     /// Time with looks between which the processor is offered to others.
     pub yields: Duration,
     /// The same while there are more busy processes than processors: offering it costs more than to be woken, soon.
     pub yields_in_a_crowd: Duration,
 }
+
+/// Looks between two looks at the clock, which takes about as long as one.
+const LOOKS: u32 = 16;
 
 /// Processors that this process may use.
 pub(crate) fn processors() -> usize {
@@ -29,32 +32,68 @@ impl Default for Patience {
     fn default() -> Patience {
         // One processor cannot run the other side while this one looks.
         let alone = processors() == 1;
-        let (looks, looks_in_a_crowd) = if alone { (0, 0) } else { (2000, 150) };
+        let (looks, looks_in_a_crowd) = if alone { (0, 0) } else { (60, 5) };
+        let (looks, looks_in_a_crowd) =
+            (Duration::from_micros(looks), Duration::from_micros(looks_in_a_crowd));
         let (yields, yields_in_a_crowd) = (Duration::from_micros(100), Duration::from_micros(10));
         Patience { looks, looks_in_a_crowd, yields, yields_in_a_crowd }
     }
 }
 
 impl Patience {
-    /// Looks until `ready` says yes; false when it is time to sleep.
-    pub fn wait(&self, crowded: bool, mut ready: impl FnMut() -> bool) -> bool {
-        for _ in 0..if crowded { self.looks_in_a_crowd } else { self.looks } {
-            if ready() {
-                return true;
-            }
-            std::hint::spin_loop();
+    /// Looks until `ready` says yes; false when it is time to sleep. Looking is `vain` when the other side cannot run meanwhile.
+    pub fn wait(&self, crowded: bool, vain: impl Fn() -> bool, mut ready: impl FnMut() -> bool) -> bool {
+        let (looks, yields) = match crowded {
+            true => (self.looks_in_a_crowd, self.yields_in_a_crowd),
+            false => (self.looks, self.yields),
+        };
+        if ready() {
+            return true;
         }
-        let yields = if crowded { self.yields_in_a_crowd } else { self.yields };
-        let mut start = None;
+        let begun = Instant::now();
+        while begun.elapsed() < looks {
+            if vain() {
+                return false;
+            }
+            for _ in 0..LOOKS {
+                std::hint::spin_loop();
+                if ready() {
+                    return true;
+                }
+            }
+        }
+        let begun = Instant::now();
         loop {
             if ready() {
                 return true;
             }
-            let since = *start.get_or_insert_with(Instant::now);
-            if since.elapsed() >= yields {
+            if begun.elapsed() >= yields || vain() {
                 return false;
             }
             std::thread::yield_now();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn nobody_looks_in_vain_or_for_ever() {
+        let long = Duration::from_secs(600);
+        let patience = Patience {
+            looks: long,
+            looks_in_a_crowd: Duration::ZERO,
+            yields: long,
+            yields_in_a_crowd: Duration::ZERO,
+        };
+        assert!(!patience.wait(false, || true, || false));
+        assert!(!patience.wait(true, || false, || false));
+        assert!(patience.wait(true, || true, || true), "what is there is seen all the same");
+        let looks = Cell::new(0);
+        let ready = || looks.replace(looks.get() + 1) == 1000;
+        assert!(patience.wait(false, || false, ready));
     }
 }

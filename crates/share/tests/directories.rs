@@ -111,6 +111,52 @@ fn everybody_sees_it_at_once() {
 }
 
 /// Bytes that no other file has.
+#[test]
+fn who_looks_at_new_files_in_their_order_asks_for_many_at_a_time() {
+    let rig = Rig::new(volume(128 << 20));
+    let (client, other) = (rig.client(), rig.client());
+    lent(&rig, &client, "d");
+    let n = 2000;
+    let size = |i: u32| i % 7;
+    for i in 0..n {
+        let file = client.open(format!("d/f{i}"), NEW).unwrap();
+        file.write_at(&vec![1; size(i) as usize], 0).unwrap();
+        file.close().unwrap();
+        if i % 10 == 9 {
+            client.unlink(format!("d/f{i}")).unwrap();
+        }
+    }
+    let there = |i: u32| i % 10 != 9;
+    let (walks, stays) = (rig.count("walk"), (0..n).filter(|&i| there(i)));
+    let seen: Vec<_> = stays.clone().map(|i| client.stat(format!("d/f{i}")).unwrap()).collect();
+    let asked = rig.count("walk") - walks;
+    assert!(asked < n as u64 / 20, "{asked} messages");
+    // Names that they did not have: these are asked for one by one.
+    assert!(client.stat("d/f9").is_err_and(|e| e == Error::NotFound));
+    for (i, attr) in stays.zip(seen) {
+        assert_eq!((attr.size, attr.nlink), (size(i) as u64, 1));
+        assert_eq!(rig.beside.stat(format!("d/f{i}")).unwrap(), attr);
+    }
+    // What others do to files that were asked for ahead is seen.
+    again(&rig, &client, "d");
+    for i in 0..100 {
+        drop(client.open(format!("d/g{i}"), NEW).unwrap());
+    }
+    for i in 0..20 {
+        assert_eq!(client.stat(format!("d/g{i}")).unwrap().size, 0);
+    }
+    for i in 0..100 {
+        match i % 2 {
+            0 => other.unlink(format!("d/g{i}")).unwrap(),
+            _ => drop(other.open(format!("d/g{i}"), Open::new().write(true)).unwrap().write_at(b"more", 0)),
+        }
+    }
+    for i in 0..100 {
+        let size = client.stat(format!("d/g{i}")).map(|attr| attr.size);
+        assert_eq!(size, if i % 2 == 0 { Err(Error::NotFound) } else { Ok(4) });
+    }
+}
+
 fn bytes(of: u32, len: usize) -> Vec<u8> {
     (0..len as u32).map(|i| (of.wrapping_mul(131) + i / 5) as u8).collect()
 }

@@ -148,7 +148,7 @@ impl Session {
         slot.post(request);
         let done = || self.region.state(number).load(Ordering::Acquire) == state::DONE;
         while !done() {
-            if !self.patience.wait(self.is_crowded(), done) {
+            if !self.looks_for(done) {
                 if !self.check_alive() {
                     return Err(Error::Closed);
                 }

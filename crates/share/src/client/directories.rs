@@ -12,6 +12,7 @@
 //! What this client keeps of the directory and of what it removes holds no longer from the moment it posts (`Kept::posted`): the manager says so only when it
 //! comes to it.
 
+mod ahead;
 mod answers;
 mod data;
 mod making;
@@ -22,6 +23,7 @@ use super::link::Link;
 use super::{Remote, Session};
 use crate::region::SlotNo;
 use crate::wire::{self, Op, request};
+use ahead::Made;
 use foldhash::fast::FixedState;
 use format::shared::{DIRECTORIES, Reply, Request, SLOTS, state};
 use fs::{Attr, Error, FileType, Handle, Ino, OpenFlags, Promise, Result, Time};
@@ -45,6 +47,15 @@ const ROOM: u32 = 24;
 
 type Name = SmallVec<[u8; 24]>;
 
+/// What is known of a name.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    /// The inode, if it was made here and has no other name; else 0.
+    ino: u64,
+    /// Which one it is of those that were made here.
+    nth: u64,
+}
+
 /// A directory under a lease, or for which one is asked.
 struct Dir {
     ino: Ino,
@@ -52,8 +63,10 @@ struct Dir {
     number: u64,
     place: usize,
     attr: Option<Attr>,
-    /// Names that may be there. With the inode, if it was made here and has no other name; else 0.
-    names: HashMap<Name, u64, FixedState>,
+    /// Names that may be there.
+    names: HashMap<Name, Known, FixedState>,
+    /// The names that were made here, in their order.
+    made: Made,
     /// When it was used last.
     used: u64,
     /// Pages of room for data that the lease has, as the manager will count when it comes to it.
@@ -240,13 +253,14 @@ impl Directories {
             Posting::Done((r, (promise, owner, dir.number)))
         };
         self.change(session, dir, prepare, name, |dir, (promise, ..)| {
-            dir.names.insert(SmallVec::from_slice(name), promise.ino.0);
+            let nth = dir.made.add(name);
+            dir.names.insert(SmallVec::from_slice(name), Known { ino: promise.ino.0, nth });
         })
     }
 
     fn unlink(&self, session: &Session, dir: Ino, name: &[u8]) -> Posting<u64> {
         let prepare = |dir: &Dir, _: &mut Vec<Promise>| match dir.names.get(name) {
-            Some(&ino) if ino != 0 => Posting::Done((request(Op::PostUnlink, dir.ino.0), ino)),
+            Some(&Known { ino, .. }) if ino != 0 => Posting::Done((request(Op::PostUnlink, dir.ino.0), ino)),
             _ => Posting::Message,
         };
         self.change(session, dir, prepare, name, |dir, _| {
@@ -275,8 +289,8 @@ impl Directories {
         }
         let place = (0..DIRECTORIES).find(|place| table.dirs.iter().all(|dir| dir.place != *place))?;
         let (names, used) = (HashMap::default(), table.posted);
-        let (attr, room, asking, pause) = (None, 0, false, 0);
-        table.dirs.push(Dir { ino: dir, number: 0, place, attr, names, used, room, asking, pause });
+        let (attr, made, room, asking, pause) = (None, Made::default(), 0, false, 0);
+        table.dirs.push(Dir { ino: dir, number: 0, place, attr, names, made, used, room, asking, pause });
         self.counted(&table);
         Some(Asking { directories: self, place, granted: false })
     }

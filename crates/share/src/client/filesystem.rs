@@ -39,16 +39,22 @@ impl FileSystem for Remote {
             return Ok(attr);
         }
         let noted = self.note();
-        let answer = self.call_with(request(Op::Walk, base.0), path, b"").await?;
-        let attrs = wire::read_attrs(&answer.bytes())?;
-        let last = *attrs.last().ok_or(GARBLED)?;
+        let ahead = self.look_ahead(base, path);
+        let answer = self.call_with(request(Op::Walk, base.0), path, &ahead).await?;
+        let mut attrs = wire::read_attrs(&answer.bytes())?;
         let names = path.split(|&b| b == b'/').filter(|n| !n.is_empty());
+        let more = attrs.split_off(names.clone().count().clamp(1, attrs.len().max(1)).min(attrs.len()));
+        let last = *attrs.last().ok_or(GARBLED)?;
         // A long path is answered with its end alone.
         if let Some(clock) = noted.of(&answer).filter(|_| names.clone().count() == attrs.len()) {
             let mut at = base;
+            let mut dir = base;
             for (name, attr) in names.zip(&attrs) {
                 answer.kept().learn(clock, at, name, attr);
-                at = attr.ino;
+                (dir, at) = (at, attr.ino);
+            }
+            for (name, attr) in ahead.split(|&b| b == b'/').zip(&more) {
+                answer.kept().learn(clock, dir, name, attr);
             }
         }
         Ok(last)

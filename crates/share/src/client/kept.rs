@@ -193,6 +193,11 @@ impl Kept {
         self.seen.alive()
     }
 
+    /// See [`Seen::in_the_way`].
+    pub fn in_the_way(&self) -> bool {
+        self.seen.in_the_way()
+    }
+
     /// Whether everything about an inode is as it was at `noted`.
     #[inline]
     pub fn unchanged(&self, ino: Ino, noted: u64) -> bool {
@@ -278,7 +283,7 @@ impl Kept {
 
     /// The inode that a path of plain names leads to, if all of it is known, and what it is unless there is no name.
     #[inline]
-    fn follow(&self, base: Ino, path: &[u8]) -> Option<(Ino, Option<Target>)> {
+    pub fn follow(&self, base: Ino, path: &[u8]) -> Option<(Ino, Option<Target>)> {
         let (mut at, mut target, mut rest) = (base, None, path);
         while !rest.is_empty() {
             let end = until_slash(rest);

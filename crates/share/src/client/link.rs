@@ -122,6 +122,8 @@ pub(super) struct Link {
     barriers_durable: AtomicU64,
     /// What a barrier had closed was lost with a manager, and no call has said so yet.
     order_broken: AtomicBool,
+    /// Requests of queues that are with the manager (`super::queue`).
+    pub under_way: AtomicUsize,
     /// Calls under way that may make names; and whether one of them was given up, and may still be made.
     pub naming: AtomicUsize,
     pub naming_lost: AtomicBool,
@@ -148,6 +150,7 @@ impl Link {
             barriers: AtomicU64::new(0),
             barriers_durable: AtomicU64::new(0),
             order_broken: AtomicBool::new(false),
+            under_way: AtomicUsize::new(0),
             naming: AtomicUsize::new(0),
             naming_lost: AtomicBool::new(false),
             resuming: Mutex::new(false),

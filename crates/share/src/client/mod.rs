@@ -17,6 +17,7 @@ mod holds;
 mod kept;
 mod leases;
 mod link;
+mod queue;
 mod waiting;
 
 use crate::changes::Seen;
@@ -36,6 +37,7 @@ use leases::Leases;
 pub use link::Connect;
 use link::Link;
 use parking_lot::Mutex;
+pub use queue::Queue;
 use rustix::event::{PollFd, PollFlags};
 use std::collections::VecDeque;
 use std::io;
@@ -269,8 +271,11 @@ impl Session {
         }
     }
 
-    fn is_crowded(&self) -> bool {
-        self.region.crowded().load(Ordering::Relaxed) != 0
+    /// Looks for a while whether the manager has done something. False when it is time to sleep, which it is at once for a thread that has
+    /// the manager's processor: one that the manager woke before it was through, for instance.
+    fn looks_for(&self, ready: impl FnMut() -> bool) -> bool {
+        let crowded = self.region.crowded().load(Ordering::Relaxed) != 0;
+        self.patience.wait(crowded, || self.kept.in_the_way(), ready)
     }
 
     fn is_dead(&self) -> bool {

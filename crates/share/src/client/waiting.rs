@@ -3,7 +3,9 @@
 use super::{Remote, Session};
 use format::shared::{SLOTS, state};
 use parking_lot::Mutex;
+use rustix::event::Timespec;
 use rustix::thread::futex;
+use rustix::time::{ClockId, clock_gettime};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -11,7 +13,7 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a sleeper waits before it looks whether the manager is still there.
 const LOOK: Duration = Duration::from_millis(100);
@@ -70,6 +72,9 @@ fn interrupted() -> Option<bool> {
     unsafe { INTERRUPTED.get().as_ref() }.map(|asked| asked())
 }
 
+/// In a [`List`]: something that is not a slot of this session.
+const OF_NONE: (usize, usize) = (0, 0);
+
 /// Sessions (their addresses) and slots.
 type List = RefCell<SmallVec<[(usize, usize); 4]>>;
 
@@ -83,13 +88,44 @@ pub(super) fn awaits(session: &Session, slot: usize) -> bool {
     list.is_some()
 }
 
+/// Has the future on this thread looked at again soon. False when somebody else must see to that.
+pub(super) fn looks_again() -> bool {
+    // SAFETY: as in `awaits`.
+    let list = unsafe { AWAITED.get().as_ref() };
+    if let Some(list) = list {
+        list.borrow_mut().push(OF_NONE);
+    }
+    list.is_some()
+}
+
 /// Runs a future of calls of this session to its end.
 pub(super) fn block_on<T: Future>(remote: &Remote, future: T) -> T::Output {
+    run(remote, future, None).unwrap_or_else(|| unreachable!("there is no end to its time"))
+}
+
+/// As [`block_on`], of a future that other threads wake too, until the time is over (`None`: never).
+pub(super) fn wait_until<T: Future>(remote: &Remote, future: T, until: Option<Instant>) -> Option<T::Output> {
+    run(remote, future, Some(Watch { until }))
+}
+
+/// How somebody waits who does not wait for his own calls alone.
+#[derive(Clone, Copy)]
+struct Watch {
+    until: Option<Instant>,
+}
+
+impl Watch {
+    fn is_over(self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
+    }
+}
+
+fn run<T: Future>(remote: &Remote, future: T, watch: Option<Watch>) -> Option<T::Output> {
     let mut future = pin!(future);
-    match PARKER.try_with(|parker| run_here(remote, future.as_mut(), parker)) {
+    match PARKER.try_with(|parker| run_here(remote, future.as_mut(), parker, watch)) {
         Ok(out) => out,
         // A thread that ends has no parker any more.
-        Err(_) => run_here(remote, future, &new_parker()),
+        Err(_) => run_here(remote, future, &new_parker(), watch),
     }
 }
 
@@ -97,7 +133,8 @@ fn run_here<T: Future>(
     remote: &Remote,
     mut future: Pin<&mut T>,
     (parker, waker): &(Arc<Parker>, Waker),
-) -> T::Output {
+    watch: Option<Watch>,
+) -> Option<T::Output> {
     /// Calls may nest: where the outer one notes its slots is put back.
     struct Restore(*const List);
     impl Drop for Restore {
@@ -111,7 +148,11 @@ fn run_here<T: Future>(
     let mut cx = Context::from_waker(waker);
     loop {
         list.borrow_mut().clear();
-        if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
+        let polled = match future.as_mut().poll(&mut cx) {
+            Poll::Ready(out) => Some(Some(out)),
+            Poll::Pending => watch.is_some_and(Watch::is_over).then_some(None),
+        };
+        if let Some(out) = polled {
             if nested {
                 // This call may have used up a wake-up that was meant for the one around it.
                 parker.woken.store(1, Ordering::Release);
@@ -125,7 +166,7 @@ fn run_here<T: Future>(
             awaited.iter().filter(|(s, _)| *s == own).map(|(_, slot)| *slot).collect();
         let foreign = awaited.len() > slots.len();
         drop(awaited);
-        sleep(session, &slots, &parker.woken, foreign);
+        sleep(session, &slots, &parker.woken, foreign, watch);
         parker.woken.store(0, Ordering::Release);
     }
 }
@@ -140,34 +181,43 @@ fn looks(session: &Session, ready: impl FnMut() -> bool) -> bool {
     }
     let before = session.lookers.fetch_add(1, Ordering::Relaxed);
     let _looks = Looks(&session.lookers);
-    before < session.lookers_max && session.patience.wait(session.is_crowded(), ready)
+    before < session.lookers_max && session.looks_for(ready)
 }
 
-/// Waits until one of the slots is answered, the future is woken, or it is time to look at other things.
-fn sleep(session: &Session, slots: &[usize], woken: &AtomicU32, foreign: bool) {
+/// How long somebody who waits for several slots sleeps at most: he is woken for the first of them, and the others may be answered before.
+const NAP: Duration = Duration::from_micros(200);
+
+/// Waits until one of the slots is answered, the future is woken, or it is time to look at other things. Slots come in the order in which they
+/// were asked for.
+fn sleep(session: &Session, slots: &[usize], woken: &AtomicU32, foreign: bool, watch: Option<Watch>) {
     let done = |slot: &usize| session.region.state(*slot).load(Ordering::Acquire) == state::DONE;
     let ready = || slots.iter().any(done) || woken.load(Ordering::Acquire) != 0;
     if !slots.is_empty() && looks(session, ready) {
         return;
     }
     // Slots of other sessions are looked at again and again: a program with several managers in one future is rare.
-    let time = match foreign || slots.len() > 1 {
-        true => Duration::from_micros(200),
+    let mut time = match foreign || slots.len() > 1 {
+        true => NAP,
         false if INTERRUPTED.get().is_null() => LOOK,
         false => ASK,
     };
-    let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: time.as_nanos() as i64 };
+    if let Some(until) = watch.and_then(|watch| watch.until) {
+        time = time.min(until.saturating_duration_since(Instant::now()));
+    }
     let slept = match slots {
-        [slot] => {
+        [] => futex::wait(woken, futex::Flags::PRIVATE, 0, Some(&timespec(time))),
+        [slot, more @ ..] => {
             let word = session.region.state(*slot);
             let posted =
                 word.compare_exchange(state::POSTED, state::SLEEPING, Ordering::AcqRel, Ordering::Acquire);
             if matches!(posted, Err(s) if s != state::SLEEPING) || woken.load(Ordering::Acquire) != 0 {
                 return;
             }
-            futex::wait(word, futex::Flags::empty(), state::SLEEPING, Some(&time))
+            match more.is_empty() && watch.is_none() {
+                true => futex::wait(word, futex::Flags::empty(), state::SLEEPING, Some(&timespec(time))),
+                false => wait_for_both(word, woken, time),
+            }
         }
-        _ => futex::wait(woken, futex::Flags::PRIVATE, 0, Some(&time)),
     };
     if slept == Err(rustix::io::Errno::TIMEDOUT) {
         session.check_alive();
@@ -177,6 +227,32 @@ fn sleep(session: &Session, slots: &[usize], woken: &AtomicU32, foreign: bool) {
         let all = slots.iter().fold(0, |all, slot| all | 1 << slot);
         session.region.cancel().fetch_or(all, Ordering::SeqCst);
         session.ring();
+    }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos() as i64 }
+}
+
+/// Sleeps until the slot is answered or the future is woken; where the kernel cannot wait for both (before 5.16), not for long.
+fn wait_for_both(slot: &AtomicU32, woken: &AtomicU32, time: Duration) -> rustix::io::Result<()> {
+    let on = |word: &AtomicU32, value: u32, flags: futex::WaitFlags| {
+        let mut wait = futex::Wait::new();
+        wait.val = value as u64;
+        wait.uaddr = word.as_ptr().cast::<std::ffi::c_void>().into();
+        wait.flags = flags | futex::WaitFlags::SIZE_U32;
+        wait
+    };
+    let words =
+        [on(slot, state::SLEEPING, futex::WaitFlags::empty()), on(woken, 0, futex::WaitFlags::PRIVATE)];
+    let now = clock_gettime(ClockId::Monotonic);
+    let until = Duration::new(now.tv_sec as u64, now.tv_nsec as u32) + time;
+    let until = timespec(until);
+    match futex::waitv(&words, futex::WaitvFlags::empty(), Some(&until), ClockId::Monotonic) {
+        Err(rustix::io::Errno::NOSYS) => {
+            futex::wait(slot, futex::Flags::empty(), state::SLEEPING, Some(&timespec(time.min(NAP))))
+        }
+        slept => slept.map(|_| ()),
     }
 }
 

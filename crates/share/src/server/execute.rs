@@ -1,116 +1,19 @@
 //! Running one call: the request is taken apart and checked, the file system is asked, the answer is written.
 
-use super::arena::Aligned;
 use super::descriptions;
+use super::payload::{Out, Payload};
 use super::session::Client;
 use crate::region::SlotNo;
 use crate::wire::{self, GARBLED, Op};
-use format::shared::{DATA_MAX, PAYLOAD_MAX, PagePlace, Reply, Request};
+use format::shared::{DATA_MAX, Reply, Request};
 use fs::ordered::Synced;
 use fs::{
-    Access, Attr, Cred, DirEntry, Error, Fallocate, FileSystem, Handle, Ino, LockKind, OpenFlags, Pages,
-    RecordLock, RenameFlags, Result, Seek, Time, Watched, XattrFlags,
+    Access, Attr, Cred, DirEntry, Error, Fallocate, FileSystem, Handle, Ino, LockKind, OpenFlags, RecordLock,
+    RenameFlags, Result, Seek, Time, Watched, XattrFlags,
 };
-use smallvec::SmallVec;
-use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Instant;
-use zerocopy::{FromZeros, IntoBytes};
-
-/// The payload of an answer while it is written, straight into shared memory.
-struct Out<'a> {
-    client: &'a Arc<Client>,
-    slot: SlotNo,
-    len: usize,
-    /// See `format::shared::Reply`.
-    pages: u64,
-    noted: u64,
-}
-
-impl Out<'_> {
-    /// Attributes of what `name` was just made to lead to, such that the client can keep them: as of a moment that it is told. `before`:
-    /// the clock from before it was made.
-    async fn made<F: FileSystem>(
-        &mut self,
-        fs: &F,
-        parent: Ino,
-        name: &[u8],
-        attr: &Attr,
-        before: u64,
-    ) -> Result<()> {
-        let noted = self.client.arenas.clock();
-        if noted == before + 1 {
-            // Nothing else has changed since.
-            self.noted = noted;
-            return self.attr(attr);
-        }
-        match fs.lookup(&self.client.cred, parent, name).await {
-            Ok(now) if now.ino == attr.ino => {
-                self.noted = noted;
-                self.attr(&now)
-            }
-            _ => self.attr(attr),
-        }
-    }
-
-    /// Tells which of the inodes with this number was opened.
-    async fn generation<F: FileSystem>(&mut self, fs: &F, ino: Ino, handle: Handle) {
-        self.noted = fs.getattr(ino, Some(handle)).await.map_or(0, |attr| attr.generation as u64);
-    }
-
-    fn push(&mut self, bytes: &[u8]) -> Result<()> {
-        if bytes.len() > PAYLOAD_MAX - self.len {
-            return Err(Error::BufferTooSmall);
-        }
-        self.client.region.put_payload(self.slot, self.len, bytes);
-        self.len += bytes.len();
-        Ok(())
-    }
-
-    /// Appends `len` bytes behind the first `skip`, as far as there are any.
-    fn pages(&mut self, pages: &Pages, mut skip: usize, mut len: usize) -> Result<()> {
-        for piece in pages.slices() {
-            let from = skip.min(piece.len());
-            let piece = &piece[from..];
-            skip -= from;
-            let n = piece.len().min(len);
-            len -= n;
-            self.push(&piece[..n])?;
-        }
-        Ok(())
-    }
-
-    /// Tells where pages that were read stand in the client's arena, when they do, or do now.
-    fn through_arena(
-        &mut self,
-        (ino, attr): (Ino, &Attr),
-        plan: &Aligned,
-        pages: &Pages,
-        (offset, len): (u64, usize),
-    ) -> Result<()> {
-        let client = self.client;
-        let is_long = wire::is_long_read(len, attr.size);
-        // A file without names may get its number used again unseen; and who has opened a file may read it when others no longer may.
-        if is_long || attr.nlink == 0 || fs::perm::check(&client.cred, attr, Access::READ).is_err() {
-            return Ok(());
-        }
-        let places = client.arenas.find(client, ino, attr.generation, plan).unwrap_or_else(|| {
-            let pieces: SmallVec<[&[u8]; 4]> = pages.slices().collect();
-            client.arenas.fill(client, ino, attr.generation, plan, &pieces)
-        });
-        self.pages = places.len() as u64;
-        self.noted = attr.size.saturating_sub(offset).min(len as u64);
-        for (page, word) in places {
-            let place = PagePlace { word: word.into(), page: page.into(), reserved: [0; 4] };
-            self.push(place.as_bytes())?;
-        }
-        Ok(())
-    }
-
-    fn attr(&mut self, attr: &Attr) -> Result<()> {
-        self.push(wire::attr_image(attr).as_bytes())
-    }
-}
+use zerocopy::FromZeros;
 
 /// Runs the call in a slot and answers it.
 pub(crate) async fn execute<F: FileSystem>(
@@ -138,48 +41,8 @@ pub(crate) async fn execute<F: FileSystem>(
         }
     };
     client.region.put(slot, &reply);
-    client.region.answered(slot);
+    client.wakes.answered(&client.region, slot);
     client.tally.count(&request, &reply, begun);
-}
-
-/// The payload of a request, copied: the client may change its memory at any time.
-struct Payload {
-    /// At least as long as the payload.
-    bytes: Vec<u8>,
-    first: usize,
-    len: usize,
-}
-
-thread_local! {
-    /// Memory of the last payload, for the next one: data of writes would need new memory each time.
-    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
-
-impl Payload {
-    fn take(client: &Client, slot: SlotNo, request: &Request) -> Result<Payload> {
-        let (first, second) = (request.first.get() as usize, request.second.get() as usize);
-        if second > DATA_MAX || first + second > PAYLOAD_MAX {
-            return Err(GARBLED);
-        }
-        let mut bytes = SPARE.take();
-        if bytes.len() < first + second {
-            bytes.resize(first + second, 0);
-        }
-        client.region.get_payload(slot, 0, &mut bytes[..first + second]);
-        Ok(Payload { bytes, first, len: first + second })
-    }
-    fn first(&self) -> &[u8] {
-        &self.bytes[..self.first]
-    }
-    fn second(&self) -> &[u8] {
-        &self.bytes[self.first..self.len]
-    }
-}
-
-impl Drop for Payload {
-    fn drop(&mut self) {
-        SPARE.set(std::mem::take(&mut self.bytes));
-    }
 }
 
 fn flags<B: bitflags::Flags<Bits = u32>>(request: &Request) -> Result<B> {
@@ -274,11 +137,17 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             let names = p.first().split(|&b| b == b'/').filter(|n| !n.is_empty());
             match names.clone().count() {
                 1..=wire::WALK_NAMES => {
-                    let mut at = ino;
+                    let (mut dir, mut at) = (ino, ino);
                     for name in names {
                         let attr = fs.lookup(cred, at, name).await?;
                         out.attr(&attr)?;
-                        at = attr.ino;
+                        (dir, at) = (at, attr.ino);
+                    }
+                    let more = p.second().split(|&b| b == b'/').filter(|n| !n.is_empty());
+                    for name in more.take(wire::WALK_AHEAD) {
+                        // Whoever wants it asks for it.
+                        let Ok(attr) = fs.lookup(cred, dir, name).await else { break };
+                        out.attr(&attr)?;
                     }
                 }
                 _ => out.attr(&fs.walk(cred, ino, p.first()).await?)?,

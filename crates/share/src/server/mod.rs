@@ -14,12 +14,14 @@ mod ear;
 mod execute;
 mod holds;
 mod leases;
+mod payload;
 pub mod place;
 mod poller;
 mod session;
 pub mod stats;
 mod stuck;
 mod tasks;
+mod wakes;
 
 use crate::changes::Changes;
 use crate::spin::Patience;

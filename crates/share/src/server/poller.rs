@@ -13,12 +13,13 @@ use super::leases::Lending;
 use super::session::{CLEAN_UP, Connection};
 use super::stats::Board;
 use super::tasks::{Bell, Runs, TaskId, TaskWaker, runner};
+use super::wakes::Wakes;
 use super::{Counters, Options};
 use crate::changes::Changes;
 use crate::region::Region;
 use foldhash::fast::FixedState;
 use format::shared::SLOTS;
-use fs::{FileSystem, Watched};
+use fs::{Devices, FileSystem, Watched};
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::collections::HashMap;
@@ -47,6 +48,9 @@ const GAP: Duration = Duration::from_micros(20);
 /// What counts of a longer time.
 const GAP_MAX: Duration = Duration::from_millis(1);
 
+/// How long the thread looks for transfers that are in flight, if devices are seen without the kernel.
+const FLIGHT: Duration = Duration::from_micros(500);
+
 /// How often the counters are published while there is work all the time: that looks at every session.
 const PUBLISH: Duration = Duration::from_millis(20);
 
@@ -68,6 +72,7 @@ pub(super) struct Poller<F> {
     listener: OwnedFd,
     epoll: OwnedFd,
     bell: Arc<Bell>,
+    wakes: Arc<Wakes>,
     published: Arc<Mutex<Counters>>,
     board: Arc<Board>,
     counters: Counters,
@@ -114,6 +119,7 @@ impl<F: FileSystem> Poller<F> {
             listener,
             epoll,
             bell,
+            wakes: Arc::default(),
             published,
             board,
             counters: Counters::default(),
@@ -135,7 +141,13 @@ impl<F: FileSystem> Poller<F> {
     pub fn run(mut self) {
         while !self.bell.stopping() {
             self.round += 1;
-            let worked = self.poll_ready() | self.take_requests() | self.look_for_drains();
+            self.changes.runs_here();
+            let devices = self.fs.attend(true);
+            let worked = self.poll_ready()
+                | self.take_requests()
+                | self.look_for_drains()
+                | (devices == Devices::Done);
+            self.wakes.wake_all();
             if self.round.is_multiple_of(ROUNDS) {
                 self.events(Some(0));
                 self.retire();
@@ -147,6 +159,7 @@ impl<F: FileSystem> Poller<F> {
                 self.rest();
             }
         }
+        self.fs.attend(false);
         self.end_all();
     }
 
@@ -281,22 +294,31 @@ impl<F: FileSystem> Poller<F> {
         let sessions = self.active.iter().filter_map(|id| self.connections.get(id)?.session.as_ref());
         let regions: Vec<&Region> = sessions.map(|s| &*s.client.region).collect();
         let rung = || self.bell.any() || regions.iter().any(|r| r.rings());
+        let looked = || rung() || self.fs.attend(true) == Devices::Done;
         let begun = Instant::now();
         let mut patience = self.options.patience;
-        if self.crowded && self.gap > GAP {
+        let mut crowded = self.crowded;
+        if self.fs.attend(true) == Devices::Busy {
+            // Whoever does not wait for transfers that are in flight has another thread wait for them.
+            crowded = false;
+            patience.yields = patience.yields.max(FLIGHT);
+        }
+        if crowded && self.gap > GAP {
             // Others could use the processor better than for giving it to each other.
             patience.yields_in_a_crowd = Duration::ZERO;
         }
-        if !regions.is_empty() && patience.wait(self.crowded, rung) {
+        if !regions.is_empty() && patience.wait(crowded, || false, looked) {
             return self.rested(begun);
         }
         regions.iter().for_each(|r| r.asleep().store(1, Ordering::SeqCst));
         self.bell.set_asleep(true);
+        self.fs.attend(false);
         let busy = rung();
         if !busy {
             self.publish();
         }
         self.counters.sleeps += !busy as u64;
+        self.changes.runs_nowhere();
         self.events(if busy { Some(0) } else { None });
         self.rested(begun);
         self.bell.set_asleep(false);
@@ -432,7 +454,9 @@ impl<F: FileSystem> Poller<F> {
             c.session.as_ref().is_some_and(|s| s.clean_up.is_some() || s.tasks.iter().any(Option::is_some))
         };
         while begun.elapsed() < FINISH && self.connections.values().any(busy) {
-            if !(self.poll_ready() | self.look_for_drains()) {
+            let worked = self.poll_ready() | self.look_for_drains();
+            self.wakes.wake_all();
+            if !worked {
                 std::thread::sleep(Duration::from_micros(100));
             }
         }
@@ -461,7 +485,9 @@ impl<F: FileSystem> Poller<F> {
         all.into_iter().for_each(|id| self.end(id));
         let begun = Instant::now();
         while !self.connections.is_empty() && begun.elapsed().as_secs() < 10 {
-            if !(self.poll_ready() | self.look_for_drains()) {
+            let worked = self.poll_ready() | self.look_for_drains();
+            self.wakes.wake_all();
+            if !worked {
                 std::thread::sleep(std::time::Duration::from_micros(200));
             }
         }

@@ -8,6 +8,7 @@ use super::holds::Holders;
 use super::leases::Lending;
 use super::stats::Tally;
 use super::tasks::Runs;
+use super::wakes::Wakes;
 use crate::region::{Region, SlotNo};
 use foldhash::fast::FixedState;
 use format::shared::{HOLD_LINES, HOLDS_IN_LINE, Reply, SLOTS};
@@ -26,6 +27,8 @@ use zerocopy::FromZeros;
 pub(crate) struct Client {
     pub session: u64,
     pub region: Arc<Region>,
+    /// Of all clients.
+    pub wakes: Arc<Wakes>,
     /// As the kernel reports it for the socket.
     pub cred: Cred,
     pub handles_max: usize,
@@ -115,7 +118,7 @@ impl Drop for Locking<'_> {
 impl Client {
     pub fn new(
         session: u64,
-        region: Arc<Region>,
+        (region, wakes): (Arc<Region>, Arc<Wakes>),
         (cred, order): (Cred, Order),
         handles_max: usize,
         (arenas, arena, holders): (Arc<Arenas>, Arc<Arena>, Arc<Holders>),
@@ -126,6 +129,7 @@ impl Client {
         Client {
             session,
             region,
+            wakes,
             cred,
             handles_max,
             arenas,
@@ -352,7 +356,7 @@ impl Client {
     /// Answers that a call was given up.
     pub fn interrupted(&self, slot: SlotNo) {
         self.region.put(slot, &Reply { errno: libc::EINTR.into(), ..Reply::new_zeroed() });
-        self.region.answered(slot);
+        self.wakes.answered(&self.region, slot);
     }
 }
 

@@ -26,7 +26,7 @@ impl Session {
             };
             (0..SLOTS).filter(is_done).count() as u32 >= want || self.is_dead()
         };
-        if !self.patience.wait(self.is_crowded(), ready) {
+        if !self.looks_for(ready) {
             self.ring();
             std::thread::sleep(std::time::Duration::from_micros(50));
             self.check_alive();
@@ -40,7 +40,7 @@ impl Session {
         self.ring();
         let done = || region.state(slot).load(Ordering::Acquire) == state::DONE;
         loop {
-            if self.patience.wait(self.is_crowded(), || done() || self.is_dead()) && done() {
+            if self.looks_for(|| done() || self.is_dead()) && done() {
                 break;
             }
             if !self.check_alive() && !done() {

@@ -42,7 +42,7 @@ impl Remote {
             let mut table = directories.table.lock();
             for (parent, name) in names {
                 for dir in table.dirs.iter_mut().filter(|dir| dir.ino == *parent) {
-                    dir.names.insert(SmallVec::from_slice(name), 0);
+                    dir.names.insert(SmallVec::from_slice(name), Known::default());
                 }
             }
         }
@@ -62,7 +62,7 @@ impl Remote {
         }
         let table = directories.table.lock();
         let dir = table.dirs.iter().find(|dir| dir.ino == parent && dir.number != 0);
-        dir.is_some_and(|dir| dir.names.get(name).is_some_and(|&ino| ino != 0))
+        dir.is_some_and(|dir| dir.names.get(name).is_some_and(|known| known.ino != 0))
     }
 
     /// A file is about to get another name.
@@ -71,7 +71,7 @@ impl Remote {
         if directories.any() {
             let mut table = directories.table.lock();
             for dir in &mut table.dirs {
-                dir.names.values_mut().filter(|made| **made == ino.0).for_each(|made| *made = 0);
+                dir.names.values_mut().filter(|known| known.ino == ino.0).for_each(|known| known.ino = 0);
             }
         }
     }
@@ -207,7 +207,7 @@ impl Remote {
             return;
         };
         for name in names {
-            table.dirs[at].names.insert(Name::from_vec(name), 0);
+            table.dirs[at].names.insert(Name::from_vec(name), Known::default());
         }
         (table.dirs[at].number, table.dirs[at].attr) = (number, Some(attr));
         promises.reverse();

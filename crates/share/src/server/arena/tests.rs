@@ -37,7 +37,15 @@ impl Rig {
         let both = (self.arenas.clone(), arena, Arc::default());
         let lent = (leases as _, directories as _, Arc::default());
         let order = Order { of: fs::Ordered::default(), program: false };
-        let client = Arc::new(Client::new(uid as u64, region, (cred, order), 100, both, lent, tally));
+        let client = Arc::new(Client::new(
+            uid as u64,
+            (region, Arc::default()),
+            (cred, order),
+            100,
+            both,
+            lent,
+            tally,
+        ));
         self.arenas.enter(&client);
         client
     }

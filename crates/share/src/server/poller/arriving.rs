@@ -136,7 +136,7 @@ impl<F: FileSystem> Poller<F> {
         let order = Order { of: ordered.clone(), program: ordered.has_program(connection.pid) };
         let client = Client::new(
             id,
-            Arc::new(region),
+            (Arc::new(region), self.wakes.clone()),
             (connection.cred.clone(), order),
             self.options.handles_max,
             (self.arenas.clone(), arena, self.holders.clone()),

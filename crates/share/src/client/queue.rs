@@ -1,0 +1,113 @@
+//! Many requests of one program under way at the same time, and their results, for whoever takes them: what completion queues are made of.
+//!
+//! A request is a future. It starts when there is a place for it, and goes on whenever the queue is polled; a call that is with the manager goes on
+//! anyway. There is no thread behind a queue.
+
+use super::Remote;
+use super::waiting;
+use format::shared::SLOTS;
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+/// Requests of one client that are with the manager. Some slots are left, so that other calls go on although nobody takes results.
+const UNDER_WAY_MAX: usize = SLOTS - 8;
+
+/// A place for a request; dropping it gives it back.
+struct Place(Remote);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.link.under_way.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Place {
+    fn take(remote: &Remote) -> Option<Place> {
+        let more = |n| (n < UNDER_WAY_MAX).then_some(n + 1);
+        remote.link.under_way.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        Some(Place(remote.clone()))
+    }
+}
+
+struct Request<F: ?Sized> {
+    remote: Remote,
+    /// Taken when it starts.
+    place: Option<Place>,
+    future: Pin<Box<F>>,
+}
+
+/// Requests under way, and the results of those that are done. Dropping it gives up the requests: those under way may or may not happen.
+pub struct Queue<F: Future + ?Sized> {
+    under_way: Vec<Request<F>>,
+    done: VecDeque<F::Output>,
+}
+
+impl<F: Future + ?Sized> Default for Queue<F> {
+    fn default() -> Self {
+        Queue { under_way: Vec::new(), done: VecDeque::new() }
+    }
+}
+
+impl<F: Future + ?Sized> fmt::Debug for Queue<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} under way, {} done", self.under_way.len(), self.done.len())
+    }
+}
+
+impl<F: Future + ?Sized> Queue<F> {
+    /// Adds a request, made of calls of `remote`. It starts when the queue is polled.
+    pub fn push(&mut self, remote: &Remote, future: Pin<Box<F>>) {
+        self.under_way.push(Request { remote: remote.clone(), place: None, future });
+    }
+
+    /// Lets all requests go on as far as they can.
+    pub fn poll(&mut self, cx: &mut Context<'_>) {
+        let Queue { under_way, done } = self;
+        under_way.retain_mut(|request| {
+            if request.place.is_none() {
+                request.place = Place::take(&request.remote);
+            }
+            if request.place.is_none() {
+                return true;
+            }
+            match request.future.as_mut().poll(cx) {
+                Poll::Pending => true,
+                Poll::Ready(result) => {
+                    done.push_back(result);
+                    false
+                }
+            }
+        });
+        // Other queues have the places, and nobody says when there is one.
+        let starved = under_way.iter().all(|request| request.place.is_none());
+        if starved && !under_way.is_empty() && !waiting::looks_again() {
+            cx.waker().wake_by_ref();
+        }
+    }
+
+    /// Requests that have no result yet.
+    pub fn under_way(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// Results that were not taken.
+    pub fn done(&self) -> usize {
+        self.done.len()
+    }
+
+    /// Takes the oldest result.
+    pub fn take(&mut self) -> Option<F::Output> {
+        self.done.pop_front()
+    }
+}
+
+impl Remote {
+    /// As [`fs::FileSystem::block_on`], of a future that other threads wake too, until the time is over (`None`: never).
+    pub fn wait_until<T: Future>(&self, future: T, until: Option<Instant>) -> Option<T::Output> {
+        waiting::wait_until(self, future, until)
+    }
+}

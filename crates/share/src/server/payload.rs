@@ -1,0 +1,147 @@
+//! What comes with a request, and what goes with its answer.
+
+use super::arena::Aligned;
+use super::session::Client;
+use crate::region::SlotNo;
+use crate::wire::{self, GARBLED};
+use format::shared::{DATA_MAX, PAYLOAD_MAX, PagePlace, Request};
+use fs::{Access, Attr, Error, FileSystem, Handle, Ino, Pages, Result};
+use smallvec::SmallVec;
+use std::cell::Cell;
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// The payload of an answer while it is written, straight into shared memory.
+pub(super) struct Out<'a> {
+    pub client: &'a Arc<Client>,
+    pub slot: SlotNo,
+    pub len: usize,
+    /// See `format::shared::Reply`.
+    pub pages: u64,
+    pub noted: u64,
+}
+
+impl Out<'_> {
+    /// Attributes of what `name` was just made to lead to, such that the client can keep them: as of a moment that it is told. `before`:
+    /// the clock from before it was made.
+    pub async fn made<F: FileSystem>(
+        &mut self,
+        fs: &F,
+        parent: Ino,
+        name: &[u8],
+        attr: &Attr,
+        before: u64,
+    ) -> Result<()> {
+        let noted = self.client.arenas.clock();
+        if noted == before + 1 {
+            // Nothing else has changed since.
+            self.noted = noted;
+            return self.attr(attr);
+        }
+        match fs.lookup(&self.client.cred, parent, name).await {
+            Ok(now) if now.ino == attr.ino => {
+                self.noted = noted;
+                self.attr(&now)
+            }
+            _ => self.attr(attr),
+        }
+    }
+
+    /// Tells which of the inodes with this number was opened.
+    pub async fn generation<F: FileSystem>(&mut self, fs: &F, ino: Ino, handle: Handle) {
+        self.noted = fs.getattr(ino, Some(handle)).await.map_or(0, |attr| attr.generation as u64);
+    }
+
+    pub fn push(&mut self, bytes: &[u8]) -> Result<()> {
+        if bytes.len() > PAYLOAD_MAX - self.len {
+            return Err(Error::BufferTooSmall);
+        }
+        self.client.region.put_payload(self.slot, self.len, bytes);
+        self.len += bytes.len();
+        Ok(())
+    }
+
+    /// Appends `len` bytes behind the first `skip`, as far as there are any.
+    pub fn pages(&mut self, pages: &Pages, mut skip: usize, mut len: usize) -> Result<()> {
+        for piece in pages.slices() {
+            let from = skip.min(piece.len());
+            let piece = &piece[from..];
+            skip -= from;
+            let n = piece.len().min(len);
+            len -= n;
+            self.push(&piece[..n])?;
+        }
+        Ok(())
+    }
+
+    /// Tells where pages that were read stand in the client's arena, when they do, or do now.
+    pub fn through_arena(
+        &mut self,
+        (ino, attr): (Ino, &Attr),
+        plan: &Aligned,
+        pages: &Pages,
+        (offset, len): (u64, usize),
+    ) -> Result<()> {
+        let client = self.client;
+        let is_long = wire::is_long_read(len, attr.size);
+        // A file without names may get its number used again unseen; and who has opened a file may read it when others no longer may.
+        if is_long || attr.nlink == 0 || fs::perm::check(&client.cred, attr, Access::READ).is_err() {
+            return Ok(());
+        }
+        let places = client.arenas.find(client, ino, attr.generation, plan).unwrap_or_else(|| {
+            let pieces: SmallVec<[&[u8]; 4]> = pages.slices().collect();
+            client.arenas.fill(client, ino, attr.generation, plan, &pieces)
+        });
+        self.pages = places.len() as u64;
+        self.noted = attr.size.saturating_sub(offset).min(len as u64);
+        for (page, word) in places {
+            let place = PagePlace { word: word.into(), page: page.into(), reserved: [0; 4] };
+            self.push(place.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    pub fn attr(&mut self, attr: &Attr) -> Result<()> {
+        self.push(wire::attr_image(attr).as_bytes())
+    }
+}
+
+/// The payload of a request, copied: the client may change its memory at any time.
+pub(super) struct Payload {
+    /// At least as long as the payload.
+    bytes: Vec<u8>,
+    first: usize,
+    len: usize,
+}
+
+thread_local! {
+    /// Memory of the last payload, for the next one: data of writes would need new memory each time.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+impl Payload {
+    pub fn take(client: &Client, slot: SlotNo, request: &Request) -> Result<Payload> {
+        let (first, second) = (request.first.get() as usize, request.second.get() as usize);
+        if second > DATA_MAX || first + second > PAYLOAD_MAX {
+            return Err(GARBLED);
+        }
+        let mut bytes = SPARE.take();
+        if bytes.len() < first + second {
+            bytes.resize(first + second, 0);
+        }
+        client.region.get_payload(slot, 0, &mut bytes[..first + second]);
+        Ok(Payload { bytes, first, len: first + second })
+    }
+    pub fn first(&self) -> &[u8] {
+        &self.bytes[..self.first]
+    }
+    pub fn second(&self) -> &[u8] {
+        &self.bytes[self.first..self.len]
+    }
+}
+
+impl Drop for Payload {
+    fn drop(&mut self) {
+        SPARE.set(std::mem::take(&mut self.bytes));
+    }
+}
