@@ -45,7 +45,7 @@ refused "a second mount" "mounted at" "$freehold" mount "nvme:$b" "$mnt"
 refused "mkfs of what is mounted" "use" "$freehold" mkfs "nvme:$b" --force
 head -c 20000000 /dev/urandom > /tmp/data
 cp /tmp/data "$mnt/data" && mkdir "$mnt/dir" && for i in $(seq 200); do echo "$i" > "$mnt/dir/$i"; done
-expect "sync" sync -f "$mnt/data"
+expect "sync" sync "$mnt/data"
 expect "what was written is read" cmp /tmp/data "$mnt/data"
 expect "umount" "$freehold" umount "$mnt"
 expect "huge pages were given back" eventually 20 all_are_free
@@ -54,7 +54,7 @@ expect "fsck" "$freehold" fsck "nvme:$b"
 echo "--- killed servers"
 for i in 1 2 3; do
     expect "mount $i" "$freehold" mount "nvme:$b" "$mnt"
-    cp /tmp/data "$mnt/synced$i" && sync -f "$mnt/synced$i"
+    cp /tmp/data "$mnt/synced$i" && sync "$mnt/synced$i"
     (while :; do head -c 300000 /dev/urandom > "$mnt/other$RANDOM" || exit; done) 2>/dev/null &
     writer=$!
     sleep 2

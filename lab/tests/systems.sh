@@ -7,8 +7,8 @@
 #   LAB_SYSTEMS_SECONDS   of each measurement of reads and writes (default 3)
 #   LAB_SYSTEMS_SIZE      of the file that is read and written, MiB (default 128)
 #   LAB_SYSTEMS_CACHE     page cache of Freehold (default 32m: less than the file, so that the device is read)
-# Reads and writes are those of 32 threads of fio, each with one call under way (pread, pwrite), direct for the kernel's systems. Freehold knows no
-# direct I/O and has a cache instead, of which a part of the file is read; so the file must be much larger.
+# Reads and writes are those of one fio with 32 requests of libaio under way, with O_DIRECT, for all. Freehold's go through frames of its page cache
+# all the same; so the file must be much larger than that.
 # Under emulation every instruction is slow, the kernel's and ours: compare within one run, and report ratios alone.
 . "$LAB/lib.sh"
 files=${LAB_SYSTEMS_FILES:-5000}
@@ -30,20 +30,16 @@ mkdir -p "$dir"
 modprobe fuse
 declare -A figure made=([ext4]="mkfs.ext4 -q -F" [xfs]="mkfs.xfs -q -f" [f2fs]="mkfs.f2fs -q -f")
 
-# measure SYSTEM DIRECT COMMAND...: all figures on $dir, where programs are started by COMMAND.
+# measure SYSTEM COMMAND...: all figures on $dir, where programs are started by COMMAND.
 measure() {
-    local system=$1 direct=$2 kind rate said w name pattern block part threads=()
-    shift 2
+    local system=$1 kind rate said w name pattern block
+    shift
     said=$("$@" "$calls" --dir "$dir" --files "$files" --calls "$files" --only "$(IFS=,; echo "${kinds[*]}")" 2>&1) || { echo "$said"; return 1; }
     while read -r kind rate _; do figure[$system:$kind]=$rate; done <<<"$said"
-    threads=(--thread --group_reporting --numjobs=32 --ioengine=psync "--direct=$direct")
-    "$@" fio --name=fill --filename="$dir/file" --size="${size}m" --rw=write --bs=1m --ioengine=psync "--direct=$direct" --end_fsync=1 --minimal >/dev/null || return 1
+    "$@" fio --name=fill --filename="$dir/file" --size="${size}m" --rw=write --bs=1m --ioengine=psync --direct=1 --end_fsync=1 --minimal >/dev/null || return 1
     for w in "${workloads[@]}"; do
         IFS=: read -r name pattern block <<<"$w"
-        # Of sequential threads each has its own part.
-        part=(--size="${size}m")
-        [ "${pattern#rand}" != "$pattern" ] || part=(--size="$((size / 32))m" --offset_increment="$((size / 32))m")
-        said=$("$@" fio --name=x --filename="$dir/file" "${part[@]}" --rw="$pattern" --bs="$block" "${threads[@]}" \
+        said=$("$@" fio --name=x --filename="$dir/file" --size="${size}m" --rw="$pattern" --bs="$block" --ioengine=libaio --iodepth=32 --direct=1 \
             --time_based --runtime="$seconds" --ramp_time=1 --randrepeat=1 --norandommap --end_fsync=1 --output-format=terse --terse-version=3) || return 1
         figure[$system:$name]=$(awk -F ';' -v skip="$([ "${pattern#rand}" = read ] && echo 0 || echo 41)" '/^3;/ { print $(8 + skip) }' <<<"$said")
         [ "${figure[$system:$name]:-0}" -gt 0 ] || return 1
@@ -57,14 +53,14 @@ for system in ext4 xfs f2fs; do
         fail "$system: $(cat /tmp/made)"
         continue
     fi
-    if measure "$system" 1; then pass "$system is measured"; else fail "$system is not measured"; fi
+    if measure "$system"; then pass "$system is measured"; else fail "$system is not measured"; fi
     umount "$dir"
 done
 blkdiscard -f "$dev" 2>/dev/null
 expect "it is claimed" "$freehold" device claim "$a"
 expect "a volume is made" "$freehold" mkfs "nvme:$a" --force
 expect "it is mounted" "$freehold" mount "nvme:$a" "$dir" -o "cache=$cache"
-if measure freehold 0 "$freehold" run --; then pass "freehold is measured"; else fail "freehold is not measured"; fi
+if measure freehold "$freehold" run --; then pass "freehold is measured"; else fail "freehold is not measured"; fi
 expect "it is unmounted" "$freehold" umount "$dir"
 expect "fsck finds nothing" "$freehold" fsck "nvme:$a"
 expect "it is given back" "$freehold" device release "$a"

@@ -38,6 +38,7 @@ pub mod device;
 mod image;
 mod kernel;
 mod medium;
+pub mod memory;
 pub mod metrics;
 pub mod mounts;
 pub mod observe;

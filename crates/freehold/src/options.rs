@@ -1,6 +1,6 @@
 //! What follows `-o`: the door's options ([`fuse::MountOptions`]) and those of the engine, in one list.
 
-use crate::VolumeOptions;
+use crate::{VolumeOptions, memory};
 use fs::Ordered;
 use fuse::MountOptions;
 use sched::queues::Mode;
@@ -65,7 +65,12 @@ impl ServeOptions {
     pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>, sloppy: bool) -> Result<ServeOptions, String> {
         let mount = MountOptions { fsname: String::new(), ..MountOptions::default() };
         // Programs wait as long for a server that is started again.
-        let volume = VolumeOptions { orphans_kept: Duration::from_secs(30), ..VolumeOptions::default() };
+        let volume = VolumeOptions {
+            orphans_kept: Duration::from_secs(30),
+            cache_bytes: memory::usual_cache(1) as usize,
+            dirty_bytes_max: 0,
+            ..VolumeOptions::default()
+        };
         let mut all = ServeOptions {
             volume,
             mount,
@@ -91,6 +96,9 @@ impl ServeOptions {
         }
         if all.mount.sync && !all.ordered.is_off() {
             return Err("option 'sync' wants each write durable, which 'ordered' would undo".into());
+        }
+        if v.dirty_bytes_max == 0 {
+            v.dirty_bytes_max = (v.cache_bytes / 4).max(128 << 20);
         }
         // The engine wants at most half of the cache to be dirty.
         v.dirty_bytes_max = v.dirty_bytes_max.min(v.cache_bytes / 2);
@@ -261,6 +269,11 @@ mod tests {
         assert!(o.volume.read_only && o.mount.read_only && o.mount.noatime && o.volume.discard);
         assert_eq!((o.volume.cache_bytes, o.volume.dirty_bytes_max), (64 << 20, 32 << 20));
         assert_eq!(o.volume.dirty_age_max, Duration::from_millis(500));
+        let dirty = |text| ServeOptions::parse([text], false).unwrap().volume.dirty_bytes_max;
+        assert_eq!(
+            [dirty("cache=4g"), dirty("cache=256m"), dirty("cache=64m")],
+            [1 << 30, 128 << 20, 32 << 20]
+        );
         assert!(o.mount.fsname.is_empty() && o.metrics.is_none());
         let o = ServeOptions::parse(["metrics=[::1]:9464"], false).unwrap();
         assert_eq!(o.metrics.unwrap().port(), 9464);

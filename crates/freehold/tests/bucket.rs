@@ -220,6 +220,30 @@ fn an_overwritten_file_is_one_or_the_other() {
     umount(&p, "mnt");
 }
 
+/// A child has the descriptors of its parent; that it closes them makes nothing visible, and what it writes counts.
+#[test]
+fn children_that_only_close_commit_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let (p, store) = (Place::new(), Store::new(SMALL_PARTS));
+    let mnt = p.mkdir("mnt");
+    store.mount(&p, &mnt, "");
+    let ends = |command: &mut std::process::Command| assert!(command.status().unwrap().success());
+    let mut file = std::fs::File::create(mnt.join("a")).unwrap();
+    file.write_all(b"one ").unwrap();
+    // It has the descriptor until it becomes another program.
+    ends(&mut std::process::Command::new("true"));
+    assert_eq!(store.files().get("a"), None, "half a file");
+    ends(std::process::Command::new("printf").arg("two ").stdout(file.try_clone().unwrap()));
+    assert_eq!(store.files()["a"], b"one two ", "who wrote has closed");
+    // Another thread of the process that wrote.
+    file.write_all(b"three").unwrap();
+    std::thread::spawn(|| load::close(file)).join().unwrap().unwrap();
+    assert_eq!(store.files()["a"], b"one two three");
+    umount(&p, "mnt");
+}
+
 /// The whole server stays small with many streams: its memory for data, and everything beside that.
 #[test]
 fn memory_with_64_streams_is_bounded() {

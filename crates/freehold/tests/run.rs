@@ -41,6 +41,21 @@ impl Rig {
         self.command().args(["run", "--", "timeout", "120", "bash", "-c", script]).output().unwrap().into()
     }
 
+    /// Makes the program `a` of this source, in `work`. False without one of the libraries.
+    fn compiles(&self, source: &str, libraries: &[&str]) -> bool {
+        let work = self.p.path("work");
+        std::fs::write(work.join("a.c"), source).unwrap();
+        let mut gcc = Command::new("gcc");
+        gcc.args(["-O1", "-o", "a", "a.c"])
+            .args(libraries.iter().map(|l| format!("-l{l}")))
+            .current_dir(work);
+        let compiles = gcc.stderr(Stdio::null()).status().unwrap().success();
+        if !compiles {
+            println!("skipped: there are not all of {libraries:?}");
+        }
+        compiles
+    }
+
     /// Runs a script under `freehold run` in the volume and without it in the ordinary directory. What it says and how it ends must be the same, and
     /// what it leaves, as the kernel sees it.
     #[track_caller]
@@ -366,48 +381,7 @@ fn what_is_found_and_how_it_ends() {
 }
 
 /// Has the kernel write and read a page of a file by liburing and by libaio: what was opened by then is read by calls, too.
-const ASYNCHRONOUS: &str = r#"
-#include <fcntl.h>
-#include <libaio.h>
-#include <liburing.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-static char out[4096], in[4096];
-static void check(const char *what, long got, long want) {
-    printf("%s %ld %s\n", what, got, got == want ? "right" : "wrong");
-}
-int main(int argc, char **argv) {
-    int early = open(argv[1], O_RDWR | O_CREAT, 0644);
-    check("early", pwrite(early, "before", 6, 0), 6);
-    memset(out, 'r', sizeof out);
-    struct io_uring ring;
-    if (io_uring_queue_init(8, &ring, 0)) return 77;
-    int file = open(argv[1], O_RDWR);
-    struct io_uring_cqe *cqe;
-    for (int reads = 0; reads < 2; reads++) {
-        struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
-        if (reads) io_uring_prep_read(sqe, file, in, 4096, 4096); else io_uring_prep_write(sqe, file, out, 4096, 4096);
-        io_uring_submit(&ring);
-        io_uring_wait_cqe(&ring, &cqe);
-        check("ring", cqe->res, 4096);
-        io_uring_cqe_seen(&ring, cqe);
-    }
-    check("same", memcmp(in, out, 4096), 0);
-    io_context_t context = 0;
-    check("setup", io_setup(8, &context), 0);
-    struct iocb cb, *cbs = &cb;
-    struct io_event event;
-    memset(out, 'a', sizeof out);
-    io_prep_pwrite(&cb, file, out, 4096, 8192);
-    check("submit", io_submit(context, 1, &cbs), 1);
-    check("got", io_getevents(context, 1, 1, &event, 0), 1);
-    check("aio", (long)event.res, 4096);
-    check("sees", pread(early, in, 4096, 8192), 4096);
-    check("same", memcmp(in, out, 4096), 0);
-    return 0;
-}
-"#;
+const ASYNCHRONOUS: &str = include_str!("run/rings.c");
 
 #[test]
 fn the_kernel_reads_and_writes_for_a_program() {
@@ -415,14 +389,28 @@ fn the_kernel_reads_and_writes_for_a_program() {
         return;
     }
     let rig = Rig::new("");
-    std::fs::write(rig.p.path("work/a.c"), ASYNCHRONOUS).unwrap();
-    let mut gcc = Command::new("gcc");
-    gcc.args(["-O1", "-o", "a", "a.c", "-luring", "-laio"]).current_dir(rig.p.path("work"));
-    if !gcc.stderr(Stdio::null()).status().unwrap().success() {
-        println!("skipped: there is no liburing or no libaio");
+    if !rig.compiles(ASYNCHRONOUS, &["uring", "aio"]) {
         return;
     }
     rig.same("./a $T/f; echo $?; head -c 6 $T/f; wc -c < $T/f");
+    rig.done();
+}
+
+/// Requests of libaio for a file of the volume and for one of the kernel's, in one context.
+const REQUESTS: &str = include_str!("run/requests.c");
+
+#[test]
+fn requests_of_libaio() {
+    if !can_mount() || !has("gcc") {
+        return;
+    }
+    let rig = Rig::new("");
+    if !rig.compiles(REQUESTS, &["aio", "pthread"]) {
+        return;
+    }
+    rig.same("./a $T/f ./other; echo $?; sha256sum < ./other");
+    let said = rig.bash(&format!("./work/a {}/g ./work/other", rig.mnt.display()));
+    assert!(said.code == Some(0) && !said.out.contains("wrong"), "{said:?}");
     rig.done();
 }
 

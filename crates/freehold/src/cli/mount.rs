@@ -38,8 +38,8 @@ In /etc/fstab (after make install):
 Options (-o), separated by commas:
   ro, noatime, noexec, suid, dev, sync, dirsync         as for other file systems
   allow_other, noallow_other                            may other users enter? [root: yes]
-  cache=SIZE                                            page cache of the engine [256m]
-  dirty=SIZE, dirty_age=SECONDS                         what may be unwritten, and how long [128m, 5]
+  cache=SIZE                                            page cache of the engine [an eighth of the memory]
+  dirty=SIZE, dirty_age=SECONDS                         what may be unwritten, and how long [a quarter of the cache but at least 128m, 5]
   resume=SECONDS                                        how long files without a name, which programs had open when a server ended,
                                                         wait for these programs to come back [30]
   discard                                               tell the device what is free

@@ -1,7 +1,7 @@
 //! Giving a controller back to the driver that it had.
 //!
 //! ```text
-//! look who has it open                            refuse, nothing has changed
+//! look who has it open, for a moment              refuse, nothing has changed
 //! record: releasing
 //! driver_override as it was
 //! unbind from vfio-pci
@@ -13,6 +13,9 @@
 use super::controller::attribute;
 use super::{Address, Controller, DeviceError, Kernel, Machine, Namespace, Result, Step, VFIO};
 use std::time::{Duration, Instant};
+
+/// How long a server may still have it open: umount(8) returns before the server of the mount has ended.
+const ENDING: Duration = Duration::from_secs(2);
 
 /// A controller that user space does not drive any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +53,13 @@ impl<K: Kernel> Machine<K> {
             return Ok(self.released(c, true));
         }
         if is_bound {
-            self.check_free(&c)?;
+            let until = Instant::now() + ENDING;
+            while let Err(e) = self.check_free(&c) {
+                if Instant::now() >= until {
+                    return Err(e);
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
         }
         self.give_back(address)?;
         if self.driver(address).as_deref() == Some("nvme") {

@@ -117,6 +117,9 @@ impl Store {
             "aws:amz:us-east-1:s3",
             "--user",
             &keys.join(":"),
+            // Of no body: some servers insist on it, and curl leaves it out.
+            "--header",
+            "x-amz-content-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
         ]);
         let said = curl.arg(format!("{endpoint}/{bucket}{path}")).output().unwrap();
         assert!(said.status.success(), "{path}: {}", String::from_utf8_lossy(&said.stderr));
