@@ -14,6 +14,7 @@
 
 use crate::control::Control;
 use crate::kernel::Kernel;
+use crate::metrics::Exporter;
 use crate::observe::Observed;
 use crate::options::{ServeOptions, Share};
 use crate::{Error, Mount, Result, Volume, sessions};
@@ -55,6 +56,7 @@ pub struct Service {
     news: Option<News>,
     observed: Arc<Observed>,
     control: Mutex<Option<Control>>,
+    exporter: Mutex<Option<Arc<Exporter>>>,
 }
 
 impl Service {
@@ -136,7 +138,8 @@ impl Service {
             .inspect_err(|e| tracing::warn!("{}: nobody can ask about it: {e}", image.display()));
         let control = Mutex::new(control.ok());
         let (image, point, sessions) = (image.into(), point.into(), Mutex::new(sessions));
-        Ok(Service { image, point, volume, mount, sessions, news: news.ok(), observed, control })
+        let (news, exporter) = (news.ok(), Mutex::default());
+        Ok(Service { image, point, volume, mount, sessions, news, observed, control, exporter })
     }
 
     /// The image or device.
@@ -157,6 +160,11 @@ impl Service {
     /// For looking at it while it is in service.
     pub fn observed(&self) -> Weak<Observed> {
         Arc::downgrade(&self.observed)
+    }
+
+    /// Keeps `exporter` until the volume is closed, so that its port is free again when those who wait for that hear of it.
+    pub fn keep(&self, exporter: Arc<Exporter>) {
+        *self.exporter.lock().unwrap_or_else(|e| e.into_inner()) = Some(exporter);
     }
 
     /// Unmounts. When files are still open after `patience`, they lose their mount: calls on them fail from then on.
@@ -190,6 +198,7 @@ impl Service {
         }
         drop(self.control.lock().unwrap_or_else(|e| e.into_inner()).take());
         let closed = self.volume.close_blocking();
+        drop(self.exporter.lock().unwrap_or_else(|e| e.into_inner()).take());
         if let Some(news) = &self.news {
             news.tell(&closed);
         }

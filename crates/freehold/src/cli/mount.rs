@@ -212,7 +212,9 @@ fn serve(args: &Args, options: &ServeOptions) -> anyhow::Result<()> {
     let metrics = args.metrics.or(options.metrics).map(Listener::bind).transpose()?;
     let service = Service::start(image, dir, options).map_err(|e| explain::start(e, image, dir))?;
     tracing::info!("{} is served at {}", image.display(), dir.display());
-    let _exporter = metrics.map(|m| m.serve(vec![service.observed()])).transpose()?;
+    if let Some(metrics) = metrics {
+        service.keep(Arc::new(metrics.serve(vec![service.observed()])?));
+    }
     if args.server && daemon::report(READY).is_err() {
         // Whoever asked for it has gone.
         service.stop(std::time::Duration::ZERO)?;

@@ -10,6 +10,7 @@ use freehold::service::Service;
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Serve the volumes of a configuration file, in the foreground
 #[derive(clap::Args)]
@@ -80,8 +81,9 @@ impl Plan {
         let base = std::path::absolute(file).with_context(|| format!("{name}"))?;
         let base = base.parent().unwrap_or(Path::new("/"));
         let mut volumes = Vec::new();
+        let cache = format!("cache={}", freehold::memory::usual_cache(config.volume.len()));
         for entry in &config.volume {
-            let options = ServeOptions::parse([entry.options.as_str()], false)
+            let options = ServeOptions::parse([&*cache, entry.options.as_str()], false)
                 .map_err(|e| anyhow!("{name}: {}: {e}", entry.image.display()))?;
             if options.metrics.is_some() {
                 bail!("{name}: metrics are those of all volumes; write them at the top of the file");
@@ -135,8 +137,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             service.finish().map_err(|e| explain::volume(e, image))?;
         }
     } else if !services.is_empty() {
-        let observed = services.iter().map(Service::observed).collect();
-        let _exporter = metrics.map(|m| m.serve(observed)).transpose()?;
+        if let Some(metrics) = metrics {
+            let exporter = Arc::new(metrics.serve(services.iter().map(Service::observed).collect())?);
+            services.iter().for_each(|service| service.keep(exporter.clone()));
+        }
         daemon::notify("READY=1");
         daemon::serve(services, signals)?;
     }

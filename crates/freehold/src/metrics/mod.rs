@@ -15,6 +15,7 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use text::exposition;
@@ -64,7 +65,7 @@ impl Listener {
     fn serve_page(self, page: impl Fn() -> String + Send + Sync + 'static) -> io::Result<Exporter> {
         let (address, over) = (self.address()?, Arc::<AtomicBool>::default());
         let (stop, page) = (over.clone(), Arc::new(page));
-        std::thread::Builder::new().name("freehold-metric".into()).spawn(move || {
+        let thread = std::thread::Builder::new().name("freehold-metric".into()).spawn(move || {
             let busy = Arc::<AtomicUsize>::default();
             for stream in self.0.incoming() {
                 if stop.load(Ordering::Acquire) {
@@ -91,15 +92,16 @@ impl Listener {
                 }
             }
         })?;
-        Ok(Exporter { address, over })
+        Ok(Exporter { address, over, thread: Some(thread) })
     }
 }
 
-/// Answers until it is dropped.
+/// Answers until it is dropped; then its port is free.
 #[derive(Debug)]
 pub struct Exporter {
     address: SocketAddr,
     over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Exporter {
@@ -119,7 +121,10 @@ impl Drop for Exporter {
             SocketAddr::V6(a) if a.ip().is_unspecified() => to.set_ip(Ipv6Addr::LOCALHOST.into()),
             _ => {}
         }
-        let _ = TcpStream::connect_timeout(&to, Duration::from_secs(1));
+        let woken = TcpStream::connect_timeout(&to, Duration::from_secs(1));
+        if let Some(thread) = self.thread.take().filter(|_| woken.is_ok()) {
+            let _ = thread.join();
+        }
     }
 }
 
