@@ -59,6 +59,9 @@ impl Volume {
             .spawn(move || worker.run())
             .map_err(|e| Error::Busy(format!("no thread for the worker: {e}")))?;
         *volume.inner.worker.lock() = Some(thread);
+        if let Err(e) = volume.inner.shared.lock().cache.get_memory_ahead() {
+            tracing::debug!("no thread for memory: {e}");
+        }
         Ok(volume)
     }
 

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Number of an arena among those registered with one medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -109,6 +110,17 @@ impl Arena {
         let to = self.ptr(offset, len);
         // SAFETY: `ptr` checked the range.
         unsafe { std::ptr::write_bytes(to, 0, len) }
+    }
+
+    /// Has the system find memory for a range where there is none yet. Changes no byte, whoever else writes there meanwhile.
+    pub fn touch(&self, offset: u64, len: usize) {
+        let from = self.ptr(offset, len);
+        for at in (0..len).step_by(4096) {
+            // SAFETY: the byte is within the range that was checked, and an atomic byte has no alignment.
+            let byte = unsafe { AtomicU8::from_ptr(from.add(at)) };
+            // A store of nothing but zero over zero: a load would do with the page of zeros that all share.
+            let _ = byte.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 
     /// Calls `f` with the bytes.

@@ -11,15 +11,18 @@
 //! The cache is a plain structure: its owner serialises access. Only pins are atomic, so that readers can drop them
 //! without taking the owner's lock. Tested here and by the engine's property tests.
 
+mod ahead;
 mod bitmap;
 mod lent;
 pub mod policy;
 pub use bitmap::FreeMap;
 pub use lent::{Lender, Pages};
 
+use ahead::Ahead;
 use hashbrown::HashTable;
 use media::Arena;
 use std::hash::BuildHasher;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -118,6 +121,8 @@ pub struct PageCache {
     look: u32,
     /// No frame from here on was ever used.
     fresh: u32,
+    /// Has memory for frames that were never used ready, when that is wanted.
+    ahead: Option<Ahead>,
     dirty: usize,
     counters: CacheCounters,
 }
@@ -149,10 +154,20 @@ impl PageCache {
             hand: 0,
             look: 0,
             fresh: 0,
+            ahead: None,
             dirty: 0,
             counters: CacheCounters::default(),
             arena,
         }
+    }
+
+    /// Has a thread get memory for frames before they are first used, in idle moments.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn get_memory_ahead(&mut self) -> io::Result<()> {
+        self.ahead = Some(Ahead::start(self.arena.clone())?);
+        Ok(())
     }
 
     /// The memory of the frames.
@@ -372,7 +387,12 @@ impl PageCache {
         let (first, n) = self.choose_run(max)?;
         self.free.take(first, n);
         self.hand = ((first + n) % self.frames.len()) as u32;
-        self.fresh = self.fresh.max((first + n) as u32);
+        if first + n > self.fresh as usize {
+            self.fresh = (first + n) as u32;
+            if let Some(ahead) = &mut self.ahead {
+                ahead.reached(first + n);
+            }
+        }
         Some((first as u32, n))
     }
 

@@ -12,7 +12,7 @@ use io_uring::{opcode, types};
 
 /// Registered buffers are cut into pieces of this size. Pinning fills memory with zeros, which takes the kernel longer than
 /// anything else when a medium is opened; so a piece is pinned when it is first used.
-pub(super) const PIECE: u64 = 16 << 20;
+pub(super) const PIECE: u64 = 2 << 20;
 
 /// The pieces of one arena.
 #[derive(Debug, Default)]
