@@ -22,6 +22,7 @@ use crate::scratch::Scratch;
 use crate::slab::Slab;
 use crate::space::{Run, Space};
 use crate::tails::Loading;
+use crate::writeback::Gathered;
 use foldhash::fast::FixedState;
 use format::BlockNo;
 use format::checkpoint::Checkpoint;
@@ -238,6 +239,8 @@ pub(crate) struct Core {
     pub guard_epochs: VecDeque<(u64, Vec<u64>)>,
     /// File data on its way to the medium, by first block: count, and whether it overwrites in place.
     pub writing: BTreeMap<u64, (u32, bool)>,
+    /// The last of it, while pages are being dispatched.
+    pub gathered: Option<Gathered>,
     pub logged: HashMap<u64, Logged, FixedState>,
     /// Freed blocks with an image in the log, with the epoch that freed them.
     pub held: Vec<(Run, u64)>,

@@ -8,6 +8,9 @@
 //!   into the record of the epoch when there is little of it, else to a new block.
 //!
 //! Everything written to a block is covered by a checksum in the record of its epoch.
+//!
+//! Files that were made one after the other get blocks side by side, so what goes to neighbouring blocks is gathered into one transfer,
+//! whichever files it belongs to.
 
 use crate::core::{Core, Res, Stop, Wait};
 use crate::extents::{Ext, Mapping};
@@ -22,6 +25,8 @@ use media::{BufRef, Op, Request};
 use smallvec::SmallVec;
 
 const WINDOW: u64 = SEGMENT_BLOCKS as u64;
+/// Most pieces of memory in one transfer.
+const BUFS_MAX: usize = 256;
 
 /// Why pages are written back; later ones ask for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,14 +52,22 @@ enum Target {
     Later,
 }
 
+/// A transfer of pages to neighbouring blocks that may still grow. It counts as being under way.
+pub(crate) struct Gathered {
+    block: u64,
+    new: bool,
+    epoch: u64,
+    frames: Frames,
+    bufs: SmallVec<[BufRef; 1]>,
+}
+
 impl Core {
     /// Dispatches all dirty pages.
     pub fn write_back_all(&mut self, purpose: Purpose) -> Res<()> {
         let files: Vec<Slot> = self.running.dirty_files.iter().copied().collect();
-        for slot in files {
-            self.write_back(slot, 0, u64::MAX, purpose)?;
-        }
-        Ok(())
+        let result = files.into_iter().try_for_each(|slot| self.dispatch_dirty(slot, 0, u64::MAX, purpose));
+        self.send_gathered();
+        result
     }
 
     /// Dispatches the windows of a file that are dirty as a whole, among the dirty pages around `page`, while it goes on growing.
@@ -67,6 +80,13 @@ impl Core {
 
     /// Dispatches the dirty pages of `start..end`.
     pub fn write_back(&mut self, slot: Slot, start: u64, end: u64, purpose: Purpose) -> Res<()> {
+        let result = self.dispatch_dirty(slot, start, end, purpose);
+        self.send_gathered();
+        result
+    }
+
+    /// As `write_back`, but the last transfer waits for [`Core::send_gathered`], whatever this returns.
+    fn dispatch_dirty(&mut self, slot: Slot, start: u64, end: u64, purpose: Purpose) -> Res<()> {
         let Some(tail) = &self.slab.get(slot).tail else {
             self.running.dirty_files.remove(&slot);
             return Ok(());
@@ -271,7 +291,7 @@ impl Core {
                 let frame = self.cache.find(key(slot, page + i)).expect("dirty pages are in the cache");
                 debug_assert!(self.cache.is_dirty(frame));
                 let offset = frame.offset();
-                let full = bufs.len() == 256;
+                let full = bufs.len() == BUFS_MAX;
                 match bufs.last_mut() {
                     Some(last) if last.offset + last.len as u64 == offset => last.len += PAGE as u32,
                     _ if full => break,
@@ -304,12 +324,42 @@ impl Core {
             let first = page + at as u64;
             self.tail_mut(slot).dirty.remove(first, first + n as u64);
             self.frames_in_flight += n as usize;
-            let epoch = self.epoch_io_begins();
-            self.writing.insert(block, (n, !new));
-            let request = Request::vectored(Op::Write, BlockNo(block).byte(), bufs, 0);
-            self.submit(request, Io { kind: IoKind::WritePages { frames, block }, epoch: Some(epoch) });
+            self.add_to_gathered(block, new, frames, bufs);
             at += n;
         }
+    }
+
+    /// Lets the transfer that is gathered grow by these pages if it ends where they begin; else sends it and begins another.
+    fn add_to_gathered(&mut self, block: u64, new: bool, frames: Frames, bufs: SmallVec<[BufRef; 1]>) {
+        let max = self.geometry.max_transfer as usize / PAGE;
+        let joins = |g: &Gathered| {
+            let (pages, pieces) = (g.frames.len() + frames.len(), g.bufs.len() + bufs.len());
+            (g.block + g.frames.len() as u64, g.new) == (block, new) && pages <= max && pieces <= BUFS_MAX
+        };
+        if !self.gathered.as_ref().is_some_and(joins) {
+            self.send_gathered();
+        }
+        let gathered = match self.gathered.take() {
+            Some(mut g) => {
+                g.frames.extend(frames);
+                for buf in bufs {
+                    match g.bufs.last_mut() {
+                        Some(last) if last.offset + last.len as u64 == buf.offset => last.len += buf.len,
+                        _ => g.bufs.push(buf),
+                    }
+                }
+                g
+            }
+            None => Gathered { block, new, epoch: self.epoch_io_begins(), frames, bufs },
+        };
+        self.writing.insert(gathered.block, (gathered.frames.len() as u32, !new));
+        self.gathered = Some(gathered);
+    }
+
+    fn send_gathered(&mut self) {
+        let Some(Gathered { block, epoch, frames, bufs, .. }) = self.gathered.take() else { return };
+        let request = Request::vectored(Op::Write, BlockNo(block).byte(), bufs, 0);
+        self.submit(request, Io { kind: IoKind::WritePages { frames, block }, epoch: Some(epoch) });
     }
 
     /// Drops the cached pages of `start..end`, changes included, and their reservations.

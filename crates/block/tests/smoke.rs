@@ -112,3 +112,29 @@ fn less_is_dirty_while_programs_sync() {
     assert!(write(160..220) > synced, "more than half of what may be dirty is written");
     volume.close_blocking().unwrap();
 }
+
+/// Files that were made one after the other have their blocks side by side, and their pages go to the device in few transfers.
+#[test]
+fn small_files_are_written_together() {
+    let media = Arc::new(RamMedia::new(256 << 20).unwrap());
+    block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
+    let options = OpenOptions {
+        cache_bytes: 64 << 20,
+        dirty_bytes_max: 32 << 20,
+        dirty_age_max: std::time::Duration::from_secs(3600),
+        ..OpenOptions::default()
+    };
+    let volume = Volume::open(media.clone(), options.clone()).unwrap();
+    let sizes = [4096, 8192].repeat(1000);
+    let before = (media.counters().writes, volume.counters().data_blocks);
+    write_tree(&volume, &sizes);
+    block_on(volume.checkpoint()).unwrap();
+    assert_eq!(volume.counters().data_blocks - before.1, 3000);
+    let writes = media.counters().writes - before.0;
+    assert!(writes < 100, "{writes} writes of 2000 files");
+    check_tree(&volume, &sizes);
+    volume.close_blocking().unwrap();
+    let volume = Volume::open(media, options).unwrap();
+    check_tree(&volume, &sizes);
+    volume.close_blocking().unwrap();
+}
