@@ -108,14 +108,10 @@ impl Core {
         if !inode.is_dir() {
             return Err(Error::NotDirectory);
         }
-        let mut all = Vec::new();
-        let Some(dir) = self.index.dir(slot) else { return Ok(all) };
-        for (_, entry) in dir.from(0) {
-            if all.len() == most {
-                return Err(Error::TooLarge);
-            }
-            all.push(self.slab.get(entry).name.bytes().to_vec());
+        let Some(dir) = self.index.dir(slot) else { return Ok(Vec::new()) };
+        if dir.len() > most {
+            return Err(Error::TooLarge);
         }
-        Ok(all)
+        Ok(dir.from(0).map(|(_, entry)| self.slab.get(entry).name.bytes().to_vec()).collect())
     }
 }
