@@ -146,7 +146,7 @@ fn raw(bench: &mut Bench) -> Result<()> {
 /// Writes of a page at a time, with a barrier after each of them and without; and what such a call takes.
 fn barriers(bench: &mut Bench) -> Result<()> {
     let data = Random(5).bytes(PAGE);
-    let writes = bench.scale.syncs * 4;
+    let writes = bench.scale.syncs * 32;
     // Once without counting: memory that the machine gives for the first time costs more than either, and whoever comes first would pay.
     for repetition in 0..=bench.scale.repeat {
         let mut kinds = [Kind::Freehold, Kind::Unordered];
