@@ -216,6 +216,8 @@ pub(crate) struct Core {
     pub orphans_until: Duration,
 
     pub running: Running,
+    /// For the images of the next record.
+    pub record_memory: Vec<u8>,
     /// The newest epoch that was closed for order. While it is not durable nothing is overwritten in place: that would be
     /// seen although what was done before the barrier is not.
     pub ordered: u64,

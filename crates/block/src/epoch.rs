@@ -31,6 +31,9 @@ const SCATTERED_PAGES_MAX: usize = 64;
 /// So many pages of a file on the average, at most, are scattered.
 const SCATTERED_RUN: usize = 4;
 
+/// Memory that is kept for the images of the next record: about what the largest epoch needs that closes by itself.
+const RECORD_MEMORY_MAX: usize = 8 << 20;
+
 /// Why an epoch is closed; decides how overwrites are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reason {
@@ -238,7 +241,7 @@ impl Core {
             self.note_change();
         }
         let epoch = done.epoch;
-        let mut builder = RecordBuilder::default();
+        let mut builder = RecordBuilder::in_memory(std::mem::take(&mut self.record_memory));
         for (index, segment) in done.assignments {
             builder.assignment(index, segment);
         }
@@ -313,6 +316,10 @@ impl Core {
                     std::slice::from_raw_parts(arena.ptr(pages[p].1.offset(), 4096), 4096)
                 })
             });
+            let memory = builder.into_memory();
+            if memory.capacity() <= RECORD_MEMORY_MAX {
+                self.record_memory = memory;
+            }
             for (_, frame) in pages {
                 self.cache.unpin(frame);
             }

@@ -6,6 +6,7 @@
 use crate::space::Run;
 use format::BlockNo;
 use format::extent::{EXTENTS_INLINE_MAX, Extent, NODE_ENTRIES, NodeEntry};
+use smallvec::SmallVec;
 
 /// One extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,10 +53,10 @@ pub(crate) enum Mapping {
     Hole { until: u64 },
 }
 
-/// A leaf of the tree.
+/// A leaf of the tree. Most files have one, with one extent: neither takes memory of its own.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Leaf {
-    pub extents: Vec<Ext>,
+    pub extents: SmallVec<[Ext; 1]>,
     /// Where the leaf stands on the medium, unless it was changed since.
     pub home: Option<NodeEntry>,
 }
@@ -69,7 +70,7 @@ impl Leaf {
 /// See the module documentation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ExtentMap {
-    leaves: Vec<Leaf>,
+    leaves: SmallVec<[Leaf; 1]>,
     len: usize,
     /// Root entries as last written, with the number of levels below; valid while no leaf is without a home.
     pub root: Vec<NodeEntry>,
@@ -83,7 +84,7 @@ pub(crate) struct ExtentMap {
 impl ExtentMap {
     pub fn from_extents(extents: &[Extent]) -> ExtentMap {
         let mut map = ExtentMap::default();
-        let native: Vec<Ext> = extents.iter().map(Ext::from_media).collect();
+        let native: SmallVec<[Ext; 1]> = extents.iter().map(Ext::from_media).collect();
         map.len = native.len();
         if !native.is_empty() {
             map.leaves.push(Leaf { extents: native, home: None });
@@ -94,7 +95,7 @@ impl ExtentMap {
     /// From the leaves of a tree, in order.
     pub fn from_tree(leaves: Vec<Leaf>, root: Vec<NodeEntry>, levels: u8, inner: Vec<BlockNo>) -> ExtentMap {
         let len = leaves.iter().map(|l| l.extents.len()).sum();
-        ExtentMap { leaves, len, root, levels, inner, dropped: Vec::new() }
+        ExtentMap { leaves: leaves.into(), len, root, levels, inner, dropped: Vec::new() }
     }
 
     /// Number of extents.
@@ -105,7 +106,7 @@ impl ExtentMap {
     pub fn fits_inode(&self) -> bool {
         self.len <= EXTENTS_INLINE_MAX
     }
-    pub fn leaves_mut(&mut self) -> &mut Vec<Leaf> {
+    pub fn leaves_mut(&mut self) -> &mut [Leaf] {
         &mut self.leaves
     }
     pub fn leaves(&self) -> &[Leaf] {
@@ -198,7 +199,7 @@ impl ExtentMap {
         // Appending is the common way to grow: keep full leaves full.
         let at = if li + 1 == self.leaves.len() { NODE_ENTRIES } else { len / 2 };
         let leaf = &mut self.leaves[li];
-        let right = Leaf { extents: leaf.extents.split_off(at), home: None };
+        let right = Leaf { extents: leaf.extents.drain(at..).collect(), home: None };
         self.leaves.insert(li + 1, right);
     }
 
@@ -219,7 +220,7 @@ impl ExtentMap {
                 let leaf = self.change(li);
                 let i = leaf.extents.partition_point(|e| e.end() <= start);
                 let j = leaf.extents.partition_point(|e| e.file_block < end);
-                let mut keep = Vec::with_capacity(2);
+                let mut keep: SmallVec<[Ext; 2]> = SmallVec::new();
                 for e in &leaf.extents[i..j] {
                     removed.push(e.part(start, end));
                     if e.file_block < start {
@@ -230,7 +231,8 @@ impl ExtentMap {
                     }
                 }
                 let (gone, kept) = (j - i, keep.len());
-                leaf.extents.splice(i..j, keep);
+                leaf.extents.drain(i..j);
+                leaf.extents.insert_many(i, keep);
                 self.len = self.len + kept - gone;
                 if self.leaves[li].extents.is_empty() {
                     self.leaves.remove(li);

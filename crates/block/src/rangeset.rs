@@ -70,6 +70,10 @@ impl RangeSet {
             removed += re.min(end) - rs.max(start);
         }
         self.count -= removed;
+        if self.count == 0 {
+            // An empty map may keep a node, and most files are never dirty again.
+            self.ranges = BTreeMap::new();
+        }
         removed
     }
 

@@ -138,6 +138,7 @@ fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &Lo
         orphans: Vec::new(),
         orphans_until: options.clock.monotonic() + options.orphans_kept,
         running: Running::new(log.last_epoch + 1),
+        record_memory: Vec::new(),
         ordered: 0,
         epochs: VecDeque::new(),
         log: ring,

@@ -128,6 +128,16 @@ pub struct RecordId {
 }
 
 impl RecordBuilder {
+    /// A builder that keeps inode images in memory that an earlier one had, so that this need not be had anew.
+    pub fn in_memory(mut inode_bytes: Vec<u8>) -> RecordBuilder {
+        inode_bytes.clear();
+        RecordBuilder { inode_bytes, ..RecordBuilder::default() }
+    }
+    /// The memory of the inode images.
+    pub fn into_memory(self) -> Vec<u8> {
+        self.inode_bytes
+    }
+
     /// Adds a segment assignment; `segment` 0 gives the position up.
     pub fn assignment(&mut self, index: u32, segment: u32) {
         self.assignments.push(SegmentAssignment { index: index.into(), segment: segment.into() });
@@ -176,7 +186,7 @@ impl RecordBuilder {
 
     /// Writes the record to `out` ([`RecordBuilder::blocks`] blocks); `page(i)` is the content of the i-th page. Returns
     /// the checksum, to which the next record is chained.
-    pub fn finish<'p>(self, id: &RecordId, out: &mut [u8], page: impl Fn(usize) -> &'p [u8]) -> u32 {
+    pub fn finish<'p>(&self, id: &RecordId, out: &mut [u8], page: impl Fn(usize) -> &'p [u8]) -> u32 {
         let blocks = self.blocks();
         assert_eq!(out.len(), blocks * BLOCK_SIZE);
         let mut h = RecordHeader::new_zeroed();
