@@ -84,6 +84,8 @@ pub(super) struct Poller<F> {
     crowded: bool,
     /// How long there is nothing to do, on the average of the last times.
     gap: Duration,
+    /// The thread takes no processor from others when it is woken.
+    stands_back: bool,
     processors: usize,
     next: u64,
     round: u64,
@@ -128,6 +130,7 @@ impl<F: FileSystem> Poller<F> {
             active: Vec::new(),
             crowded: false,
             gap: Duration::ZERO,
+            stands_back: false,
             processors: crate::spin::processors(),
             next: 1,
             round: 0,
@@ -291,6 +294,11 @@ impl<F: FileSystem> Poller<F> {
 
     /// Nothing to do: looks for a while, then sleeps until something happens.
     fn rest(&mut self) {
+        if self.crowded && self.gap > GAP {
+            self.stand_back(true);
+        } else if !self.crowded || self.gap < GAP / 2 {
+            self.stand_back(false);
+        }
         let sessions = self.active.iter().filter_map(|id| self.connections.get(id)?.session.as_ref());
         let regions: Vec<&Region> = sessions.map(|s| &*s.client.region).collect();
         let rung = || self.bell.any() || regions.iter().any(|r| r.rings());
@@ -327,6 +335,16 @@ impl<F: FileSystem> Poller<F> {
             if let Some(session) = self.connections.get(id).and_then(|c| c.session.as_ref()) {
                 session.client.region.asleep().store(0, Ordering::SeqCst);
             }
+        }
+    }
+
+    /// Whether whoever runs where this thread is woken goes on until it waits or its time is over: in a crowd that wants something seldom, several calls have come by then.
+    fn stand_back(&mut self, stands_back: bool) {
+        if std::mem::replace(&mut self.stands_back, stands_back) != stands_back {
+            let policy = if stands_back { libc::SCHED_BATCH } else { libc::SCHED_OTHER };
+            let param = libc::sched_param { sched_priority: 0 };
+            // SAFETY: `param` lives during the call, which is about this thread. Where it is refused, all stays as it was.
+            unsafe { libc::sched_setscheduler(0, policy, &raw const param) };
         }
     }
 
