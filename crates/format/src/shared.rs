@@ -35,6 +35,10 @@
 //! `SessionHeader::doorbell`; when it finds `SessionHeader::asleep` set it also writes to the eventfd that it was given. The
 //! manager takes the bits, answers in the same memory, and swaps in [`state::DONE`]; if it finds [`state::SLEEPING`] instead of
 //! `POSTED` there, it wakes the futex. The client takes the answer and stores [`state::FREE`].
+//!
+//! Payloads stand one behind the other. A call with more data than [`DATA_MAX`] has the payload memory of the slots behind its own too: its
+//! client leaves these alone until it has the answer, and says how many they are where the answer is what is long. Whatever a client says there, the memory is
+//! its own.
 
 use crate::layout::media_struct;
 use zerocopy::little_endian::{I32, I64, U16, U32, U64};
@@ -42,13 +46,15 @@ use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 /// "FHSHARED"
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FHSHARED");
 /// Version of everything in this file.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Slots of a session: calls that it can have under way.
 pub const SLOTS: usize = 64;
-/// Most bytes of file data in one call.
+/// Most bytes of file data in one slot.
 pub const DATA_MAX: usize = 64 << 10;
 /// Bytes of payload of one slot: data, and two names or paths.
 pub const PAYLOAD_MAX: usize = DATA_MAX + 12 * 1024;
+/// Most bytes of file data in one call, a read or a write.
+pub const CALL_DATA_MAX: usize = 512 << 10;
 const PAGE: usize = 4096;
 /// Lines of holds, of 64 bytes each.
 pub const HOLD_LINES: usize = 64;
@@ -95,6 +101,8 @@ pub const ARENA_BYTES: usize = ARENA_DATA_AT + ARENA_PAGES * PAGE;
 
 /// Pages of a file that come to an arena, are marked and go together.
 pub const PIECE_PAGES: usize = 16;
+/// Most pages of an arena that one answer tells of.
+pub const ANSWER_PAGES: usize = 4 * PIECE_PAGES;
 
 /// Bit of the first word of `ChangesHeader::holder` (futex(2), robust futexes).
 pub const OWNER_DIED: u32 = 0x4000_0000;
@@ -323,10 +331,15 @@ media_struct! {
         /// of a read: how many `PagePlace`s stand behind the attributes; 0: the data itself
         pages: U64,
         /// of a call that made a name: the clock of the changes from before its attributes were looked at, or 0; of one that opened
-        /// an inode: its generation; of a read that is answered with places: how many bytes of what was asked for there are
+        /// an inode: its generation; of a read that is answered with places: how many bytes of what was asked for there are; of a write: the clock from before the attributes in the
+        /// payload were looked at, or 0
         noted: U64,
+        /// of a call that opened its file first: the handle; or 0
+        handle: U64,
+        /// of such a call: the clock from before it was seen that nothing has been opened for the client's hold of the file; or 0
+        unheld: U64,
         /// zero
-        reserved: [u8; 32],
+        reserved: [u8; 16],
     }
 }
 

@@ -107,14 +107,19 @@ impl Region {
         self.0.copy_out(Self::slot_at(slot) + offset_of!(SlotHeader, message), &mut bytes);
         M::read_from_bytes(&bytes).expect("both messages have this size")
     }
-    /// Copies bytes to the payload of a slot, from `at` on.
+    /// Bytes of payload of a slot and of those behind it.
+    pub fn payload_room(slot: SlotNo) -> usize {
+        assert!(slot < SLOTS);
+        (SLOTS - slot) * PAYLOAD_MAX
+    }
+    /// Copies bytes to the payload of a slot, from `at` on. It may go on in those behind.
     pub fn put_payload(&self, slot: SlotNo, at: usize, from: &[u8]) {
-        assert!(at + from.len() <= PAYLOAD_MAX);
+        assert!(at + from.len() <= Self::payload_room(slot));
         self.0.copy_in(Self::payload_at(slot) + at, from);
     }
     /// Copies the payload of a slot, from `at` on.
     pub fn get_payload(&self, slot: SlotNo, at: usize, to: &mut [u8]) {
-        assert!(at + to.len() <= PAYLOAD_MAX);
+        assert!(at + to.len() <= Self::payload_room(slot));
         self.0.copy_out(Self::payload_at(slot) + at, to);
     }
 

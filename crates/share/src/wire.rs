@@ -14,6 +14,9 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 pub const THROUGH_ARENA: u32 = 1;
 /// Flag of a read: of a file that the client has open, and the manager not.
 pub const OF_INODE: u32 = 2;
+/// Flag of a call that [may open](Op::may_open) its file first: object is the inode, other its generation, mode the flags with which it was opened. The
+/// handle comes with the answer, unless the call fails.
+pub const OPENS: u32 = 4;
 /// Value of a sync that was answered with order alone.
 pub const ORDERED: u64 = 1;
 
@@ -72,10 +75,10 @@ ops! {
     Create = 16,
     /// object: directory; mode; flags. Value: handle.
     Tmpfile = 17,
-    /// object: handle, or with [`OF_INODE`] an inode, of generation other; offset; len; flags. Value 1: the answer begins with the
-    /// attributes; the rest are the places of the pages from the one of the offset on, or the data.
+    /// object: handle, or with [`OF_INODE`] an inode, of generation other; offset; len; flags; extra: slots behind whose payload memory the answer may use. Value 1: the
+    /// answer begins with the attributes; the rest are the places of the pages from the one of the offset on, or the data.
     Read = 18,
-    /// object: handle; offset; second: data. Value: bytes.
+    /// object: handle; offset; second: data. Value: bytes. Answered with the attributes, when it has a clock.
     Write = 19,
     /// object: handle; extra: owner.
     Flush = 20,
@@ -154,6 +157,11 @@ impl Op {
             CopyRange => (true, true),
             _ => (false, false),
         }
+    }
+
+    /// Whether it can open its file first ([`OPENS`]).
+    pub fn may_open(self) -> bool {
+        matches!(self, Op::Read | Op::Write | Op::Fsync | Op::Barrier)
     }
 
     /// Whether it changes names, or what stands beside the data of a file: what was written before it must not come later.

@@ -8,7 +8,7 @@ mod attacker;
 use attacker::*;
 use format::shared::*;
 use fs::client::OpenOptions as Open;
-use fs::{Client, Cred, FileSystem, LockKind};
+use fs::{Client, Cred, FileSystem, LockKind, OpenFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{RecvFlags, SendFlags};
 use share::{Remote, server::Options};
@@ -228,7 +228,6 @@ fn changes_can_only_be_read() {
 /// A record lock belongs to whoever has the file open: who closes it without giving the lock up loses it all the same.
 #[test]
 fn locks_end_with_the_last_handle() {
-    const RELEASE: u16 = 21;
     const SETLK: u16 = 36;
     let (server, _dir) = server(Options::default());
     let fs = Client::new(Arc::new(Remote::connect(server.path()).unwrap()), Cred::root()).blocking();
@@ -325,5 +324,95 @@ fn a_directory_that_may_be_read_but_not_searched() {
         assert_eq!((all.len(), all[0].attr.size, fs.stat("/open/file").unwrap().size), (1, 9, 9));
     });
     stranger.join().unwrap();
+    still_there(&server);
+}
+
+/// Lengths and slots of long calls are the client's to say; the memory behind them is its own, and ends.
+#[test]
+fn long_calls_end_with_the_memory() {
+    let (server, _dir) = server(Options::default());
+    let fs = Client::new(Arc::new(Remote::connect(server.path()).unwrap()), Cred::root()).blocking();
+    fs.write("/long", vec![7; 2 << 20]).unwrap();
+    let ino = fs.stat("/long").unwrap().ino.0;
+    let attacker = Attacker::new(server.path());
+    let open = Request { flags: (OpenFlags::READ | OpenFlags::WRITE).bits().into(), ..request(OPEN, ino) };
+    let handle = attacker.call(&open).value.get();
+    let write = |slot: usize, first: u16, second: usize| {
+        let r = Request { first: first.into(), second: (second as u32).into(), ..request(WRITE, handle) };
+        attacker.post(slot, &r);
+        attacker.reply(slot)
+    };
+    for (slot, first, second) in [
+        (0, 0, CALL_DATA_MAX + 1),
+        (0, 0, u32::MAX as usize),
+        (SLOTS - 1, 0, PAYLOAD_MAX + 1),
+        (SLOTS - 1, u16::MAX, PAYLOAD_MAX - 1000),
+        (SLOTS - 6, 1, 6 * PAYLOAD_MAX),
+    ] {
+        assert_eq!(write(slot, first, second).errno.get(), libc::EINVAL, "slot {slot}, {first} and {second}");
+    }
+    assert_eq!(write(SLOTS - 1, 0, PAYLOAD_MAX).value.get(), PAYLOAD_MAX as u64);
+    for (slot, extra, most) in [
+        (0, 0, DATA_MAX),
+        (0, u64::MAX, CALL_DATA_MAX),
+        (SLOTS - 1, u64::MAX, DATA_MAX),
+        (SLOTS - 2, 64, PAYLOAD_MAX + DATA_MAX),
+    ] {
+        let r = Request { len: u64::MAX.into(), extra: extra.into(), ..request(READ, handle) };
+        attacker.post(slot, &r);
+        let reply = attacker.reply(slot);
+        assert_eq!((reply.errno.get(), reply.len.get() as usize), (0, most), "slot {slot}, {extra} behind");
+    }
+    // Other calls have one slot.
+    let r = Request { second: (DATA_MAX as u32 + 1).into(), ..request(SETXATTR, ino) };
+    assert_eq!(attacker.call(&r).errno.get(), libc::EINVAL);
+    still_there(&server);
+}
+
+/// A call that opens its file first opens nothing that could not be opened, and leaves nothing open when it fails.
+#[test]
+fn calls_that_open_what_they_may_not() {
+    let (server, _dir) = server(Options::default());
+    let fs = Client::new(Arc::new(Remote::connect(server.path()).unwrap()), Cred::root()).blocking();
+    fs.write("/f", b"there").unwrap();
+    let attr = fs.stat("/f").unwrap();
+    let attacker = Attacker::new(server.path());
+    let opens = |op: u16, flags: u32, generation: u64, ino: u64| {
+        let r = Request {
+            flags: OPENS.into(),
+            mode: flags.into(),
+            other: generation.into(),
+            len: 100.into(),
+            ..request(op, ino)
+        };
+        attacker.call(&r)
+    };
+    let (read, write) = (OpenFlags::READ.bits(), OpenFlags::WRITE.bits());
+    let (ino, generation) = (attr.ino.0, attr.generation as u64);
+    for (op, flags, generation, ino, errno) in [
+        (READ, u32::MAX, generation, ino, libc::EINVAL),
+        (READ, read, generation + 1, ino, libc::ESTALE),
+        (READ, read, generation, u64::MAX, libc::ESTALE),
+        // Opened, and then not for this.
+        (WRITE, read, generation, ino, libc::EBADF),
+        (READ, write, generation, ino, libc::EBADF),
+    ] {
+        let reply = opens(op, flags, generation, ino);
+        assert_eq!((reply.errno.get(), reply.handle.get()), (errno, 0), "operation {op}, flags {flags:#x}");
+    }
+    // Calls that cannot do this take what stands there for a handle.
+    assert_eq!(opens(32, read | write, generation, ino).errno.get(), libc::EBADF);
+    let reply = opens(READ, read, generation, ino);
+    assert!(reply.errno.get() == 0 && reply.handle.get() != 0);
+    let close = request(RELEASE, reply.handle.get());
+    assert_eq!(attacker.call(&close).errno.get(), 0);
+    assert_eq!(attacker.call(&close).errno.get(), libc::EBADF, "it was one handle");
+    drop(attacker);
+    drop(fs);
+    let begun = Instant::now();
+    while server.counters().handles != 0 {
+        assert!(begun.elapsed() < Duration::from_secs(5), "something was left open");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     still_there(&server);
 }

@@ -18,8 +18,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
-const WRITE: u16 = 19;
-const RELEASE: u16 = 21;
 const LEASE: u16 = 39;
 
 /// What an attacker does with leases.

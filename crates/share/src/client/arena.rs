@@ -113,7 +113,17 @@ impl Arena {
 
     /// The pages of a file from the one of `offset` on stand there.
     pub fn learn(&self, ino: Ino, generation: u32, offset: u64, places: impl Iterator<Item = PagePlace>) {
-        let first = offset / PAGE;
+        let mut places = places.peekable();
+        let mut first = offset / PAGE;
+        while places.peek().is_some() {
+            let left = CHUNK - first % CHUNK;
+            self.learn_chunk(ino, generation, first, places.by_ref().take(left as usize));
+            first += left;
+        }
+    }
+
+    /// As [`Arena::learn`], of pages of one chunk.
+    fn learn_chunk(&self, ino: Ino, generation: u32, first: u64, places: impl Iterator<Item = PagePlace>) {
         let number = first / CHUNK;
         let mut part = self.part(ino, number).lock();
         if part.len() >= PART_MAX && !part.contains_key(&(ino, number)) {

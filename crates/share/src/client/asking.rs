@@ -158,7 +158,7 @@ impl Remote {
         session.read_here(&file, offset, to)
     }
 
-    /// Asks for a part of a file, once; how many bytes there are. `through_arena`: for what it can also be found by without a message the next
+    /// Asks for a part of a file, once; how many bytes there are, and of how many. `through_arena`: for what it can also be found by without a message the next
     /// time. `None`: it could not be had in this way.
     pub(super) async fn ask_data(
         &self,
@@ -166,7 +166,7 @@ impl Remote {
         through_arena: bool,
         offset: u64,
         to: &mut [u8],
-    ) -> Result<Option<usize>> {
+    ) -> Result<Option<(usize, usize)>> {
         let noted = self.note();
         let mut r = request(Op::Read, handle.0);
         r.flags = if through_arena { wire::THROUGH_ARENA.into() } else { 0.into() };
@@ -194,14 +194,24 @@ impl Remote {
             None => drop(file.filter(|f| !f.noatime).map(|f| self.kept().was_read(f.ino))),
         }
         if answer.pages == 0 {
-            return Ok(Some(answer.copy_from(attr.map_or(0, |_| ATTR), to)));
+            let asked = to.len().min(answer.room);
+            return Ok(Some((answer.copy_from(attr.map_or(0, |_| ATTR), &mut to[..asked]), asked)));
         }
         let (Some(attr), Some(clock)) = (attr, clock) else { return Ok(None) };
         let session = answer.of();
         session.arena.learn(attr.ino, attr.generation, offset, answer.places());
         let len = attr.size.saturating_sub(offset).min(to.len() as u64) as usize;
         let copied = session.copy_noted(&attr, clock.clock, offset, &mut to[..len]);
-        Ok(copied.filter(|&n| n == len))
+        Ok(copied.filter(|&n| n == len).map(|n| (n, to.len())))
+    }
+
+    /// Keeps the attributes that a write left behind.
+    pub(super) fn learn_written(&self, answer: &Answer<'_>) {
+        if answer.noted != 0
+            && let Ok(attr) = answer.attr()
+        {
+            answer.kept().learn_attr(Since { clock: answer.noted, posts: answer.posts }, &attr);
+        }
     }
 
     /// Asks for the attributes of what a name leads to, and keeps both.

@@ -3,8 +3,8 @@
 use super::kept::Kept;
 use super::waiting::{awaits, is_run_here, register, start_helper};
 use super::{Remote, Session};
-use crate::wire::Op;
-use format::shared::{DATA_MAX, PAYLOAD_MAX, Reply, Request, state};
+use crate::wire::{self, Op};
+use format::shared::{CALL_DATA_MAX, DATA_MAX, PAYLOAD_MAX, Reply, Request, state};
 use fs::{Error, Handle, OpenFlags, Result};
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -73,9 +73,13 @@ pub(super) struct Answer<'a> {
     pub value: u64,
     /// Changes that this client had posted when it asked.
     pub posts: u64,
+    /// Bytes of data that there was room for, of what was asked for or given.
+    pub room: usize,
     /// See `format::shared::Reply`.
     pub pages: u64,
     pub noted: u64,
+    pub handle: u64,
+    pub unheld: u64,
 }
 
 impl Answer<'_> {
@@ -162,19 +166,25 @@ impl Session {
         }
     }
 
-    /// A call with two strings, or one and data. Handles are the manager's numbers.
+    /// A call with two strings, or one and data. Handles are the manager's numbers. A write with more data than fits is one of a part of it; likewise a read.
     pub(super) async fn call(
         self: &Arc<Session>,
         mut request: Request,
         first: &[u8],
-        second: &[u8],
+        mut second: &[u8],
     ) -> std::result::Result<Answer<'_>, Failed> {
         const UNTAKEN: Failed = Failed::Lost { taken: false };
         if self.is_dead() {
             return Err(UNTAKEN);
         }
-        let number = poll_fn(|cx| match self.take_slot(Some(cx.waker())) {
-            Some(slot) => Poll::Ready(Ok(slot)),
+        let reads = request.op.get() == Op::Read as u16 && request.flags.get() & wire::THROUGH_ARENA == 0;
+        let data = if reads { request.len.get() as usize } else { second.len() };
+        let want = match data {
+            0..=DATA_MAX => 1,
+            long => (long + PAYLOAD_MAX - DATA_MAX).div_ceil(PAYLOAD_MAX),
+        };
+        let (number, count) = poll_fn(|cx| match self.take_slots(want, Some(cx.waker())) {
+            Some(slots) => Poll::Ready(Ok(slots)),
             None if self.is_dead() => Poll::Ready(Err(UNTAKEN)),
             None if self.wait_for_room() => {
                 cx.waker().wake_by_ref();
@@ -189,6 +199,11 @@ impl Session {
         })
         .await?;
         let mut slot = Slot { session: self, number, posted: false };
+        let room = if count == want { CALL_DATA_MAX } else { DATA_MAX };
+        second = &second[..second.len().min(room)];
+        if reads {
+            (request.len, request.extra) = ((data.min(room) as u64).into(), (count as u64 - 1).into());
+        }
         request.first = (first.len() as u16).into();
         request.second = (second.len() as u32).into();
         self.region.put_payload(number, 0, first);
@@ -197,9 +212,11 @@ impl Session {
         slot.post(&request);
         poll_fn(|cx| slot.poll(cx)).await?;
         let reply: Reply = self.region.get(number);
-        let len = (reply.len.get() as usize).min(PAYLOAD_MAX);
+        let len = (reply.len.get() as usize).min(count * PAYLOAD_MAX);
         let (value, pages, noted) = (reply.value.get(), reply.pages.get(), reply.noted.get());
-        let answer = Answer { slot, len, value, posts, pages, noted };
+        let room = if want == 1 { DATA_MAX } else { room };
+        let (handle, unheld) = (reply.handle.get(), reply.unheld.get());
+        let answer = Answer { slot, len, value, posts, room, pages, noted, handle, unheld };
         match reply.errno.get() {
             0 => Ok(answer),
             errno => {
@@ -243,13 +260,12 @@ impl Remote {
         second: &[u8],
     ) -> Result<Answer<'_>> {
         // What the manager would find too long to be anything.
-        if first.len() > u16::MAX as usize
-            || second.len() > DATA_MAX
-            || first.len() + second.len() > PAYLOAD_MAX
-        {
+        let op = Op::from_u16(request.op.get());
+        let data_max = if op == Some(Op::Write) { CALL_DATA_MAX } else { DATA_MAX };
+        let names_max = PAYLOAD_MAX - DATA_MAX;
+        if first.len() > names_max.min(u16::MAX as usize) || second.len() > data_max {
             return Err(Error::NameTooLong);
         }
-        let op = Op::from_u16(request.op.get());
         let handles = op.map_or((false, false), |op| op.handles(request.flags.get()));
         let orders = op.is_some_and(|op| op.is_in_order(request.flags.get()));
         loop {
@@ -258,14 +274,24 @@ impl Remote {
                 self.link.keeps_order()?;
             }
             let mut there = request;
-            if handles.0 {
-                there.object = self.there(session, Handle(request.object.get())).await?.into();
+            let handle = Handle(request.object.get());
+            let opens = match handles.0 && op.is_some_and(Op::may_open) {
+                true => self.opens(session, handle, &mut there),
+                false => false,
+            };
+            if handles.0 && !opens {
+                there.object = self.there(session, handle).await?.into();
             }
             if handles.1 {
                 there.other = self.there(session, Handle(request.other.get())).await?.into();
             }
             let taken = match session.call(there, first, second).await {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => {
+                    if opens && answer.handle != 0 {
+                        self.opened_there(session, handle, Handle(answer.handle), answer.unheld).await?;
+                    }
+                    return Ok(answer);
+                }
                 Err(Failed::With(Error::Stale)) => {
                     // A name led to something that went away just now, which nobody has been told yet: the walk that comes next asks.
                     session.kept.forget_names();

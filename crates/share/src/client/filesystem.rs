@@ -3,7 +3,7 @@
 use super::asking::{cut, flock_request, kind_number, lock_request};
 use super::{Remote, waiting};
 use crate::wire::{self, GARBLED, Op, request};
-use format::shared::{DATA_MAX, PIECE_PAGES, Request};
+use format::shared::{ANSWER_PAGES, CALL_DATA_MAX, DATA_MAX, Request};
 use fs::*;
 
 const _: () = assert!(fs::ATOMIC_WRITE_MAX <= DATA_MAX, "an atomic write is one message");
@@ -11,7 +11,7 @@ const _: () = assert!(fs::ATOMIC_WRITE_MAX <= DATA_MAX, "an atomic write is one 
 const PIECES_MAX: usize = format::shared::PAYLOAD_MAX - DATA_MAX;
 
 /// Bytes of a file that are asked for together, through the arena.
-const PIECE: usize = PIECE_PAGES * 4096;
+const THROUGH_ARENA_MAX: usize = ANSWER_PAGES * 4096;
 
 impl FileSystem for Remote {
     fn block_on<T: Future>(&self, future: T) -> T::Output {
@@ -234,10 +234,10 @@ impl FileSystem for Remote {
             if let Some(n) = self.read_here(handle, at, &mut to[done..]) {
                 return Ok(done + n);
             }
-            let most = if through_arena { PIECE - (at % PIECE as u64) as usize } else { DATA_MAX };
+            let most = if through_arena { THROUGH_ARENA_MAX - (at % 4096) as usize } else { CALL_DATA_MAX };
             let want = (to.len() - done).min(most);
             let part = &mut to[done..][..want];
-            let n = match self.ask_data((handle, file), through_arena, at, part).await {
+            let (n, asked) = match self.ask_data((handle, file), through_arena, at, part).await {
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => return Ok(done),
                 Ok(None) => {
@@ -248,7 +248,7 @@ impl FileSystem for Remote {
                 Ok(Some(got)) => got,
             };
             done += n;
-            if n < want || done == to.len() {
+            if n < asked || done == to.len() {
                 return Ok(done);
             }
         }
@@ -266,19 +266,21 @@ impl FileSystem for Remote {
             return Ok(done);
         }
         loop {
-            let part = &from[done..][..(from.len() - done).min(DATA_MAX)];
+            let part = &from[done..][..(from.len() - done).min(CALL_DATA_MAX)];
             let mut r = request(Op::Write, handle.0);
             r.offset = offset.saturating_add(done as u64).into();
             match self.call_with(r, b"", part).await {
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => return Ok(done),
                 Ok(answer) => {
-                    let n = (answer.value as usize).min(part.len());
+                    let sent = part.len().min(answer.room);
+                    let n = (answer.value as usize).min(sent);
                     let serial = answer.session();
+                    self.learn_written(&answer);
                     drop(answer);
                     self.link.written(handle, serial);
                     done += n;
-                    if n < part.len() || done == from.len() {
+                    if n < sent || done == from.len() {
                         self.wrote(handle, offset, done, serial).await;
                         return Ok(done);
                     }
@@ -317,7 +319,7 @@ impl FileSystem for Remote {
             return Ok(());
         }
         if file.held {
-            self.let_go(file.ino, file.session).await;
+            self.let_go(file.ino, file.session, 0).await;
             return Ok(());
         }
         let request = request(Op::Release, file.remote.0);

@@ -6,10 +6,11 @@
 
 use super::asking::open_request;
 use super::call::Failed;
+use super::files::OpenFile;
 use super::{Remote, Session};
-use crate::wire::{Op, request};
+use crate::wire::{self, Op, request};
 use foldhash::fast::FixedState;
-use format::shared::{HOLDS_IN_LINE, hold_line, hold_word};
+use format::shared::{HOLDS_IN_LINE, Request, hold_line, hold_word};
 use fs::{Access, FileType, Handle, Ino, OpenFlags, Result};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -82,14 +83,14 @@ impl Session {
             return Some(attr.generation);
         }
         drop(held);
-        if self.unhold(ino) {
+        if self.unhold(ino, 0) {
             self.tell_unhold(ino);
         }
         None
     }
 
-    /// One file less that is open so. Whether the manager may have opened it meanwhile, and must be told.
-    fn unhold(&self, ino: Ino) -> bool {
+    /// One file less that is open so. Whether the manager may have opened it meanwhile, and must be told. At the clock `unheld` it had not.
+    fn unhold(&self, ino: Ino, unheld: u64) -> bool {
         let mut held = self.holds.held.lock();
         let Entry::Occupied(mut entry) = held.entry(ino) else { return false };
         entry.get_mut().files -= 1;
@@ -98,7 +99,7 @@ impl Session {
         }
         let hold = entry.remove();
         self.region.hold(hold_line(ino.0), hold.word).store(0, Ordering::SeqCst);
-        !self.kept.unchanged_now(ino, hold.noted)
+        !self.kept.unchanged_now(ino, hold.noted.max(unheld))
     }
 
     fn tell_unhold(&self, ino: Ino) {
@@ -115,10 +116,10 @@ impl Session {
 }
 
 impl Remote {
-    /// Closes a file that was opened without a message.
-    pub(super) async fn let_go(&self, ino: Ino, serial: u64) {
+    /// Closes a file that was opened without a message. At the clock `unheld`, if it is not 0, the manager had opened nothing for that.
+    pub(super) async fn let_go(&self, ino: Ino, serial: u64, unheld: u64) {
         let session = self.now();
-        if session.serial == serial && session.unhold(ino) {
+        if session.serial == serial && session.unhold(ino, unheld) {
             let request = request(Op::Unhold, ino.0);
             if !self.tell(serial, &request) {
                 let _ = self.close_there(serial, request).await;
@@ -133,21 +134,43 @@ impl Remote {
         };
         let mut r = open_request(file.ino, Some(file.generation), file.flags - OpenFlags::EXCLUSIVE);
         r.extra = 1.into();
-        let opened = match session.call(r, b"", b"").await {
-            Ok(answer) => Handle(answer.value),
-            Err(Failed::With(e)) => return Err(e),
+        match session.call(r, b"", b"").await {
+            Ok(answer) => self.opened_there(session, handle, Handle(answer.value), 0).await,
+            Err(Failed::With(e)) => Err(e),
             // The call for which this is done finds out.
-            Err(Failed::Lost { .. }) => return Ok(()),
-        };
-        let mut is_first = false;
+            Err(Failed::Lost { .. }) => Ok(()),
+        }
+    }
+
+    /// Has a call with this handle open the file, if the manager has not: then nobody waits for that alone. The answer has the handle.
+    pub(super) fn opens(&self, session: &Session, handle: Handle, request: &mut Request) -> bool {
+        let is_held = |f: &OpenFile| f.held && f.session == session.serial && !f.gone;
+        let Some(file) = self.link.file(handle).filter(is_held) else { return false };
+        let flags = file.flags - OpenFlags::EXCLUSIVE;
+        request.object = file.ino.0.into();
+        request.other = (file.generation as u64).into();
+        request.mode = flags.bits().into();
+        request.flags = (request.flags.get() | wire::OPENS).into();
+        true
+    }
+
+    /// The manager has opened a file that was opened without a message.
+    pub(super) async fn opened_there(
+        &self,
+        session: &Arc<Session>,
+        handle: Handle,
+        opened: Handle,
+        unheld: u64,
+    ) -> Result<()> {
+        let (mut is_first, mut ino) = (false, Ino(0));
         self.link.change(handle, |file| {
             is_first = file.held && file.session == session.serial;
             if is_first {
-                (file.held, file.remote) = (false, opened);
+                (file.held, file.remote, ino) = (false, opened, file.ino);
             }
         });
         if is_first {
-            self.let_go(file.ino, session.serial).await;
+            self.let_go(ino, session.serial, unheld).await;
         } else {
             // Another thread was faster, or has closed it.
             self.close_there(session.serial, request(Op::Release, opened.0)).await?;

@@ -89,13 +89,46 @@ struct Session {
 }
 
 /// Which slots are in use.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Slots {
     taken: u64,
+    /// How many of the slots behind go with one that is taken.
+    behind: [u8; SLOTS],
     /// Of them those for whose answer nobody waits (any more): free again when the manager has answered.
     abandoned: u64,
     /// Futures that wait for a slot, each once; the first is woken when one is given back.
     waiting: VecDeque<Waker>,
+}
+
+impl Default for Slots {
+    fn default() -> Slots {
+        Slots { taken: 0, behind: [0; SLOTS], abandoned: 0, waiting: VecDeque::new() }
+    }
+}
+
+impl Slots {
+    /// Takes as many neighbouring slots, the first free ones; the first of them.
+    fn take(&mut self, count: usize) -> Option<usize> {
+        let free = !self.taken;
+        let runs = (1..count).fold(free, |runs, n| runs & free >> n);
+        let slot = runs.trailing_zeros() as usize;
+        if slot + count > SLOTS {
+            return None;
+        }
+        self.behind[slot] = (count - 1) as u8;
+        self.taken |= Self::bits(slot, count);
+        Some(slot)
+    }
+
+    fn give(&mut self, slot: usize) {
+        let behind = std::mem::take(&mut self.behind[slot]) as usize;
+        self.taken &= !Self::bits(slot, behind + 1);
+        self.abandoned &= !(1 << slot);
+    }
+
+    fn bits(slot: usize, count: usize) -> u64 {
+        (u64::MAX >> (SLOTS - count)) << slot
+    }
 }
 
 impl Remote {
@@ -224,34 +257,39 @@ impl Session {
 
     /// A free slot; without one, `waker` is woken when that may have changed.
     fn take_slot(&self, waker: Option<&Waker>) -> Option<usize> {
+        self.take_slots(1, waker).map(|(slot, _)| slot)
+    }
+
+    /// As [`Session::take_slot`], with the slots behind it, `want` in all; or without them, when they or most others are in use. The slot, and how many there are.
+    fn take_slots(&self, want: usize, waker: Option<&Waker>) -> Option<(usize, usize)> {
         let mut slots = self.slots.lock();
-        let many = slots.taken.count_ones() >= MANY;
+        let many = want > 1 || slots.taken.count_ones() >= MANY;
         let mut abandoned = if many { slots.abandoned } else { 0 };
         while abandoned != 0 {
             let slot = abandoned.trailing_zeros() as usize;
             abandoned &= abandoned - 1;
             if self.region.state(slot).load(Ordering::Acquire) == format::shared::state::DONE {
-                slots.abandoned &= !(1 << slot);
-                slots.taken &= !(1 << slot);
+                slots.give(slot);
             }
         }
-        let slot = (!slots.taken).trailing_zeros() as usize;
-        if slot >= SLOTS {
+        let enough = slots.taken.count_ones() as usize + want <= SLOTS_FOR_SEVERAL;
+        let several = Some(want).filter(|want| *want > 1 && enough);
+        let taken = several.and_then(|want| Some((slots.take(want)?, want)));
+        let Some(taken) = taken.or_else(|| Some((slots.take(1)?, 1))) else {
             if let Some(waker) = waker.filter(|w| !slots.waiting.iter().any(|known| known.will_wake(w))) {
                 slots.waiting.push_back(waker.clone());
             }
             return None;
-        }
+        };
         if let Some(waker) = waker.filter(|_| !slots.waiting.is_empty()) {
             slots.waiting.retain(|known| !known.will_wake(waker));
         }
-        slots.taken |= 1 << slot;
-        Some(slot)
+        Some(taken)
     }
 
     fn give_slot(&self, slot: usize) {
         let mut slots = self.slots.lock();
-        slots.taken &= !(1 << slot);
+        slots.give(slot);
         let next = slots.waiting.pop_front();
         drop(slots);
         next.into_iter().for_each(Waker::wake);
@@ -292,6 +330,9 @@ impl Session {
         !self.is_dead()
     }
 }
+
+/// Slots in use up to which a call may have several.
+const SLOTS_FOR_SEVERAL: usize = SLOTS - SLOTS / 4;
 
 /// Slots in use from which on it is looked which of them are free again: each look may have to fetch what the manager has just written.
 const MANY: u32 = 16;

@@ -13,7 +13,7 @@ use super::session::Client;
 use crate::changes::Changes;
 use crate::memory::{self, Mapping};
 use foldhash::fast::FixedState;
-use format::shared::{ARENA_BYTES, ARENA_DATA_AT, ARENA_PAGES, PIECE_PAGES, mark};
+use format::shared::{ANSWER_PAGES, ARENA_BYTES, ARENA_DATA_AT, ARENA_PAGES, PIECE_PAGES, mark};
 use fs::cache::policy::{Params, Policy, SharedUse};
 use fs::watched::Change;
 use fs::{Cred, Ino};
@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 const PAGE: usize = 4096;
-/// Most of one answer, and most that are read ahead.
+/// Most that are read ahead.
 const CHUNK: usize = PIECE_PAGES;
 /// No page.
 const NONE: u32 = u32::MAX;
@@ -117,7 +117,7 @@ impl Arena {
     }
 }
 
-/// A read as it is made for an arena: whole pages of one chunk, perhaps more than was asked for.
+/// A read as it is made for an arena: whole pages, perhaps more of the last chunk than was asked for.
 pub(crate) struct Aligned {
     /// First byte, at a page.
     pub start: u64,
@@ -127,6 +127,18 @@ pub(crate) struct Aligned {
     asked: usize,
     /// The clock from before the file is read.
     noted: u64,
+}
+
+impl Aligned {
+    /// The file has this size: what lies beyond was not asked for.
+    pub fn ends_at(&mut self, size: u64) {
+        let pages = size.saturating_sub(self.start).div_ceil(PAGE as u64);
+        self.asked = self.asked.min(usize::try_from(pages).unwrap_or(usize::MAX));
+    }
+
+    fn first(&self) -> u64 {
+        self.start / PAGE as u64
+    }
 }
 
 /// Chunk of a page, and place in it.
@@ -176,17 +188,19 @@ impl Arenas {
         }
     }
 
-    /// What to read for a client that wants `len` bytes at `offset`. `None` when that is not of one chunk, or there is no memory.
+    /// What to read for a client that wants `len` bytes at `offset`. `None` when that is too much for one answer, or there is no memory.
     pub fn plan(&self, arena: &Arc<Arena>, ino: Ino, offset: u64, len: usize) -> Option<Aligned> {
         let noted = self.changes.now();
         let first = offset / PAGE as u64;
         let end = offset.checked_add(len as u64)?.checked_next_multiple_of(PAGE as u64)? / PAGE as u64;
-        let (asked, place) = ((end - first) as usize, chunk(first).1);
+        let asked = (end - first) as usize;
         let mut state = self.state.lock();
-        if state.resident_max < CHUNK || asked + place > CHUNK || len == 0 {
+        if state.resident_max < asked.next_multiple_of(CHUNK) || asked > ANSWER_PAGES || len == 0 {
             return None;
         }
         let mut pages = asked;
+        // Up to the end of the first chunk.
+        let place = chunk(first).1;
         if let Some(file) = state.inner(arena).and_then(|inner| inner.files.get_mut(&ino)) {
             if file.next == first {
                 pages = pages.max((file.given * 2).min(CHUNK - place));
@@ -208,18 +222,22 @@ impl Arenas {
         state.now += 1;
         let now = state.now;
         let inner = state.inner(&client.arena)?;
-        let (at, place) = chunk(plan.start / PAGE as u64);
-        let chunk = inner.files.get(&ino).filter(|f| f.generation == generation)?.chunks.get(&at)?;
-        let wanted = &chunk[place..][..plan.len / PAGE];
-        let there: SmallVec<[Place; CHUNK]> = wanted
-            .iter()
-            .take_while(|&&page| page != NONE)
-            .map(|&page| (page, client.arena.word(page).load(Ordering::Relaxed)))
+        let file = inner.files.get(&ino).filter(|f| f.generation == generation)?;
+        let there: SmallVec<[Place; CHUNK]> = (plan.first()..)
+            .take(plan.len / PAGE)
+            .map_while(|page| {
+                let (number, at) = chunk(page);
+                file.chunks.get(&number).map(|chunk| chunk[at]).filter(|&page| page != NONE)
+            })
+            .map(|page| (page, client.arena.word(page).load(Ordering::Relaxed)))
             .collect();
-        if there.len() < plan.asked {
+        if there.is_empty() || there.len() < plan.asked {
             return None;
         }
-        inner.policy.touch((ino, at), (CHUNK * PAGE) as u64, client.session as u32, now);
+        let last = plan.first() + there.len() as u64 - 1;
+        for number in chunk(plan.first()).0..=chunk(last).0 {
+            inner.policy.touch((ino, number), (CHUNK * PAGE) as u64, client.session as u32, now);
+        }
         client.arena.hits.fetch_add(1, Ordering::Relaxed);
         Some(there)
     }
@@ -247,24 +265,26 @@ impl Arenas {
             return places;
         };
         state.arenas[at].enter_file(ino, generation);
-        let (number, first) = chunk(plan.start / PAGE as u64);
         let mut buffer = [0; PAGE];
-        for i in 0..got.div_ceil(PAGE) {
+        for page in (plan.first()..).take(got.div_ceil(PAGE)) {
             let bytes = pieces.next(&mut buffer);
+            let (number, within) = chunk(page);
             // Room first: what goes may be of this file.
-            let is_there = state.arenas[at].page(ino, number, first + i);
+            let is_there = state.arenas[at].page(ino, number, within);
             let Some(page) = is_there.or_else(|| state.room(at, (ino, number))) else { break };
             let inner = &mut state.arenas[at];
             let word = if is_there.is_some() {
                 inner.arena.word(page).load(Ordering::Relaxed)
             } else {
-                inner.keep(ino, generation, number, first + i, page);
+                inner.keep(ino, generation, number, within, page);
                 inner.arena.put(page, bytes)
             };
             places.push((page, word));
         }
-        if !places.is_empty() {
-            state.arenas[at].policy.insert((ino, number), (CHUNK * PAGE) as u64, session, now);
+        if let Some(last) = (plan.first() + places.len() as u64).checked_sub(1) {
+            for number in chunk(plan.first()).0..=chunk(last).0 {
+                state.arenas[at].policy.insert((ino, number), (CHUNK * PAGE) as u64, session, now);
+            }
         }
         places
     }

@@ -5,7 +5,7 @@ use super::payload::{Out, Payload};
 use super::session::Client;
 use crate::region::SlotNo;
 use crate::wire::{self, GARBLED, Op};
-use format::shared::{DATA_MAX, Reply, Request};
+use format::shared::{CALL_DATA_MAX, DATA_MAX, Reply, Request};
 use fs::ordered::Synced;
 use fs::{
     Access, Attr, Cred, DirEntry, Error, Fallocate, FileSystem, Handle, Ino, LockKind, OpenFlags, RecordLock,
@@ -25,13 +25,15 @@ pub(crate) async fn execute<F: FileSystem>(
     let begun = Instant::now();
     let _under_way = client.tally.begin();
     let request: Request = client.region.get(slot);
-    let mut out = Out { client, slot, len: 0, pages: 0, noted: 0 };
-    let reply = match run(fs, &request, &mut out, one_way).await {
+    let mut out = Out::new(client, slot, &request);
+    let reply = match open_and_run(fs, request, &mut out, one_way).await {
         Ok(value) => Reply {
             value: value.into(),
             len: (out.len as u32).into(),
             pages: out.pages.into(),
             noted: out.noted.into(),
+            handle: out.handle.into(),
+            unheld: out.unheld.into(),
             ..Reply::new_zeroed()
         },
         Err(e) => {
@@ -92,21 +94,83 @@ async fn read<F: FileSystem>(
     ino: Ino,
 ) -> Result<u64> {
     let client = out.client;
-    let (offset, len) = (r.offset.get(), r.len.get().min(DATA_MAX as u64) as usize);
+    let (offset, len) = (r.offset.get(), r.len.get().min(CALL_DATA_MAX as u64) as usize);
+    let at_once = len.min(out.data_max());
     let wanted = r.flags.get() & wire::THROUGH_ARENA != 0;
-    let Some(plan) = wanted.then(|| client.arenas.plan(&client.arena, ino, offset, len)).flatten() else {
-        out.pages(&fs.read_pages(handle, offset, len).await?, 0, len)?;
+    let plan = wanted.then(|| client.arenas.plan(&client.arena, ino, offset, len)).flatten();
+    let Some(mut plan) = plan else {
+        out.pages(&fs.read_pages(handle, offset, at_once).await?, 0, at_once)?;
         return Ok(0);
     };
     let pages = fs.read_pages(handle, plan.start, plan.len).await?;
     // From after the read, which may have moved the time of access.
     let attr = fs.getattr(ino, Some(handle)).await?;
     out.attr(&attr)?;
-    out.through_arena((ino, &attr), &plan, &pages, (offset, len))?;
+    out.through_arena((ino, &attr), &mut plan, &pages, (offset, len))?;
     if out.pages == 0 {
-        out.pages(&pages, (offset - plan.start) as usize, len)?;
+        out.pages(&pages, (offset - plan.start) as usize, at_once)?;
     }
     Ok(1)
+}
+
+/// How a file is opened for a client.
+struct Opens {
+    flags: OpenFlags,
+    generation: Option<u32>,
+    /// It is one of the client's holds.
+    held: bool,
+}
+
+/// Opens a file for a client.
+async fn open<F: FileSystem>(fs: &F, client: &Arc<Client>, ino: Ino, opens: &Opens) -> Result<Handle> {
+    client.may_open()?;
+    // It was opened for the client when that was allowed for the last time.
+    let again = opens.held && client.may_open_again(ino, opens.flags);
+    let checked = again.then(|| Cred { checked: true, ..client.cred.clone() });
+    let cred = checked.as_ref().unwrap_or(&client.cred);
+    let handle = match opens.generation {
+        Some(generation) => fs.open_exact(cred, (ino, generation), opens.flags).await?,
+        None => fs.open(cred, ino, opens.flags).await?,
+    };
+    client.holders.admit(client);
+    client.opened(handle, ino);
+    Ok(handle)
+}
+
+/// Runs a call, which may have the file opened first.
+async fn open_and_run<F: FileSystem>(
+    fs: &Watched<F>,
+    mut r: Request,
+    out: &mut Out<'_>,
+    one_way: bool,
+) -> Result<u64> {
+    let (mut opened, file) = (None, r.object.get());
+    let may_open = Op::from_u16(r.op.get()).is_some_and(Op::may_open);
+    if may_open && r.flags.get() & wire::OPENS != 0 {
+        if one_way {
+            return Err(GARBLED);
+        }
+        let flags = OpenFlags::from_bits(r.mode.get()).ok_or(Error::Invalid("unknown flags"))?;
+        let opens = Opens { flags, generation: Some(r.other.get() as u32), held: true };
+        let handle = open(fs, out.client, Ino(file), &opens).await?;
+        (r.object, r.flags) = (handle.0.into(), (r.flags.get() & !(wire::OPENS | wire::OF_INODE)).into());
+        opened = Some(handle);
+    }
+    let done = run(fs, &r, out, one_way).await;
+    match (opened, &done) {
+        (None, _) => {}
+        (Some(handle), Ok(_)) => {
+            let clock = out.client.arenas.clock();
+            let is_unheld = !out.client.has_opened(Ino(file));
+            (out.handle, out.unheld) = (handle.0, if is_unheld { clock } else { 0 });
+        }
+        (Some(handle), Err(_)) => {
+            if let Some(handle) = out.client.closes(handle.0)? {
+                out.client.close(fs, handle).await?;
+            }
+        }
+    }
+    done
 }
 
 async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one_way: bool) -> Result<u64> {
@@ -192,25 +256,14 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             fs.rename(cred, ino, p.first(), to, p.second(), flags::<RenameFlags>(r)?).await?;
         }
         Op::Open => {
-            client.may_open()?;
-            let flags = flags::<OpenFlags>(r)?;
-            // It was opened for the client when that was allowed for the last time.
-            let again = r.extra.get() == 1 && client.may_open_again(ino, flags);
-            let checked = again.then(|| Cred { checked: true, ..cred.clone() });
-            let cred = checked.as_ref().unwrap_or(cred);
-            let handle = match (r.mode.get(), r.other.get() as u32) {
-                (1, generation) => {
-                    out.noted = generation as u64;
-                    fs.open_exact(cred, (ino, generation), flags).await?
-                }
-                _ => {
-                    let handle = fs.open(cred, ino, flags).await?;
-                    out.generation(fs, ino, handle).await;
-                    handle
-                }
-            };
-            client.holders.admit(client);
-            return Ok(opened(handle, ino));
+            let generation = (r.mode.get() == 1).then_some(r.other.get() as u32);
+            let opens = Opens { flags: flags(r)?, generation, held: r.extra.get() == 1 };
+            let handle = open(fs, client, ino, &opens).await?;
+            match generation {
+                Some(generation) => out.noted = generation as u64,
+                None => out.generation(fs, ino, handle).await,
+            }
+            return Ok(handle.0);
         }
         Op::Unhold => {
             for handle in client.held_no_longer(ino) {
@@ -298,7 +351,12 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             return Ok(data.len() as u64);
         }
         Op::Room => return Ok(client.directories.room(client.session, (ino, r.extra.get()))),
-        Op::Write => return Ok(fs.write(client.handle(object)?, offset, p.second()).await? as u64),
+        Op::Write => {
+            let handle = client.handle(object)?;
+            let n = fs.write(handle, offset, p.second()).await?;
+            out.written(fs, client.inode(handle)?, handle).await?;
+            return Ok(n as u64);
+        }
         Op::WriteAtomic => {
             let pieces = wire::read_pieces(p.first(), p.second())?;
             fs.write_atomic(client.handle(object)?, &pieces).await?;

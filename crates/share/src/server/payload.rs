@@ -2,9 +2,9 @@
 
 use super::arena::Aligned;
 use super::session::Client;
-use crate::region::SlotNo;
-use crate::wire::{self, GARBLED};
-use format::shared::{DATA_MAX, PAYLOAD_MAX, PagePlace, Request};
+use crate::region::{Region, SlotNo};
+use crate::wire::{self, GARBLED, Op};
+use format::shared::{CALL_DATA_MAX, DATA_MAX, PAYLOAD_MAX, PagePlace, Request, SLOTS};
 use fs::{Access, Attr, Error, FileSystem, Handle, Ino, Pages, Result};
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -16,12 +16,30 @@ pub(super) struct Out<'a> {
     pub client: &'a Arc<Client>,
     pub slot: SlotNo,
     pub len: usize,
+    /// Bytes that it may have.
+    pub room: usize,
     /// See `format::shared::Reply`.
     pub pages: u64,
     pub noted: u64,
+    pub handle: u64,
+    pub unheld: u64,
 }
 
-impl Out<'_> {
+impl<'a> Out<'a> {
+    pub fn new(client: &'a Arc<Client>, slot: SlotNo, request: &Request) -> Out<'a> {
+        let behind = match request.op.get() == Op::Read as u16 {
+            true => request.extra.get().min(SLOTS as u64) as usize,
+            false => 0,
+        };
+        let room = ((1 + behind) * PAYLOAD_MAX).min(Region::payload_room(slot));
+        Out { client, slot, len: 0, room, pages: 0, noted: 0, handle: 0, unheld: 0 }
+    }
+
+    /// Bytes of data that there is room for, beside names or attributes.
+    pub fn data_max(&self) -> usize {
+        (self.room - (PAYLOAD_MAX - DATA_MAX)).min(CALL_DATA_MAX)
+    }
+
     /// Attributes of what `name` was just made to lead to, such that the client can keep them: as of a moment that it is told. `before`:
     /// the clock from before it was made.
     pub async fn made<F: FileSystem>(
@@ -53,7 +71,7 @@ impl Out<'_> {
     }
 
     pub fn push(&mut self, bytes: &[u8]) -> Result<()> {
-        if bytes.len() > PAYLOAD_MAX - self.len {
+        if bytes.len() > self.room - self.len {
             return Err(Error::BufferTooSmall);
         }
         self.client.region.put_payload(self.slot, self.len, bytes);
@@ -78,7 +96,7 @@ impl Out<'_> {
     pub fn through_arena(
         &mut self,
         (ino, attr): (Ino, &Attr),
-        plan: &Aligned,
+        plan: &mut Aligned,
         pages: &Pages,
         (offset, len): (u64, usize),
     ) -> Result<()> {
@@ -88,6 +106,7 @@ impl Out<'_> {
         if is_long || attr.nlink == 0 || fs::perm::check(&client.cred, attr, Access::READ).is_err() {
             return Ok(());
         }
+        plan.ends_at(attr.size);
         let places = client.arenas.find(client, ino, attr.generation, plan).unwrap_or_else(|| {
             let pieces: SmallVec<[&[u8]; 4]> = pages.slices().collect();
             client.arenas.fill(client, ino, attr.generation, plan, &pieces)
@@ -97,6 +116,16 @@ impl Out<'_> {
         for (page, word) in places {
             let place = PagePlace { word: word.into(), page: page.into(), reserved: [0; 4] };
             self.push(place.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Attributes that a write left behind, such that the client can keep them.
+    pub async fn written<F: FileSystem>(&mut self, fs: &F, ino: Ino, handle: Handle) -> Result<()> {
+        let noted = self.client.arenas.clock();
+        if let Ok(attr) = fs.getattr(ino, Some(handle)).await {
+            self.noted = noted;
+            self.attr(&attr)?;
         }
         Ok(())
     }
@@ -122,7 +151,11 @@ thread_local! {
 impl Payload {
     pub fn take(client: &Client, slot: SlotNo, request: &Request) -> Result<Payload> {
         let (first, second) = (request.first.get() as usize, request.second.get() as usize);
-        if second > DATA_MAX || first + second > PAYLOAD_MAX {
+        let (data_max, room) = match request.op.get() == Op::Write as u16 {
+            true => (CALL_DATA_MAX, Region::payload_room(slot)),
+            false => (DATA_MAX, PAYLOAD_MAX),
+        };
+        if second > data_max || first + second > room {
             return Err(GARBLED);
         }
         let mut bytes = SPARE.take();

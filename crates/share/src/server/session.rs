@@ -182,6 +182,11 @@ impl Client {
         held.holds.get(&ino).is_some_and(|all| all.iter().any(|(_, had)| had.contains(access)))
     }
 
+    /// Whether something was opened for it because it holds this file.
+    pub fn has_opened(&self, ino: Ino) -> bool {
+        self.held.lock().holds.contains_key(&ino)
+    }
+
     /// What was opened for it while it held a file that it holds no longer, to be closed.
     pub fn held_no_longer(&self, ino: Ino) -> Vec<Handle> {
         let mut held = self.held.lock();

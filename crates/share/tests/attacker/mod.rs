@@ -133,3 +133,8 @@ pub fn request(op: u16, object: u64) -> Request {
 
 pub const OPEN: u16 = 15;
 pub const READ: u16 = 18;
+pub const WRITE: u16 = 19;
+pub const RELEASE: u16 = 21;
+pub const SETXATTR: u16 = 29;
+/// Flag of a call that opens its file first.
+pub const OPENS: u32 = 4;

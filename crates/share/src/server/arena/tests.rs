@@ -167,5 +167,26 @@ fn reading_in_order_reads_ahead() {
         at += wanted as u64;
     }
     assert_eq!(rig.plan(&client, 0, PAGE).unwrap().len, PAGE);
-    assert!(rig.plan(&client, PAGE as u64, CHUNK * PAGE).is_none(), "beyond one piece");
+    assert!(rig.plan(&client, 0, ANSWER_PAGES * PAGE + 1).is_none(), "too much for one answer");
+}
+
+#[test]
+fn one_answer_tells_of_several_pieces() {
+    let rig = rig(1000);
+    let client = rig.client(1);
+    let first = CHUNK - 2;
+    let mut plan = rig.plan(&client, (first * PAGE) as u64, ANSWER_PAGES * PAGE).unwrap();
+    let content: Vec<u8> = (0..CHUNK + 5).flat_map(|page| vec![page as u8; PAGE]).collect();
+    let filled = rig.arenas.fill(&client, INO, 1, &plan, &[&content]);
+    assert_eq!(filled.len(), CHUNK + 5);
+    for (page, &place) in filled.iter().enumerate() {
+        assert_eq!((bytes(&client, place, 9), there(&client, place)), ([page as u8; 2], true));
+    }
+    assert!(rig.arenas.find(&client, INO, 1, &plan).is_none(), "the file may be longer");
+    plan.ends_at(((first + CHUNK + 5) * PAGE) as u64 - 7);
+    assert_eq!(rig.arenas.find(&client, INO, 1, &plan), Some(filled.clone()));
+    // A page in the second piece goes.
+    rig.change((CHUNK * PAGE) as u64, (CHUNK * PAGE) as u64 + 1);
+    assert!(rig.arenas.find(&client, INO, 1, &plan).is_none());
+    assert!(!there(&client, filled[2]) && there(&client, filled[1]) && there(&client, filled[3]));
 }
