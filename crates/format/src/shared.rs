@@ -31,6 +31,9 @@
 //! waits for the answer, which may be that nothing was done. The manager takes a lease back by storing 0 there, and runs what is posted after
 //! that, before it lets anybody else into the directory.
 //!
+//! Behind the windows a session has room for [`LOCK_LEASES`] lock leases (`locks`): record locks of files of which nobody else has any, which the client takes
+//! and gives up without a message.
+//!
 //! Life of a slot: the client writes request and payload, stores [`state::POSTED`] and sets the slot's bit in
 //! `SessionHeader::doorbell`; when it finds `SessionHeader::asleep` set it also writes to the eventfd that it was given. The
 //! manager takes the bits, answers in the same memory, and swaps in [`state::DONE`]; if it finds [`state::SLEEPING`] instead of
@@ -40,13 +43,16 @@
 //! client leaves these alone until it has the answer, and says how many they are where the answer is what is long. Whatever a client says there, the memory is
 //! its own.
 
+mod locks;
+
 use crate::layout::media_struct;
+pub use locks::*;
 use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 
 /// "FHSHARED"
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FHSHARED");
 /// Version of everything in this file.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 /// Slots of a session: calls that it can have under way.
 pub const SLOTS: usize = 64;
 /// Most bytes of file data in one slot.
@@ -78,8 +84,10 @@ pub const LEASE_WORDS_AT: usize = size_of::<LeaseHeader>();
 pub const LEASE_DATA_AT: usize = LEASE_WORDS_AT + 8 * WINDOW_PAGES;
 /// Bytes of a window under a lease.
 pub const LEASE_BYTES: usize = LEASE_DATA_AT + WINDOW_PAGES * PAGE;
+/// Where the lock leases begin.
+pub const LOCKS_AT: usize = LEASES_AT + LEASE_WINDOWS * LEASE_BYTES;
 /// Bytes of the region of a session.
-pub const SESSION_BYTES: usize = LEASES_AT + LEASE_WINDOWS * LEASE_BYTES;
+pub const SESSION_BYTES: usize = LOCKS_AT + LOCK_LEASES * LOCK_LEASE_BYTES;
 
 /// Words of the changes: so many that unrelated things seldom share one.
 pub const CHANGE_WORDS: usize = 1 << 17;

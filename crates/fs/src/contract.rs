@@ -15,10 +15,12 @@
 use crate::cache::Pages;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
+use crate::locks::Keeper;
 use crate::types::*;
 use format::Ino;
 use std::future::Future;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Bytes of one atomic write.
 pub const ATOMIC_WRITE_MAX: usize = 64 << 10;
@@ -379,6 +381,15 @@ pub trait FileSystem: Send + Sync + 'static {
         lock: std::result::Result<RecordLock, (u64, u64)>,
         wait: bool,
     ) -> impl Future<Output = Result<()>> + Send;
+
+    /// Has `keeper` keep the record locks of a file, as long as no call but his has to do with them (`fs::locks`). The handle is open for
+    /// reading and writing. False: it is not, or not now, or this engine does not.
+    fn lend_locks(&self, _handle: Handle, _keeper: Arc<dyn Keeper>) -> bool {
+        false
+    }
+
+    /// Takes back what somebody keeps of a file's record locks.
+    fn recall_locks(&self, _handle: Handle) {}
 
     /// The file locks that are held, for those who look after a volume. Engines that cannot tell say that there are none.
     fn locks(&self) -> Vec<HeldLock> {

@@ -25,7 +25,7 @@ pub use contract::{ATOMIC_WRITE_MAX, FileSystem};
 pub use cred::Cred;
 pub use error::{Error, Result};
 pub use format::Ino;
-pub use locks::LockTable;
+pub use locks::{Keeper, LockTable};
 pub use meter::Meter;
 pub use ordered::Ordered;
 pub use types::*;

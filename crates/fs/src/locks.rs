@@ -10,12 +10,15 @@
 //! several waiting threads is taken to wait for all of them, as in other kernels: rarely, a thread that could still have broken
 //! the circle is overlooked. Whole-file locks take no part in this.
 //!
+//! Record locks of an inode can be kept by somebody else as long as nobody has to do with them who does not ask him ([`LockTable::lend`], [`Keeper`]). Every
+//! call here that looks at record locks of that inode takes back first what is held, under the mutex, so that nobody sees a state in between.
+//!
 //! One mutex covers everything; it is held for a few map accesses and never across a poll or a wake-up. Invariant: an inode is
 //! in the table only while it has locks or waiters.
 //!
 //! Tested below and, against a map of single bytes, in `locks/model.rs`.
 
-mod ranges;
+pub mod ranges;
 
 use crate::error::{Error, Result};
 use crate::types::{Handle, HeldLock, LockHolder, LockKind, LockOwner, RecordLock};
@@ -27,9 +30,21 @@ use ranges::Ranges;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
+
+/// Keeps the record locks of an inode in place of the table.
+///
+/// Both methods are called with the table's mutex held, so they come back to the table for nothing, and wait for nobody.
+pub trait Keeper: std::fmt::Debug + Send + Sync {
+    /// Begins with the locks that are held now. False: it cannot keep these, and keeps none.
+    fn keep(&self, held: &Ranges) -> bool;
+
+    /// From now on nothing is kept: what is held. What stands against each other in there is left out by the table.
+    fn take_back(&self) -> Vec<(LockOwner, RecordLock)>;
+}
 
 /// The file locks of a volume.
 #[derive(Debug, Default)]
@@ -51,6 +66,8 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Locks {
     records: Ranges,
+    /// Who keeps the record locks; then there are none here, and nobody waits for one.
+    lent: Option<Arc<dyn Keeper>>,
     whole: Vec<(Handle, LockKind)>,
     waiters: VecDeque<Waiter>,
     /// When those who hold something got the first of it. Who no longer holds anything is left out when somebody looks or gets a lock.
@@ -93,7 +110,18 @@ fn exclusive(a: LockKind, b: LockKind) -> bool {
 
 impl Locks {
     fn is_empty(&self) -> bool {
-        self.records.is_empty() && self.whole.is_empty() && self.waiters.is_empty()
+        self.records.is_empty() && self.lent.is_none() && self.whole.is_empty() && self.waiters.is_empty()
+    }
+
+    /// What somebody else keeps is here again.
+    fn settle(&mut self) {
+        let Some(keeper) = self.lent.take() else { return };
+        for (owner, lock) in keeper.take_back() {
+            let want = Want::Record(owner, lock);
+            if lock.start <= lock.end && !self.refuses(&want) {
+                self.grant(want);
+            }
+        }
     }
 
     /// Whether a lock that is held now stands against `want`.
@@ -229,7 +257,13 @@ impl LockTable {
         if self.is_empty() {
             return Vec::new();
         }
-        let (inner, now) = (self.inner.lock(), Instant::now());
+        let (mut inner, now) = (self.inner.lock(), Instant::now());
+        let lent: Vec<Ino> =
+            inner.inodes.iter().filter(|(_, l)| l.lent.is_some()).map(|(&ino, _)| ino).collect();
+        for ino in lent {
+            inner.locks(ino).settle();
+            self.tidy(&mut inner, ino);
+        }
         inner.inodes.iter().flat_map(|(&ino, locks)| locks.held(ino, now)).collect()
     }
 
@@ -238,9 +272,36 @@ impl LockTable {
         if self.is_empty() || lock.start > lock.end {
             return None;
         }
-        let inner = self.inner.lock();
-        let conflicts = inner.inodes.get(&ino)?.records.conflicts(owner, lock);
-        conflicts.min_by_key(|(owner, l)| (l.start, *owner)).map(|(_, l)| l)
+        let mut inner = self.inner.lock();
+        let locks = inner.inodes.get_mut(&ino)?;
+        locks.settle();
+        let first = locks.records.conflicts(owner, lock).min_by_key(|(owner, l)| (l.start, *owner));
+        let first = first.map(|(_, l)| l);
+        self.tidy(&mut inner, ino);
+        first
+    }
+
+    /// Has `keeper` keep the record locks of an inode, until a call looks at them. False, and nothing is lent, while somebody waits for one or somebody else keeps them, and
+    /// when it cannot keep those that are held.
+    pub fn lend(&self, ino: Ino, keeper: Arc<dyn Keeper>) -> bool {
+        let mut inner = self.inner.lock();
+        let locks = inner.locks(ino);
+        let waits = |w: &Waiter| matches!(w.want, Want::Record(..));
+        let is_free = locks.lent.is_none() && !locks.waiters.iter().any(waits);
+        let is_lent = is_free && keeper.keep(&locks.records);
+        if is_lent {
+            (locks.records, locks.lent) = (Ranges::default(), Some(keeper));
+        }
+        self.tidy(&mut inner, ino);
+        is_lent
+    }
+
+    /// Takes back what somebody keeps of the record locks of an inode.
+    pub fn recall(&self, ino: Ino) {
+        self.change(ino, |locks| {
+            locks.settle();
+            false
+        });
     }
 
     /// Gives `lock` to `owner`, waiting for it when `wait`, or takes the range `Err((first, last))` from it.
@@ -261,7 +322,10 @@ impl LockTable {
         match lock {
             Ok(lock) => Acquire { table: self, ino, want: Want::Record(owner, lock), wait, id: None }.await,
             Err(_) => {
-                self.change(ino, |locks| locks.records.remove(owner, start, end));
+                self.change(ino, |locks| {
+                    locks.settle();
+                    locks.records.remove(owner, start, end)
+                });
                 Ok(())
             }
         }
@@ -289,7 +353,10 @@ impl LockTable {
 
     /// Takes all record locks on the inode from `owner`: it closed a descriptor of the file.
     pub fn release_owner(&self, ino: Ino, owner: LockOwner) {
-        self.change(ino, |locks| locks.records.remove(owner, 0, u64::MAX));
+        self.change(ino, |locks| {
+            locks.settle();
+            locks.records.remove(owner, 0, u64::MAX)
+        });
     }
 
     /// Takes the whole-file lock from `handle`, which is being closed. Calls that still wait for one fail with `BadHandle`.
@@ -346,6 +413,9 @@ impl Acquire<'_> {
     fn attempt(&mut self, inner: &mut Inner, cx: &Context<'_>, old: &mut Option<Waker>) -> Poll<Result<()>> {
         let want = self.want;
         let locks = inner.locks(self.ino);
+        if matches!(want, Want::Record(..)) {
+            locks.settle();
+        }
         if !locks.refuses(&want) {
             locks.grant(want);
             return Poll::Ready(Ok(()));

@@ -456,6 +456,17 @@ impl<S: Store> FileSystem for ObjectFs<S> {
         self.core.locks.setlk(ino, owner, lock, wait).await
     }
 
+    fn lend_locks(&self, handle: Handle, keeper: Arc<dyn Keeper>) -> bool {
+        let both = self.core.open_file(handle, OpenFlags::READ | OpenFlags::WRITE);
+        both.is_ok() && self.core.inode_of(handle).is_ok_and(|ino| self.core.locks.lend(ino, keeper))
+    }
+
+    fn recall_locks(&self, handle: Handle) {
+        if let Ok(ino) = self.core.inode_of(handle) {
+            self.core.locks.recall(ino);
+        }
+    }
+
     fn locks(&self) -> Vec<HeldLock> {
         self.core.locks.held()
     }

@@ -10,6 +10,7 @@
 mod changes;
 pub mod client;
 mod leased;
+mod locked;
 mod memory;
 pub mod mounts;
 pub mod offers;

@@ -6,7 +6,7 @@ mod attrs;
 pub use attrs::{attr, attr_image, read_attrs, read_set_attr, read_statfs, set_attr, statfs};
 
 use format::shared::{AttrImage, EntryHeader, PromiseImage, Reply, Request};
-use fs::{Attr, DirEntry, Error, Handle, Ino, OpenFlags, Promise, Result};
+use fs::{Attr, DirEntry, Error, Handle, Ino, LockOwner, OpenFlags, Promise, Result};
 use std::mem::offset_of;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -135,6 +135,8 @@ ops! {
     PostWrite = 45,
     /// object: directory; extra: number of the lease. Value: pages of room for data that the lease has now.
     Room = 46,
+    /// object: handle, open for reading and writing; mode: place in the memory of the session. Value: number of a lock lease, or 0.
+    LendLocks = 47,
 }
 
 /// Whether a read is answered with the data: the cost of a long one is in the copy, and such reads of large files would drive out of the arena
@@ -152,8 +154,8 @@ impl Op {
         match self {
             Getattr | Setattr => (false, flags & 1 != 0),
             Read => (flags & OF_INODE == 0, false),
-            Lease | Write | PostWrite | WriteAtomic | Flush | Release | Fsync | Barrier | Readdir
-            | Fallocate | Seek | Getlk | Setlk | Flock => (true, false),
+            Lease | LendLocks | Write | PostWrite | WriteAtomic | Flush | Release | Fsync | Barrier
+            | Readdir | Fallocate | Seek | Getlk | Setlk | Flock => (true, false),
             CopyRange => (true, true),
             _ => (false, false),
         }
@@ -218,6 +220,11 @@ impl Op {
 /// A request without operands.
 pub fn request(op: Op, object: u64) -> Request {
     Request { op: (op as u16).into(), object: object.into(), ..Request::new_zeroed() }
+}
+
+/// What is told apart of the owners of record locks in one session.
+pub fn owner(owner: LockOwner) -> LockOwner {
+    LockOwner((owner.0 ^ owner.0 >> 32) & 0xffff_ffff)
 }
 
 /// Most names of a path that are answered one by one.

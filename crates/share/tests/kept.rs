@@ -6,7 +6,7 @@
 use block::{MkfsOptions, OpenOptions, Volume};
 use fs::client::OpenOptions as Open;
 use fs::watched::Watched;
-use fs::{Blocking, Client, Cred};
+use fs::{Blocking, Client, Cred, RenameFlags};
 use media::RamMedia;
 use share::{Remote, Server, server::Options};
 use std::sync::Arc;
@@ -128,6 +128,53 @@ impl OpenRetry for Blocking<Remote> {
     fn open_retry(&self, path: &str) -> fs::client::BlockingFile<Remote> {
         self.open(path, Open::new().read(true)).unwrap()
     }
+}
+
+/// That there is no such name is kept, too, until there is one: made by whomever, under a lease or not, or moved there, or made visible by permissions.
+#[test]
+fn what_is_not_there() {
+    let rig = rig(Options::default());
+    let (client, other) = (rig.client(), rig.client());
+    client.mkdir("d", 0o755).unwrap();
+    client.mkdir("e", 0o755).unwrap();
+    client.write("d/x", b"x").unwrap();
+    let misses = |path: &str| client.stat(path).map_err(|e| e.errno()) == Err(libc::ENOENT);
+    assert!(misses("d/f") && misses("d/none/f"));
+    let before = rig.calls();
+    for _ in 0..1000 {
+        assert!(misses("d/f") && client.open("d/f", Open::new().read(true)).is_err());
+    }
+    let calls = rig.calls() - before;
+    assert!(calls <= 4, "{calls} calls for 2000 questions");
+    for round in 0..300u32 {
+        let (name, at) = (format!("f{round}"), format!("d/f{round}"));
+        assert!(misses(&at) && misses(&at));
+        match round % 6 {
+            0 => drop(other.open(&at, NEW).unwrap()),
+            1 => drop(rig.beside.write(&at, b"f").unwrap()),
+            // Those that this client makes itself, many of them under a lease of the directory.
+            2 | 3 => drop(client.open(&at, NEW).unwrap()),
+            4 => drop(rig.beside.link("d/x", &at).unwrap()),
+            _ => {
+                other.write(format!("e/{name}"), b"f").unwrap();
+                other.rename(format!("e/{name}"), &at, RenameFlags::empty()).unwrap();
+            }
+        }
+        assert!(!misses(&at), "round {round}");
+        if round % 3 == 0 {
+            client.unlink(&at).unwrap();
+            assert!(misses(&at));
+            client.write(&at, b"again").unwrap();
+            assert!(!misses(&at));
+        }
+    }
+    // Another directory in the same place, and the old one in another.
+    assert!(misses("d/only") && misses("e/f1"));
+    rig.beside.write("e/only", b"only").unwrap();
+    rig.beside.rename("d", "old", RenameFlags::empty()).unwrap();
+    assert!(misses("d/only") && misses("d/f1"));
+    rig.beside.rename("e", "d", RenameFlags::empty()).unwrap();
+    assert!(!misses("d/only") && misses("d/f1") && misses("old/only") && !misses("old/f1"));
 }
 
 #[test]

@@ -12,6 +12,7 @@ use format::Ino;
 use fs::*;
 use std::future::Future;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Bytes that copy_range moves at a time.
 const COPY_CHUNK: usize = 256 << 10;
@@ -444,6 +445,18 @@ impl FileSystem for Volume {
     async fn flock(&self, handle: Handle, kind: Option<LockKind>, wait: bool) -> Result<()> {
         let slot = self.handle(handle)?.slot;
         self.inner.shared.locks.flock(Ino(slot as u64), handle, kind, wait).await
+    }
+
+    fn lend_locks(&self, handle: Handle, keeper: Arc<dyn Keeper>) -> bool {
+        let both = OpenFlags::READ | OpenFlags::WRITE;
+        let open = self.handle(handle).ok().filter(|open| open.flags.contains(both));
+        open.is_some_and(|open| self.inner.shared.locks.lend(Ino(open.slot as u64), keeper))
+    }
+
+    fn recall_locks(&self, handle: Handle) {
+        if let Ok(open) = self.handle(handle) {
+            self.inner.shared.locks.recall(Ino(open.slot as u64));
+        }
     }
 
     fn locks(&self) -> Vec<HeldLock> {

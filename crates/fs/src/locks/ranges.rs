@@ -15,8 +15,8 @@ struct Span {
 }
 
 /// The record locks of one inode.
-#[derive(Debug, Default)]
-pub(super) struct Ranges {
+#[derive(Clone, Debug, Default)]
+pub struct Ranges {
     owners: Vec<(LockOwner, BTreeMap<u64, Span>)>,
 }
 
@@ -32,12 +32,13 @@ fn first(spans: &BTreeMap<u64, Span>, start: u64, end: u64, exclusive_only: bool
 }
 
 impl Ranges {
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether nobody holds anything.
+    pub fn is_empty(&self) -> bool {
         self.owners.is_empty()
     }
 
     /// The locks that keep `owner` from getting `lock`: of each other owner the first one.
-    pub(super) fn conflicts(
+    pub fn conflicts(
         &self,
         owner: LockOwner,
         lock: RecordLock,
@@ -50,7 +51,7 @@ impl Ranges {
     }
 
     /// Gives `lock` to `owner`, in place of what it holds of that range. The caller has checked for conflicts.
-    pub(super) fn insert(&mut self, owner: LockOwner, mut lock: RecordLock) {
+    pub fn insert(&mut self, owner: LockOwner, mut lock: RecordLock) {
         self.remove(owner, lock.start, lock.end);
         let at = self.owners.iter().position(|(o, _)| *o == owner).unwrap_or_else(|| {
             self.owners.push((owner, BTreeMap::new()));
@@ -76,7 +77,7 @@ impl Ranges {
     }
 
     /// Takes `start..=end` from `owner`, splitting what sticks out. Tells whether it held any of it.
-    pub(super) fn remove(&mut self, owner: LockOwner, start: u64, end: u64) -> bool {
+    pub fn remove(&mut self, owner: LockOwner, start: u64, end: u64) -> bool {
         let Some(at) = self.owners.iter().position(|(o, _)| *o == owner) else {
             return false;
         };
@@ -100,8 +101,17 @@ impl Ranges {
     }
 
     /// Whether an owner holds anything.
-    pub(super) fn has(&self, owner: LockOwner) -> bool {
+    pub fn has(&self, owner: LockOwner) -> bool {
         self.owners.iter().any(|(o, _)| *o == owner)
+    }
+
+    /// All locks that are held, of each owner in the order of their places.
+    pub fn all(&self) -> impl Iterator<Item = (LockOwner, RecordLock)> + '_ {
+        self.owners.iter().flat_map(|(owner, spans)| {
+            spans
+                .iter()
+                .map(|(&start, s)| (*owner, RecordLock { start, end: s.end, kind: s.kind, pid: s.pid }))
+        })
     }
 
     /// All spans of an owner, for tests.

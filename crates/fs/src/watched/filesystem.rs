@@ -6,10 +6,12 @@ use crate::contract::FileSystem;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::leases::Call;
+use crate::locks::Keeper;
 use crate::types::*;
 use format::Ino;
 use smallvec::smallvec;
 use std::future::Future;
+use std::sync::Arc;
 
 impl<F: FileSystem> Watched<F> {
     /// As unlink, of a file that was made in a directory under a lease by who calls: what no other door can keep anything of.
@@ -440,6 +442,14 @@ impl<F: FileSystem> FileSystem for Watched<F> {
 
     async fn flock(&self, handle: Handle, kind: Option<LockKind>, wait: bool) -> Result<()> {
         self.fs.flock(handle, kind, wait).await
+    }
+
+    fn lend_locks(&self, handle: Handle, keeper: Arc<dyn Keeper>) -> bool {
+        self.fs.lend_locks(handle, keeper)
+    }
+
+    fn recall_locks(&self, handle: Handle) {
+        self.fs.recall_locks(handle);
     }
 
     fn locks(&self) -> Vec<HeldLock> {

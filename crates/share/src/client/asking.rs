@@ -222,13 +222,26 @@ impl Remote {
         name: &[u8],
         second: &[u8],
     ) -> Result<(Attr, u64)> {
-        let noted = self.note();
-        let answer = self.call_with(request, cut(name), second).await?;
+        let (noted, posts) = (self.note(), self.kept().posts());
+        let answer = self.call_with(request, cut(name), second).await;
+        if let Err(Error::NotFound) = answer {
+            self.learn_missing((noted, posts), parent, name);
+        }
+        let answer = answer?;
         let attr = answer.attr()?;
         if let Some(clock) = noted.of(&answer) {
             answer.kept().learn(clock, parent, name, &attr);
         }
         Ok((attr, answer.value))
+    }
+
+    /// Keeps that there is no such name: what a call was answered with that was made after the clock and the posted changes were noted.
+    pub(super) fn learn_missing(&self, (noted, posts): (Noted, u64), parent: Ino, name: &[u8]) {
+        let session = self.now();
+        // An answer that is an error does not say with which session it came: the one of the note, if that is the one of now.
+        if session.serial == noted.session {
+            session.kept.learn_name(Since { clock: noted.clock, posts }, parent, name, None);
+        }
     }
 
     /// Keeps what a name was made to lead to.

@@ -22,6 +22,9 @@ impl FileSystem for Remote {
         if let Some(attr) = self.kept().name(parent, name).and_then(|ino| self.kept().attr(ino)) {
             return Ok(attr);
         }
+        if self.kept().misses(parent, name) {
+            return Err(Error::NotFound);
+        }
         if let Some(attr) = self.attr_leased(parent, name).await {
             return Ok(attr);
         }
@@ -35,12 +38,22 @@ impl FileSystem for Remote {
         if let Some(attr) = self.kept().walk(base, path) {
             return Ok(attr);
         }
+        let last = self.kept().last(base, path);
+        if last.is_some_and(|(dir, name)| self.kept().misses(dir, name)) {
+            return Err(Error::NotFound);
+        }
         if let Some(attr) = self.attr_leased(base, path).await {
             return Ok(attr);
         }
-        let noted = self.note();
+        // As far as it is known it need not be asked for; and what is not there then is the last name.
+        let (base, path) = last.unwrap_or((base, path));
+        let (noted, posts) = (self.note(), self.kept().posts());
         let ahead = self.look_ahead(base, path);
-        let answer = self.call_with(request(Op::Walk, base.0), path, &ahead).await?;
+        let answer = self.call_with(request(Op::Walk, base.0), path, &ahead).await;
+        if let (Err(Error::NotFound), Some((dir, name))) = (&answer, last) {
+            self.learn_missing((noted, posts), dir, name);
+        }
+        let answer = answer?;
         let mut attrs = wire::read_attrs(&answer.bytes())?;
         let names = path.split(|&b| b == b'/').filter(|n| !n.is_empty());
         let more = attrs.split_off(names.clone().count().clamp(1, attrs.len().max(1)).min(attrs.len()));
@@ -476,6 +489,9 @@ impl FileSystem for Remote {
     }
 
     async fn getlk(&self, handle: Handle, owner: LockOwner, lock: RecordLock) -> Result<Option<RecordLock>> {
+        if let Some(found) = self.test_here(handle, owner, lock) {
+            return Ok(found);
+        }
         let mut r = request(Op::Getlk, handle.0);
         (r.extra, r.offset, r.len) = (owner.0.into(), lock.start.into(), lock.end.into());
         (r.mode, r.more) = (kind_number(Some(lock.kind)).into(), (lock.pid as u64).into());
@@ -496,12 +512,20 @@ impl FileSystem for Remote {
         lock: std::result::Result<RecordLock, (u64, u64)>,
         wait: bool,
     ) -> Result<()> {
-        self.link.change(handle, |file| file.locks = true);
+        if !self.link.file(handle).is_some_and(|file| file.locks) {
+            self.link.change(handle, |file| file.locks = true);
+        }
+        if let Some(done) = self.lock_here(handle, owner, lock, wait) {
+            return done;
+        }
         loop {
             let answer = self.call(lock_request(handle, owner, lock, wait)).await?;
+            let serial = answer.session();
+            drop(answer);
             self.link.locked(handle, owner, lock);
             // The next session takes again what is noted by then: this came too late for that.
-            if answer.session() == self.now().serial {
+            if serial == self.now().serial {
+                self.locked_there(handle, serial).await;
                 return Ok(());
             }
         }

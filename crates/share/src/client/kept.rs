@@ -3,7 +3,7 @@
 //!
 //! Everything here came in answer to this client's own calls, so it holds nothing that the client may not know. Whether it
 //! still holds is seen in the memory of changes (`format::shared`); nothing is ever sent to a client that keeps something. A name
-//! that was found says that its directory could be searched, until the directory's word for that is raised.
+//! that was found, or not there, says that its directory could be searched, until the directory's word for that is raised.
 
 use super::Remote;
 use crate::changes::{Seen, Word};
@@ -51,7 +51,8 @@ pub(super) struct Since {
 #[derive(Debug)]
 struct Name {
     parent: u64,
-    target: Target,
+    /// `None`: there is no such name.
+    target: Option<Target>,
     noted: u64,
     /// Where the memory of changes tells of the name, and of who may search the directory.
     words: [Word; 2],
@@ -141,18 +142,18 @@ impl Kept {
         self.posts.load(Ordering::SeqCst)
     }
 
-    /// A change in a directory was posted, which may have taken a name away. What is asked for now is answered as of then; what was asked for before is
+    /// A name was made or removed by a change that was posted, and with it perhaps an inode. What is asked for now is answered as of then; what was asked for before is
     /// not kept any more.
-    pub fn posted(&self, dir: Ino, gone: Option<(&[u8], Ino)>) {
+    pub fn posted(&self, dir: Ino, name: &[u8], gone: Option<Ino>) {
         self.posts.fetch_add(1, Ordering::SeqCst);
         self.drop_attr(dir);
-        if let Some((name, ino)) = gone {
+        if let Some(ino) = gone {
             self.drop_attr(ino);
-            let hash = hash_name(dir.0, name);
-            let mut table = part(&self.names, hash).lock();
-            if let Ok(entry) = table.find_entry(hash, |e| e.parent == dir.0 && *e.name == *name) {
-                entry.remove();
-            }
+        }
+        let hash = hash_name(dir.0, name);
+        let mut table = part(&self.names, hash).lock();
+        if let Ok(entry) = table.find_entry(hash, |e| e.parent == dir.0 && *e.name == *name) {
+            entry.remove();
         }
     }
 
@@ -238,15 +239,33 @@ impl Kept {
         (self.alive() && self.seen.same(inode.word, inode.noted)).then_some((inode.attr, inode.noted))
     }
 
-    /// What a name leads to, if it is known.
+    /// What a name leads to, or that there is none, if that is known.
     #[inline]
-    fn target(&self, parent: Ino, name: &[u8]) -> Option<Target> {
+    fn found(&self, parent: Ino, name: &[u8]) -> Option<Option<Target>> {
         let hash = hash_name(parent.0, name);
         let table = part(&self.names, hash).lock();
         let entry = table.find(hash, |e| e.parent == parent.0 && *e.name == *name)?;
         let [here, search] = entry.words;
         let holds = self.seen.same(here, entry.noted) && self.seen.same(search, entry.noted);
         holds.then_some(entry.target)
+    }
+
+    #[inline]
+    fn target(&self, parent: Ino, name: &[u8]) -> Option<Target> {
+        self.found(parent, name).flatten()
+    }
+
+    /// Whether it is known that there is no such name.
+    pub fn misses(&self, parent: Ino, name: &[u8]) -> bool {
+        self.found(parent, name) == Some(None) && self.alive()
+    }
+
+    /// The directory of the last name of a path of plain names, if the others are known, and that name.
+    pub fn last<'a>(&self, base: Ino, path: &'a [u8]) -> Option<(Ino, &'a [u8])> {
+        let at = path.iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
+        let (before, name) = path.split_at(at);
+        let (dir, _) = self.follow(base, before).filter(|_| !name.is_empty())?;
+        Some((dir, name))
     }
 
     /// The inode that a name leads to, if it is known.
@@ -340,8 +359,13 @@ impl Kept {
 
     /// Keeps what a name leads to, asked for after `noted`.
     pub fn learn(&self, since: Since, parent: Ino, name: &[u8], attr: &Attr) {
-        let noted = since.clock;
         self.learn_attr(since, attr);
+        self.learn_name(since, parent, name, Some(Target::of(attr)));
+    }
+
+    /// Keeps what a name leads to, or that there is none.
+    pub fn learn_name(&self, since: Since, parent: Ino, name: &[u8], target: Option<Target>) {
+        let noted = since.clock;
         if is_special(name) {
             return;
         }
@@ -352,13 +376,13 @@ impl Kept {
         }
         match table.find_mut(hash, |e| e.parent == parent.0 && *e.name == *name) {
             Some(known) if known.noted > noted => {}
-            Some(known) => (known.target, known.noted) = (Target::of(attr), noted),
+            Some(known) => (known.target, known.noted) = (target, noted),
             None => {
                 if table.len() >= PART_MAX {
                     table.clear();
                 }
                 let words = [What::Name(parent.0, name), What::Access(parent.0)].map(Word::of);
-                let (target, name) = (Target::of(attr), SmallVec::from_slice(name));
+                let name = SmallVec::from_slice(name);
                 let entry = Name { parent: parent.0, target, noted, words, name };
                 table.insert_unique(hash, entry, |e| hash_name(e.parent, &e.name));
             }

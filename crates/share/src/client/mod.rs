@@ -17,6 +17,7 @@ mod holds;
 mod kept;
 mod leases;
 mod link;
+mod locks;
 mod queue;
 mod waiting;
 
@@ -36,6 +37,7 @@ pub use kept::Target;
 use leases::Leases;
 pub use link::Connect;
 use link::Link;
+use locks::LockLeases;
 use parking_lot::Mutex;
 pub use queue::Queue;
 use rustix::event::{PollFd, PollFlags};
@@ -81,6 +83,7 @@ struct Session {
     /// As the kernel told the manager.
     cred: Cred,
     leases: Leases,
+    locks: LockLeases,
     directories: Directories,
     memories: Memories,
     /// The manager is gone.
@@ -239,6 +242,7 @@ impl Session {
             holds: Holds::default(),
             cred,
             leases: Leases::default(),
+            locks: LockLeases::default(),
             directories: Directories::default(),
             memories: Memories::default(),
             dead: AtomicBool::new(false),

@@ -14,6 +14,7 @@ mod ear;
 mod execute;
 mod holds;
 mod leases;
+mod locks;
 mod payload;
 pub mod place;
 mod poller;

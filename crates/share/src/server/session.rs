@@ -6,10 +6,12 @@ use super::directories::{Making, PROMISES_MAX};
 use super::drains::Drain;
 use super::holds::Holders;
 use super::leases::Lending;
+use super::locks::LockLeases;
 use super::stats::Tally;
 use super::tasks::Runs;
 use super::wakes::Wakes;
 use crate::region::{Region, SlotNo};
+use crate::wire;
 use foldhash::fast::FixedState;
 use format::shared::{HOLD_LINES, HOLDS_IN_LINE, Reply, SLOTS};
 use fs::{Cred, Error, FileSystem, Handle, Ino, LockHolder, LockOwner, OpenFlags, Ordered, Promise, Result};
@@ -44,6 +46,7 @@ pub(crate) struct Client {
     pub order: Order,
     /// It is ended because of its locks: none of them outlives it.
     pub evicted: AtomicBool,
+    pub(super) lock_leases: Mutex<LockLeases>,
     /// What it has shown of its open file descriptions.
     memories: Mutex<Vec<Arc<Memory>>>,
     held: Mutex<Held>,
@@ -141,6 +144,7 @@ impl Client {
             tally,
             order,
             evicted: AtomicBool::new(false),
+            lock_leases: Mutex::default(),
             memories: Mutex::default(),
             held,
         }
@@ -245,6 +249,7 @@ impl Client {
     /// Closes a handle that was given back. With the last one of a file go all record locks on it: clients that keep to the rules
     /// have given them up before.
     pub async fn close<F: FileSystem>(&self, fs: &F, handle: Handle) -> Result<()> {
+        self.return_locks(fs, handle);
         let owners: Vec<LockOwner> = {
             let mut held = self.held.lock();
             // Until it is closed it is known, in case that the call is given up.
@@ -288,7 +293,13 @@ impl Client {
 
     /// Owners of one client never meet those of another.
     pub fn owner(&self, owner: u64) -> LockOwner {
-        LockOwner(self.session << 32 | (owner ^ owner >> 32) & 0xffff_ffff)
+        LockOwner(self.session << 32 | wire::owner(LockOwner(owner)).0)
+    }
+
+    /// The other way round; `None`: it is another client's.
+    pub fn own(&self, owner: LockOwner) -> Option<u64> {
+        let own = wire::owner(LockOwner(owner.0 & 0xffff_ffff)).0;
+        (self.owner(own) == owner).then_some(own)
     }
 
     /// As [`Client::owner`], for taking locks through this handle. `Closed` when the client is gone: nobody would release them;
@@ -307,6 +318,21 @@ impl Client {
         asked.owners.insert(owner);
         asked.calls += 1;
         Ok((owner, Locking { client: self, ino }))
+    }
+
+    /// As [`Client::locks`], for a lock that the client has taken itself. `None`: nobody would release it.
+    pub fn adopt(&self, owner: u64, ino: Ino) -> Option<LockOwner> {
+        let owner = self.owner(owner);
+        let mut held = self.held.lock();
+        if held.gone || !held.has(ino) {
+            return None;
+        }
+        let asked = held.locking.entry(ino).or_default();
+        let fits = asked.owners.len() < OWNERS_MAX || asked.owners.contains(&owner);
+        fits.then(|| {
+            asked.owners.insert(owner);
+            owner
+        })
     }
 
     /// The record locks of this owner on the file behind a handle were given up.
@@ -334,6 +360,7 @@ impl Client {
             let (handles, closing) = (std::mem::take(&mut held.handles), std::mem::take(&mut held.closing));
             (handles, closing, std::mem::take(&mut held.locking), std::mem::take(&mut held.holds))
         };
+        self.drop_locks(fs);
         let holds = holds.into_iter().flat_map(|(ino, all)| all.into_iter().map(move |(h, _)| (h, ino)));
         for (handle, ino) in handles.into_iter().chain(closing).chain(holds) {
             // Through whichever handle of the file.

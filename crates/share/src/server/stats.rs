@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// The classes, by the numbers of [`crate::wire::Op`]; 0 is what is no operation.
-const CLASSES: [&str; 47] = [
+const CLASSES: [&str; 48] = [
     "unknown",
     "ping",
     "lookup",
@@ -66,6 +66,7 @@ const CLASSES: [&str; 47] = [
     "post_unlink",
     "post_write",
     "room",
+    "lend_locks",
 ];
 const READ: usize = crate::wire::Op::Read as usize;
 const WRITE: usize = crate::wire::Op::Write as usize;

@@ -118,7 +118,7 @@ impl Remote {
                 }
             }
         };
-        session.kept.posted(parent, None);
+        session.kept.posted(parent, name, None);
         session.was_opened(flags);
         let inode = (promise.ino, promise.generation);
         let mut file = OpenFile::new(inode, FileType::Regular, flags, promise.handle, session.serial);
@@ -165,7 +165,7 @@ impl Remote {
                 },
             }
         };
-        session.kept.posted(parent, Some((name, Ino(ino))));
+        session.kept.posted(parent, name, Some(Ino(ino)));
         Some(Ok(()))
     }
 
