@@ -161,3 +161,44 @@ fn callers_that_block_are_served_beside_it() {
     });
     volume.close_blocking().unwrap();
 }
+
+/// A thread that sleeps until devices have something, as a manager's does, takes completions in: nobody else is woken for that.
+#[test]
+fn who_sleeps_until_then_is_woken() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    std::fs::File::create(&path).unwrap().set_len(128 << 20).unwrap();
+    let media = Arc::new(media::UringMedia::open(&path, media::uring::Options::default()).unwrap());
+    block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
+    let options = OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() };
+    let volume = Arc::new(Volume::open(media.clone(), options).unwrap());
+    let handle = make(&volume, "f");
+    let (over, slept, dones) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    thread::scope(|s| {
+        s.spawn(|| {
+            let readiness = volume.readiness().expect("a ring has a descriptor");
+            let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
+            while !over.load(Ordering::Relaxed) {
+                match volume.attend(true) {
+                    Devices::Done => drop(dones.fetch_add(1, Ordering::Relaxed)),
+                    Devices::Busy => {
+                        let mut fds = [rustix::event::PollFd::new(&readiness, rustix::event::PollFlags::IN)];
+                        let _ = rustix::event::poll(&mut fds, Some(&second));
+                        slept.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Devices::Idle => thread::yield_now(),
+                }
+            }
+            volume.attend(false);
+        });
+        let begun = std::time::Instant::now();
+        work(&volume, handle, 100);
+        over.store(true, Ordering::Relaxed);
+        // A completion for which it was not woken would have taken until the worker looked, or a second.
+        println!("{:?} for 100 syncs", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(30));
+    });
+    let (slept, dones) = (slept.load(Ordering::Relaxed), dones.load(Ordering::Relaxed));
+    assert!(slept > 0 && dones > 0, "{slept} sleeps, {dones} times something had completed");
+    volume.close_blocking().unwrap();
+}

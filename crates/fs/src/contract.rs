@@ -20,6 +20,7 @@ use crate::types::*;
 use format::Ino;
 use std::future::Future;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Bytes of one atomic write.
@@ -39,6 +40,12 @@ pub trait FileSystem: Send + Sync + 'static {
     /// else for long. An engine may have it take in what devices have completed, which saves waking others; calls that go on by that are woken.
     fn attend(&self, _stays: bool) -> Devices {
         Devices::Idle
+    }
+
+    /// A descriptor that can be read from, as poll(2) has it, while devices have completed something: a thread that attends and finds them busy may sleep until then, instead of
+    /// saying that it does something else.
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     /// The inode called `name` in directory `parent`. `NotFound`, `NotDirectory`. "." and ".." are understood.

@@ -28,6 +28,7 @@ pub use logged::Logged;
 pub use nvme::NvmeMedia;
 pub use ram::RamMedia;
 use smallvec::SmallVec;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 pub use uring::UringMedia;
@@ -169,10 +170,15 @@ pub trait Media: Send + Sync {
     /// Makes a thread that waits in [`Media::reap`], or the next one that would, return at once.
     fn wake(&self);
 
-    /// Whether completions are seen without the kernel's help, and as soon as they are there: then a thread that looks for work all the time
+    /// Whether completions are seen in memory, as soon as they are there: then a thread that looks for work all the time
     /// can [`look`](Media::look) for them too.
     fn is_polled(&self) -> bool {
         false
+    }
+
+    /// A descriptor that can be read from, as poll(2) has it, while there are completions: such a thread can sleep until then.
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     /// As [`Media::reap`] without waiting, where that [is worth it](Media::is_polled), by a thread that has other things to do: while another thread

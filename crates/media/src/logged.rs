@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Bytes before the data of an entry: kind, flags, padding, time, number, offset, length.
@@ -128,6 +129,9 @@ impl<M: Media> Media for Logged<M> {
     }
     fn is_polled(&self) -> bool {
         self.media.is_polled()
+    }
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        self.media.readiness()
     }
     fn look(&self, out: &mut Vec<Completion>) {
         let before = out.len();

@@ -10,6 +10,7 @@
 use crate::queues::{Config, Direction, Mode, Ns, Placed, Separation};
 use media::{Arena, ArenaId, Completion, Geometry, Media, MediaError, Op, Queues, Request, Wait};
 use parking_lot::Mutex;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -135,6 +136,10 @@ impl<M: Queues> Media for Separated<M> {
 
     fn is_polled(&self) -> bool {
         self.media.is_polled()
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        self.media.readiness()
     }
 
     fn look(&self, out: &mut Vec<Completion>) {

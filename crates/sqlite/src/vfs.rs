@@ -185,12 +185,9 @@ unsafe fn open_here(
     let mut options = OpenOptions::new().read(true).write(writes).nofollow(want(OPEN_NOFOLLOW));
     if want(OPEN_CREATE) {
         options = if want(OPEN_EXCLUSIVE) { options.create_new(true) } else { options.create(true) };
-        options = options.mode(0o644 & !umask());
-        if kind != OPEN_MAIN_DB
-            && let Some(attr) = database_of(&in_volume).and_then(|db| client.stat(db).ok())
-        {
-            options = options.mode(attr.perm & 0o777);
-        }
+        let db = database_of(&in_volume).filter(|_| kind != OPEN_MAIN_DB);
+        let perm = db.and_then(|db| client.stat(db).ok()).map(|attr| attr.perm & 0o777);
+        options = options.mode(perm.unwrap_or_else(|| 0o644 & !umask()));
     }
     let mut opened = session.heed(client.open(&in_volume, options));
     if writes
@@ -210,6 +207,7 @@ unsafe fn open_here(
     if session.is_root()
         && kind != OPEN_MAIN_DB
         && let Some(attr) = database_of(&in_volume).and_then(|db| client.stat(db).ok())
+        && file.metadata().is_ok_and(|own| (own.uid, own.gid) != (attr.uid, attr.gid))
     {
         let _ = file.chown(Some(attr.uid), Some(attr.gid));
     }

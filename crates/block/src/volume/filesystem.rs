@@ -12,6 +12,7 @@ use format::Ino;
 use fs::*;
 use std::future::Future;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Bytes that copy_range moves at a time.
@@ -31,6 +32,10 @@ impl FileSystem for Volume {
 
     fn attend(&self, stays: bool) -> Devices {
         self.inner.shared.attend(stays)
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.shared.media.readiness()
     }
 
     async fn lookup(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Attr> {

@@ -11,6 +11,7 @@ use crate::types::*;
 use format::Ino;
 use smallvec::smallvec;
 use std::future::Future;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 impl<F: FileSystem> Watched<F> {
@@ -35,6 +36,10 @@ impl<F: FileSystem> FileSystem for Watched<F> {
 
     fn attend(&self, stays: bool) -> Devices {
         self.fs.attend(stays)
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        self.fs.readiness()
     }
 
     async fn lookup(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Attr> {

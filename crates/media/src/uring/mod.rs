@@ -24,7 +24,7 @@ use io_uring::{EnterFlags, IoUring, opcode};
 use parking_lot::Mutex;
 use slots::{Context, Flight, IoVec, PIECE, Pieces, Verdict, ZEROS};
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -430,6 +430,22 @@ impl Media for UringMedia {
     fn wake(&self) {
         self.woken.store(true, SeqCst);
         self.interrupt();
+    }
+
+    /// The kernel puts completions into the ring without being asked (no `COOP_TASKRUN`).
+    fn is_polled(&self) -> bool {
+        true
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the ring's descriptor is open as long as the medium lives.
+        Some(unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) })
+    }
+
+    fn look(&self, out: &mut Vec<Completion>) {
+        if let Some(mut results) = self.reaper.try_lock() {
+            self.collect(&mut results, out);
+        }
     }
 }
 

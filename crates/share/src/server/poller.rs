@@ -22,6 +22,7 @@ use format::shared::SLOTS;
 use fs::{Devices, FileSystem, Watched};
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -36,6 +37,7 @@ const BELL: u64 = 1;
 const SOCKET: u64 = 2;
 const DOORBELL: u64 = 3;
 const PROCESS: u64 = 4;
+const DEVICES: u64 = 5;
 const KINDS: u32 = 3;
 
 /// Rounds between two looks at the sockets while there is work all the time.
@@ -71,6 +73,9 @@ pub(super) struct Poller<F> {
     descriptions: Arc<Descriptions>,
     listener: OwnedFd,
     epoll: OwnedFd,
+    /// Completions of devices wake the thread when it asks for that (`rest`); and it has asked.
+    devices_tell: bool,
+    asked_devices: Cell<bool>,
     bell: Arc<Bell>,
     wakes: Arc<Wakes>,
     published: Arc<Mutex<Counters>>,
@@ -109,6 +114,9 @@ impl<F: FileSystem> Poller<F> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         epoll::add(&epoll, &bell.event, EventData::new_u64(BELL), EventFlags::IN)?;
+        let devices = fs.readiness();
+        let asks = |fd| epoll::add(&epoll, fd, EventData::new_u64(DEVICES), EventFlags::ONESHOT);
+        let devices_tell = devices.is_some_and(|fd| asks(fd).is_ok());
         Ok(Poller {
             fs,
             changes: ear.changes.clone(),
@@ -120,6 +128,8 @@ impl<F: FileSystem> Poller<F> {
             descriptions,
             listener,
             epoll,
+            devices_tell,
+            asked_devices: Cell::new(false),
             bell,
             wakes: Arc::default(),
             published,
@@ -306,7 +316,8 @@ impl<F: FileSystem> Poller<F> {
         let begun = Instant::now();
         let mut patience = self.options.patience;
         let mut crowded = self.crowded;
-        if self.fs.attend(true) == Devices::Busy {
+        let in_flight = self.fs.attend(true) == Devices::Busy;
+        if in_flight && !self.devices_tell {
             // Whoever does not wait for transfers that are in flight has another thread wait for them.
             crowded = false;
             patience.yields = patience.yields.max(FLIGHT);
@@ -320,8 +331,16 @@ impl<F: FileSystem> Poller<F> {
         }
         regions.iter().for_each(|r| r.asleep().store(1, Ordering::SeqCst));
         self.bell.set_asleep(true);
-        self.fs.attend(false);
-        let busy = rung();
+        self.ask_devices(in_flight && self.devices_tell);
+        // Whoever sleeps and has said that he takes completions in must be woken for them.
+        let told = self.asked_devices.get();
+        let busy = match told {
+            true => rung() || self.fs.attend(true) == Devices::Done,
+            false => {
+                self.fs.attend(false);
+                rung()
+            }
+        };
         if !busy {
             self.publish();
         }
@@ -336,6 +355,14 @@ impl<F: FileSystem> Poller<F> {
                 session.client.region.asleep().store(0, Ordering::SeqCst);
             }
         }
+    }
+
+    /// Whether completions of devices are to wake the thread, which otherwise takes them in as it comes by.
+    fn ask_devices(&self, ask: bool) {
+        let Some(fd) = self.fs.readiness().filter(|_| ask != self.asked_devices.get()) else { return };
+        let flags = if ask { EventFlags::IN | EventFlags::ONESHOT } else { EventFlags::ONESHOT };
+        let done = epoll::modify(&self.epoll, fd, EventData::new_u64(DEVICES), flags);
+        self.asked_devices.set(ask && done.is_ok());
     }
 
     /// Whether whoever runs where this thread is woken goes on until it waits or its time is over: in a crowd that wants something seldom, several calls have come by then.
@@ -372,6 +399,7 @@ impl<F: FileSystem> Poller<F> {
                 BELL => drain(&self.bell.event),
                 SOCKET => self.heard(id),
                 PROCESS => self.end(id),
+                DEVICES => self.asked_devices.set(false),
                 _ => self.rung(id),
             }
         }
