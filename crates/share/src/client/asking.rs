@@ -133,10 +133,7 @@ impl Remote {
         let session = self.now();
         let is_leased = session.kept.leased(ino).is_some();
         if !is_leased && let Some(generation) = session.hold(ino, generation, flags) {
-            let inode = (ino, generation);
-            let mut file = OpenFile::new(inode, FileType::Regular, flags, Handle(0), session.serial);
-            file.held = true;
-            return Ok(self.link.opened(file));
+            return Ok(self.held((ino, generation), flags, session.serial));
         }
         let answer = self.call(open_request(ino, generation, flags)).await?;
         Ok(self.opened(&answer, (ino, answer.noted as u32), FileType::Regular, flags))
@@ -205,8 +202,33 @@ impl Remote {
         Ok(copied.filter(|&n| n == len).map(|n| (n, to.len())))
     }
 
-    /// Keeps the attributes that a write left behind.
-    pub(super) fn learn_written(&self, answer: &Answer<'_>) {
+    /// Creates a file that is known to be there, which is to open it, if that can be done without a message.
+    pub(super) fn open_known(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        flags: OpenFlags,
+    ) -> Option<Result<(Attr, Handle)>> {
+        if flags.intersects(OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE) {
+            return None;
+        }
+        let session = self.now();
+        let ino = session.kept.name(parent, name).filter(|&ino| session.kept.leased(ino).is_none())?;
+        let attr = session.kept.attr(ino).filter(|attr| attr.kind == FileType::Regular)?;
+        // Should the name be taken away meanwhile the attributes hold no longer.
+        let generation = session.hold(ino, Some(attr.generation), flags)?;
+        Some(Ok((attr, self.held((ino, generation), flags, session.serial))))
+    }
+
+    /// A file is open without a message.
+    fn held(&self, inode: (Ino, u32), flags: OpenFlags, serial: u64) -> Handle {
+        let mut file = OpenFile::new(inode, FileType::Regular, flags, Handle(0), serial);
+        file.held = true;
+        self.link.opened(file)
+    }
+
+    /// Keeps the attributes that a change left behind.
+    pub(super) fn learn_left(&self, answer: &Answer<'_>) {
         if answer.noted != 0
             && let Ok(attr) = answer.attr()
         {

@@ -100,9 +100,9 @@ impl FileSystem for Remote {
         if let Some(handle) = set.handle {
             (r.flags, r.other) = (1.into(), handle.0.into());
         }
-        // What is answered was so right after the change, but the change itself counts as later than our note.
         let answer = self.call_with(r, b"", &wire::set_attr(&set)).await?;
         let attr = answer.attr()?;
+        self.learn_left(&answer);
         if let Some(handle) = set.handle.filter(|_| set.size.is_some()) {
             self.link.written(handle, answer.session());
         }
@@ -203,6 +203,9 @@ impl FileSystem for Remote {
         if let Some(done) = self.create_here(parent, name, perm, flags).await {
             return done;
         }
+        if let Some(opened) = self.open_known(parent, name, flags) {
+            return opened;
+        }
         let mut r = request(Op::Create, parent.0);
         (r.mode, r.flags) = ((perm as u32).into(), flags.bits().into());
         let naming = self.naming(&[(parent, name)]);
@@ -289,7 +292,7 @@ impl FileSystem for Remote {
                     let sent = part.len().min(answer.room);
                     let n = (answer.value as usize).min(sent);
                     let serial = answer.session();
-                    self.learn_written(&answer);
+                    self.learn_left(&answer);
                     drop(answer);
                     self.link.written(handle, serial);
                     done += n;
@@ -309,6 +312,7 @@ impl FileSystem for Remote {
         }
         self.writes(handle);
         let answer = self.call_with(request(Op::WriteAtomic, handle.0), &places, &bytes).await?;
+        self.learn_left(&answer);
         self.link.written(handle, answer.session());
         Ok(())
     }

@@ -232,7 +232,9 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
                 1 => Some(client.handle(r.other.get())?),
                 _ => return Err(GARBLED),
             };
-            out.attr(&fs.setattr(cred, ino, set).await?)?
+            let handle = set.handle;
+            let attr = fs.setattr(cred, ino, set).await?;
+            out.left(fs, (attr.ino, handle), Some(&attr)).await?;
         }
         Op::Access => fs.access(cred, ino, flags::<Access>(r)?).await?,
         Op::Readlink => out.push(&fs.readlink(cred, ino).await?)?,
@@ -355,12 +357,14 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
         Op::Write => {
             let handle = client.handle(object)?;
             let n = fs.write(handle, offset, p.second()).await?;
-            out.written(fs, client.inode(handle)?, handle).await?;
+            out.left(fs, (client.inode(handle)?, Some(handle)), None).await?;
             return Ok(n as u64);
         }
         Op::WriteAtomic => {
             let pieces = wire::read_pieces(p.first(), p.second())?;
-            fs.write_atomic(client.handle(object)?, &pieces).await?;
+            let handle = client.handle(object)?;
+            fs.write_atomic(handle, &pieces).await?;
+            out.left(fs, (client.inode(handle)?, Some(handle)), None).await?;
         }
         Op::Flush => {
             let (handle, owner) = (client.handle(object)?, client.owner(r.extra.get()));

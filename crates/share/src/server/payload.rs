@@ -120,14 +120,22 @@ impl<'a> Out<'a> {
         Ok(())
     }
 
-    /// Attributes that a write left behind, such that the client can keep them.
-    pub async fn written<F: FileSystem>(&mut self, fs: &F, ino: Ino, handle: Handle) -> Result<()> {
+    /// Attributes that a change of an inode left behind, such that the client can keep them; or those that the change itself told.
+    pub async fn left<F: FileSystem>(
+        &mut self,
+        fs: &F,
+        (ino, handle): (Ino, Option<Handle>),
+        told: Option<&Attr>,
+    ) -> Result<()> {
         let noted = self.client.arenas.clock();
-        if let Ok(attr) = fs.getattr(ino, Some(handle)).await {
-            self.noted = noted;
-            self.attr(&attr)?;
+        match (fs.getattr(ino, handle).await, told) {
+            (Ok(now), _) => {
+                self.noted = noted;
+                self.attr(&now)
+            }
+            (Err(_), Some(attr)) => self.attr(attr),
+            (Err(_), None) => Ok(()),
         }
-        Ok(())
     }
 
     pub fn attr(&mut self, attr: &Attr) -> Result<()> {
