@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Bytes before the data of an entry: kind, flags, padding, time, number, offset, length.

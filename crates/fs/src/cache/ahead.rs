@@ -1,9 +1,9 @@
 //! Memory for frames that were never used, had from the system before anybody waits for it.
 //!
 //! What a frame is made of comes into being when it is first touched: the system finds memory and clears it, which takes longer
-//! than everything else that a small write does, and much longer on virtual machines, whose host does the same. A thread that runs when
-//! nobody else wants its processor (SCHED_IDLE) touches frames a bounded distance ahead of those that are in use. Who
-//! comes before it, because the machine has no idle moment, has the memory made as if it were not there.
+//! than everything else that a small write does, and much longer on virtual machines, whose host does the same. Who has to wait for that holds the lock of the volume. So a
+//! thread touches frames a bounded distance ahead of those that are in use: when nobody else wants its processor (SCHED_IDLE), and like everybody else while less than
+//! half of that distance is left. Who comes before it has the memory made as if it were not there.
 
 use super::PAGE;
 use media::Arena;
@@ -16,7 +16,7 @@ use std::time::Instant;
 /// How far it goes ahead of what is in use, bytes: as far again as that, but at least and at most so far.
 const DISTANCE: [usize; 2] = [64 << 20, 256 << 20];
 /// At most this part of the arena is touched ahead.
-const PART: usize = 8;
+const PART: usize = 4;
 /// Bytes between two looks at what is wanted now.
 const STEP: usize = 2 << 20;
 
@@ -82,19 +82,27 @@ impl Shared {
     }
 
     fn run(&self) {
-        run_when_idle();
-        let mut at = 0;
+        let (mut at, mut idle) = (0, false);
         while !self.over.load(Ordering::Acquire) {
             let used = self.used.load(Ordering::Acquire);
             at = at.max(used);
-            let end = (used + self.distance(used)).min(self.arena.len());
+            let distance = self.distance(used);
+            let end = (used + distance).min(self.arena.len());
             if at < end {
+                // Whoever would come before it does the same work, and others wait for him.
+                let urgent = end - at >= distance / 2;
+                if idle == urgent {
+                    idle = !urgent;
+                    run_when_idle(idle);
+                }
                 let n = STEP.min(end - at);
                 let begun = Instant::now();
                 self.arena.touch(at as u64, n);
                 at += n;
-                // A processor that is never idle does not look free to those who are woken, whatever runs there.
-                std::thread::park_timeout(begun.elapsed());
+                if idle {
+                    // A processor that is never idle does not look free to those who are woken, whatever runs there.
+                    std::thread::park_timeout(begun.elapsed());
+                }
             } else if end == self.arena.len() {
                 return;
             } else {
@@ -104,11 +112,12 @@ impl Shared {
     }
 }
 
-/// From now on this thread gets a processor when nobody else wants it.
-fn run_when_idle() {
+/// From now on this thread gets a processor only when nobody else wants it, or as others do.
+fn run_when_idle(idle: bool) {
+    let policy = if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
     let priority = libc::sched_param { sched_priority: 0 };
     // SAFETY: the parameter is read during the call; 0 is the calling thread. Where it is refused, the thread is as others are.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &priority) };
+    unsafe { libc::sched_setscheduler(0, policy, &priority) };
 }
 
 #[cfg(test)]
@@ -138,17 +147,17 @@ mod tests {
         let arena = Arc::new(Arena::new(128 << 20).unwrap());
         let pages = |bytes: usize| bytes / PAGE;
         arena.copy_in(5000, b"kept");
-        // An eighth of the arena from where it stands.
+        // A quarter of the arena from where it stands.
         let mut ahead = Ahead::start(arena.clone()).unwrap();
-        eventually("the first part", || resident(&arena) >= pages(16 << 20));
+        eventually("the first part", || resident(&arena) >= pages(32 << 20));
         std::thread::sleep(Duration::from_millis(50));
-        assert!(resident(&arena) <= pages(20 << 20), "no more than that");
+        assert!(resident(&arena) <= pages(36 << 20), "no more than that");
         // Not far enough to say anything; then far enough.
         ahead.reached(pages(2 << 20));
         ahead.reached(pages(40 << 20));
-        eventually("what comes next", || resident(&arena) >= pages(2 * (16 << 20)));
+        eventually("what comes next", || resident(&arena) >= pages(2 * (32 << 20)));
         std::thread::sleep(Duration::from_millis(50));
-        assert!(resident(&arena) <= pages(40 << 20), "no more than that");
+        assert!(resident(&arena) <= pages(72 << 20), "no more than that");
         let mut kept = [0; 4];
         arena.copy_out(5000, &mut kept);
         assert_eq!(&kept, b"kept");
