@@ -151,7 +151,7 @@ fn what_is_not_there() {
         assert!(misses(&at) && misses(&at));
         match round % 6 {
             0 => drop(other.open(&at, NEW).unwrap()),
-            1 => drop(rig.beside.write(&at, b"f").unwrap()),
+            1 => rig.beside.write(&at, b"f").unwrap(),
             // Those that this client makes itself, many of them under a lease of the directory.
             2 | 3 => drop(client.open(&at, NEW).unwrap()),
             4 => drop(rig.beside.link("d/x", &at).unwrap()),
