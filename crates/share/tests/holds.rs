@@ -58,6 +58,15 @@ fn opening_what_is_known_costs_no_message() {
         two.close().unwrap();
     }
     assert_eq!(rig.calls() - before, 0, "calls for what is known");
+    // Creating what is there is opening it, also when it was changed by oneself in between.
+    for round in 0..5 {
+        let before = rig.calls();
+        let file = client.open("f", RW.create(true)).unwrap();
+        assert_eq!((rig.calls() - before, round), (0, round), "calls for a file that is there");
+        file.set_len(0).unwrap();
+        file.write_all_at(&page(1), 0).unwrap();
+        file.close().unwrap();
+    }
     // Used as any other.
     let file = client.open("f", RW).unwrap();
     let mut bytes = vec![0; PAGE];

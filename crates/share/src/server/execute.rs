@@ -280,6 +280,7 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
                 _ => fs.tmpfile(cred, ino, perm(r), flags).await?,
             };
             let handle = opened(handle, attr.ino);
+            client.holders.admit(client);
             match op {
                 Op::Create => out.made(fs, ino, p.first(), &attr, before).await?,
                 _ => out.attr(&attr)?,
