@@ -2,8 +2,8 @@
 //!
 //! What a frame is made of comes into being when it is first touched: the system finds memory and clears it, which takes longer
 //! than everything else that a small write does, and much longer on virtual machines, whose host does the same. Who has to wait for that holds the lock of the volume. So a
-//! thread touches frames a bounded distance ahead of those that are in use: when nobody else wants its processor (SCHED_IDLE), and like everybody else while less than
-//! half of that distance is left. Who comes before it has the memory made as if it were not there.
+//! thread touches frames a bounded distance ahead of those that are in use: when nobody else wants its processor (SCHED_IDLE), and like everybody else while little of
+//! that distance is left. Who comes before it has the memory made as if it were not there.
 
 use super::PAGE;
 use media::Arena;
@@ -15,6 +15,8 @@ use std::time::Instant;
 
 /// How far it goes ahead of what is in use, bytes: as far again as that, but at least and at most so far.
 const DISTANCE: [usize; 2] = [64 << 20, 256 << 20];
+/// With less than this left, bytes, it is as urgent as everything else; and it is told four times as often as that is used up.
+const NEAR: usize = 16 << 20;
 /// At most this part of the arena is touched ahead.
 const PART: usize = 4;
 /// Bytes between two looks at what is wanted now.
@@ -53,7 +55,7 @@ impl Ahead {
             .spawn(move || theirs.run())?
             .thread()
             .clone();
-        let next = shared.distance(0) / 2;
+        let next = shared.told_after(0);
         Ok(Ahead { shared, thread, next })
     }
 
@@ -61,7 +63,7 @@ impl Ahead {
     pub fn reached(&mut self, frames: usize) {
         let used = frames * PAGE;
         if used >= self.next {
-            self.next = used + self.shared.distance(used) / 2;
+            self.next = used + self.shared.told_after(used);
             self.shared.used.store(used, Ordering::Release);
             self.thread.unpark();
         }
@@ -81,6 +83,11 @@ impl Shared {
         used.max(DISTANCE[0]).min(self.most)
     }
 
+    /// After how many more bytes it is told again.
+    fn told_after(&self, used: usize) -> usize {
+        (NEAR / 4).min(self.distance(used) / 2)
+    }
+
     fn run(&self) {
         let (mut at, mut idle) = (0, false);
         while !self.over.load(Ordering::Acquire) {
@@ -89,8 +96,8 @@ impl Shared {
             let distance = self.distance(used);
             let end = (used + distance).min(self.arena.len());
             if at < end {
-                // Whoever would come before it does the same work, and others wait for him.
-                let urgent = end - at >= distance / 2;
+                // Whoever comes before it does the same work, and others wait for him. No more than that: what is not wanted yet can wait.
+                let urgent = at - used < NEAR.min(distance / 2);
                 if idle == urgent {
                     idle = !urgent;
                     run_when_idle(idle);
