@@ -18,6 +18,7 @@
 //!
 //! Tested below and, against a map of single bytes, in `locks/model.rs`.
 
+mod lent;
 pub mod ranges;
 
 use crate::error::{Error, Result};
@@ -25,6 +26,7 @@ use crate::types::{Handle, HeldLock, LockHolder, LockKind, LockOwner, RecordLock
 use foldhash::fast::RandomState;
 use format::Ino;
 use hashbrown::{HashMap, HashSet};
+pub use lent::Keeper;
 use parking_lot::Mutex;
 use ranges::Ranges;
 use std::collections::VecDeque;
@@ -34,17 +36,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
-
-/// Keeps the record locks of an inode in place of the table.
-///
-/// Both methods are called with the table's mutex held, so they come back to the table for nothing, and wait for nobody.
-pub trait Keeper: std::fmt::Debug + Send + Sync {
-    /// Begins with the locks that are held now. False: it cannot keep these, and keeps none.
-    fn keep(&self, held: &Ranges) -> bool;
-
-    /// From now on nothing is kept: what is held. What stands against each other in there is left out by the table.
-    fn take_back(&self) -> Vec<(LockOwner, RecordLock)>;
-}
 
 /// The file locks of a volume.
 #[derive(Debug, Default)]
@@ -111,17 +102,6 @@ fn exclusive(a: LockKind, b: LockKind) -> bool {
 impl Locks {
     fn is_empty(&self) -> bool {
         self.records.is_empty() && self.lent.is_none() && self.whole.is_empty() && self.waiters.is_empty()
-    }
-
-    /// What somebody else keeps is here again.
-    fn settle(&mut self) {
-        let Some(keeper) = self.lent.take() else { return };
-        for (owner, lock) in keeper.take_back() {
-            let want = Want::Record(owner, lock);
-            if lock.start <= lock.end && !self.refuses(&want) {
-                self.grant(want);
-            }
-        }
     }
 
     /// Whether a lock that is held now stands against `want`.
@@ -279,29 +259,6 @@ impl LockTable {
         let first = first.map(|(_, l)| l);
         self.tidy(&mut inner, ino);
         first
-    }
-
-    /// Has `keeper` keep the record locks of an inode, until a call looks at them. False, and nothing is lent, while somebody waits for one or somebody else keeps them, and
-    /// when it cannot keep those that are held.
-    pub fn lend(&self, ino: Ino, keeper: Arc<dyn Keeper>) -> bool {
-        let mut inner = self.inner.lock();
-        let locks = inner.locks(ino);
-        let waits = |w: &Waiter| matches!(w.want, Want::Record(..));
-        let is_free = locks.lent.is_none() && !locks.waiters.iter().any(waits);
-        let is_lent = is_free && keeper.keep(&locks.records);
-        if is_lent {
-            (locks.records, locks.lent) = (Ranges::default(), Some(keeper));
-        }
-        self.tidy(&mut inner, ino);
-        is_lent
-    }
-
-    /// Takes back what somebody keeps of the record locks of an inode.
-    pub fn recall(&self, ino: Ino) {
-        self.change(ino, |locks| {
-            locks.settle();
-            false
-        });
     }
 
     /// Gives `lock` to `owner`, waiting for it when `wait`, or takes the range `Err((first, last))` from it.

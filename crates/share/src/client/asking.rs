@@ -257,6 +257,36 @@ impl Remote {
         Ok((attr, answer.value))
     }
 
+    /// Asks for what a path leads to, whose last name and its directory are `last` if the rest is known, and keeps what there is on the way.
+    pub(super) async fn ask_path(&self, base: Ino, path: &[u8], last: Option<(Ino, &[u8])>) -> Result<Attr> {
+        // As far as it is known it need not be asked for; and what is not there then is the last name.
+        let (base, path) = last.unwrap_or((base, path));
+        let (noted, posts) = (self.note(), self.kept().posts());
+        let ahead = self.look_ahead(base, path);
+        let answer = self.call_with(request(Op::Walk, base.0), path, &ahead).await;
+        if let (Err(Error::NotFound), Some((dir, name))) = (&answer, last) {
+            self.learn_missing((noted, posts), dir, name);
+        }
+        let answer = answer?;
+        let mut attrs = wire::read_attrs(&answer.bytes())?;
+        let names = path.split(|&b| b == b'/').filter(|n| !n.is_empty());
+        let more = attrs.split_off(names.clone().count().clamp(1, attrs.len().max(1)).min(attrs.len()));
+        let last = *attrs.last().ok_or(GARBLED)?;
+        // A long path is answered with its end alone.
+        if let Some(clock) = noted.of(&answer).filter(|_| names.clone().count() == attrs.len()) {
+            let mut at = base;
+            let mut dir = base;
+            for (name, attr) in names.zip(&attrs) {
+                answer.kept().learn(clock, at, name, attr);
+                (dir, at) = (at, attr.ino);
+            }
+            for (name, attr) in ahead.split(|&b| b == b'/').zip(&more) {
+                answer.kept().learn(clock, dir, name, attr);
+            }
+        }
+        Ok(last)
+    }
+
     /// Keeps that there is no such name: what a call was answered with that was made after the clock and the posted changes were noted.
     pub(super) fn learn_missing(&self, (noted, posts): (Noted, u64), parent: Ino, name: &[u8]) {
         let session = self.now();

@@ -1,8 +1,8 @@
 //! The contract over a session: each call becomes a message.
 
-use super::asking::{cut, flock_request, kind_number, lock_request};
+use super::asking::{cut, flock_request};
 use super::{Remote, waiting};
-use crate::wire::{self, GARBLED, Op, request};
+use crate::wire::{self, Op, request};
 use format::shared::{ANSWER_PAGES, CALL_DATA_MAX, DATA_MAX, Request};
 use fs::*;
 
@@ -45,32 +45,7 @@ impl FileSystem for Remote {
         if let Some(attr) = self.attr_leased(base, path).await {
             return Ok(attr);
         }
-        // As far as it is known it need not be asked for; and what is not there then is the last name.
-        let (base, path) = last.unwrap_or((base, path));
-        let (noted, posts) = (self.note(), self.kept().posts());
-        let ahead = self.look_ahead(base, path);
-        let answer = self.call_with(request(Op::Walk, base.0), path, &ahead).await;
-        if let (Err(Error::NotFound), Some((dir, name))) = (&answer, last) {
-            self.learn_missing((noted, posts), dir, name);
-        }
-        let answer = answer?;
-        let mut attrs = wire::read_attrs(&answer.bytes())?;
-        let names = path.split(|&b| b == b'/').filter(|n| !n.is_empty());
-        let more = attrs.split_off(names.clone().count().clamp(1, attrs.len().max(1)).min(attrs.len()));
-        let last = *attrs.last().ok_or(GARBLED)?;
-        // A long path is answered with its end alone.
-        if let Some(clock) = noted.of(&answer).filter(|_| names.clone().count() == attrs.len()) {
-            let mut at = base;
-            let mut dir = base;
-            for (name, attr) in names.zip(&attrs) {
-                answer.kept().learn(clock, at, name, attr);
-                (dir, at) = (at, attr.ino);
-            }
-            for (name, attr) in ahead.split(|&b| b == b'/').zip(&more) {
-                answer.kept().learn(clock, dir, name, attr);
-            }
-        }
-        Ok(last)
+        self.ask_path(base, path, last).await
     }
 
     #[inline]
@@ -493,20 +468,7 @@ impl FileSystem for Remote {
     }
 
     async fn getlk(&self, handle: Handle, owner: LockOwner, lock: RecordLock) -> Result<Option<RecordLock>> {
-        if let Some(found) = self.test_here(handle, owner, lock) {
-            return Ok(found);
-        }
-        let mut r = request(Op::Getlk, handle.0);
-        (r.extra, r.offset, r.len) = (owner.0.into(), lock.start.into(), lock.end.into());
-        (r.mode, r.more) = (kind_number(Some(lock.kind)).into(), (lock.pid as u64).into());
-        let answer = self.call(r).await?;
-        if answer.len() == 0 {
-            return Ok(None);
-        }
-        let bytes: [u8; 32] = answer.bytes().try_into().map_err(|_| GARBLED)?;
-        let n = |i: usize| u64::from_le_bytes(std::array::from_fn(|b| bytes[8 * i + b]));
-        let kind = if n(2) == 1 { LockKind::Exclusive } else { LockKind::Shared };
-        Ok(Some(RecordLock { start: n(0), end: n(1), kind, pid: n(3) as u32 }))
+        self.test_record(handle, owner, lock).await
     }
 
     async fn setlk(
@@ -516,23 +478,7 @@ impl FileSystem for Remote {
         lock: std::result::Result<RecordLock, (u64, u64)>,
         wait: bool,
     ) -> Result<()> {
-        if !self.link.file(handle).is_some_and(|file| file.locks) {
-            self.link.change(handle, |file| file.locks = true);
-        }
-        if let Some(done) = self.lock_here(handle, owner, lock, wait) {
-            return done;
-        }
-        loop {
-            let answer = self.call(lock_request(handle, owner, lock, wait)).await?;
-            let serial = answer.session();
-            drop(answer);
-            self.link.locked(handle, owner, lock);
-            // The next session takes again what is noted by then: this came too late for that.
-            if serial == self.now().serial {
-                self.locked_there(handle, serial).await;
-                return Ok(());
-            }
-        }
+        self.set_record(handle, owner, lock, wait).await
     }
 
     async fn flock(&self, handle: Handle, kind: Option<LockKind>, wait: bool) -> Result<()> {

@@ -4,9 +4,10 @@
 //! first, and said in the session's memory. What cannot be done here is a message, which ends the lease: waiting for a lock, and more locks than there is room for. Leases that
 //! were of little use, and refusals, make asking rarer.
 
+use super::asking::{kind_number, lock_request};
 use super::{Remote, Session};
 use crate::locked::Locked;
-use crate::wire::{self, Op, request};
+use crate::wire::{self, GARBLED, Op, request};
 use foldhash::fast::FixedState;
 use format::shared::{LEASED_LOCKS, LOCK_LEASES};
 use fs::locks::ranges::Ranges;
@@ -223,6 +224,56 @@ impl Remote {
                 if let Some(count) = session.locks.counts.lock().get_mut(&file.ino.0) {
                     count.weigh(0);
                 }
+            }
+        }
+    }
+
+    /// As `FileSystem::getlk`.
+    pub(super) async fn test_record(
+        &self,
+        handle: Handle,
+        owner: LockOwner,
+        lock: RecordLock,
+    ) -> Result<Option<RecordLock>> {
+        if let Some(found) = self.test_here(handle, owner, lock) {
+            return Ok(found);
+        }
+        let mut r = request(Op::Getlk, handle.0);
+        (r.extra, r.offset, r.len) = (owner.0.into(), lock.start.into(), lock.end.into());
+        (r.mode, r.more) = (kind_number(Some(lock.kind)).into(), (lock.pid as u64).into());
+        let answer = self.call(r).await?;
+        if answer.len() == 0 {
+            return Ok(None);
+        }
+        let bytes: [u8; 32] = answer.bytes().try_into().map_err(|_| GARBLED)?;
+        let n = |i: usize| u64::from_le_bytes(std::array::from_fn(|b| bytes[8 * i + b]));
+        let kind = if n(2) == 1 { LockKind::Exclusive } else { LockKind::Shared };
+        Ok(Some(RecordLock { start: n(0), end: n(1), kind, pid: n(3) as u32 }))
+    }
+
+    /// As `FileSystem::setlk`.
+    pub(super) async fn set_record(
+        &self,
+        handle: Handle,
+        owner: LockOwner,
+        lock: std::result::Result<RecordLock, (u64, u64)>,
+        wait: bool,
+    ) -> Result<()> {
+        if !self.link.file(handle).is_some_and(|file| file.locks) {
+            self.link.change(handle, |file| file.locks = true);
+        }
+        if let Some(done) = self.lock_here(handle, owner, lock, wait) {
+            return done;
+        }
+        loop {
+            let answer = self.call(lock_request(handle, owner, lock, wait)).await?;
+            let serial = answer.session();
+            drop(answer);
+            self.link.locked(handle, owner, lock);
+            // The next session takes again what is noted by then: this came too late for that.
+            if serial == self.now().serial {
+                self.locked_there(handle, serial).await;
+                return Ok(());
             }
         }
     }

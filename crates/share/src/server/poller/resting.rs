@@ -1,0 +1,95 @@
+//! What the thread of a server does when there is nothing to do: it looks for a while, and sleeps.
+
+use super::{DEVICES, Poller};
+use crate::region::Region;
+use fs::{Devices, FileSystem};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// In a crowd the thread sleeps soon when there is nothing to do for longer than this: being woken costs less than looking for so long.
+const GAP: Duration = Duration::from_micros(20);
+/// What counts of a longer time.
+const GAP_MAX: Duration = Duration::from_millis(1);
+
+/// How long the thread looks for transfers that are in flight, if devices are seen without the kernel.
+const FLIGHT: Duration = Duration::from_micros(500);
+
+impl<F: FileSystem> Poller<F> {
+    /// Nothing to do: looks for a while, then sleeps until something happens.
+    pub(super) fn rest(&mut self) {
+        if self.crowded && self.gap > GAP {
+            self.stand_back(true);
+        } else if !self.crowded || self.gap < GAP / 2 {
+            self.stand_back(false);
+        }
+        let sessions = self.active.iter().filter_map(|id| self.connections.get(id)?.session.as_ref());
+        let regions: Vec<&Region> = sessions.map(|s| &*s.client.region).collect();
+        let rung = || self.bell.any() || regions.iter().any(|r| r.rings());
+        let looked = || rung() || self.fs.attend(true) == Devices::Done;
+        let begun = Instant::now();
+        let mut patience = self.options.patience;
+        let mut crowded = self.crowded;
+        let in_flight = self.fs.attend(true) == Devices::Busy;
+        if in_flight && !self.devices_tell {
+            // Whoever does not wait for transfers that are in flight has another thread wait for them.
+            crowded = false;
+            patience.yields = patience.yields.max(FLIGHT);
+        }
+        if crowded && self.gap > GAP {
+            // Others could use the processor better than for giving it to each other.
+            patience.yields_in_a_crowd = Duration::ZERO;
+        }
+        if !regions.is_empty() && patience.wait(crowded, || false, looked) {
+            return self.rested(begun);
+        }
+        regions.iter().for_each(|r| r.asleep().store(1, Ordering::SeqCst));
+        self.bell.set_asleep(true);
+        self.ask_devices(in_flight && self.devices_tell);
+        // Whoever sleeps and has said that he takes completions in must be woken for them.
+        let told = self.asked_devices.get();
+        let busy = match told {
+            true => rung() || self.fs.attend(true) == Devices::Done,
+            false => {
+                self.fs.attend(false);
+                rung()
+            }
+        };
+        if !busy {
+            self.publish();
+        }
+        self.counters.sleeps += !busy as u64;
+        self.changes.runs_nowhere();
+        self.events(if busy { Some(0) } else { None });
+        self.rested(begun);
+        self.bell.set_asleep(false);
+        // Who is looked at need not ring; who rang is looked at from now on.
+        for id in &self.active {
+            if let Some(session) = self.connections.get(id).and_then(|c| c.session.as_ref()) {
+                session.client.region.asleep().store(0, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Whether completions of devices are to wake the thread, which otherwise takes them in as it comes by.
+    fn ask_devices(&self, ask: bool) {
+        let Some(fd) = self.fs.readiness().filter(|_| ask != self.asked_devices.get()) else { return };
+        let flags = if ask { EventFlags::IN | EventFlags::ONESHOT } else { EventFlags::ONESHOT };
+        let done = epoll::modify(&self.epoll, fd, EventData::new_u64(DEVICES), flags);
+        self.asked_devices.set(ask && done.is_ok());
+    }
+
+    /// Whether whoever runs where this thread is woken goes on until it waits or its time is over: in a crowd that wants something seldom, several calls have come by then.
+    fn stand_back(&mut self, stands_back: bool) {
+        if std::mem::replace(&mut self.stands_back, stands_back) != stands_back {
+            let policy = if stands_back { libc::SCHED_BATCH } else { libc::SCHED_OTHER };
+            let param = libc::sched_param { sched_priority: 0 };
+            // SAFETY: `param` lives during the call, which is about this thread. Where it is refused, all stays as it was.
+            unsafe { libc::sched_setscheduler(0, policy, &raw const param) };
+        }
+    }
+
+    fn rested(&mut self, since: Instant) {
+        self.gap = (self.gap * 7 + since.elapsed().min(GAP_MAX)) / 8;
+    }
+}
