@@ -23,6 +23,7 @@ impl Worker {
     /// Runs until the volume is closed.
     pub fn run(mut self) {
         let mut looked_after = Instant::now();
+        let mut seen = 0;
         loop {
             let mut core = self.shared.lock();
             if core.closed() {
@@ -36,9 +37,12 @@ impl Worker {
             }
             let idle = core.ios.in_flight == 0;
             let by = core.driving.worker_comes(idle);
-            let deadline = core.deadline();
-            core.worker_deadline = deadline;
             let now = core.monotonic();
+            // While there are changes the worker comes by often enough for the next one, or that one would have to wake it.
+            let next = (seen != core.running.epoch).then(|| now + core.options.dirty_age_max);
+            seen = core.running.epoch;
+            let deadline = core.deadline().into_iter().chain(next).min();
+            core.worker_deadline = deadline;
             let looks = self.shared.attendant.looks();
             drop(core);
             let wait = deadline.map(|d| d.saturating_sub(now));
