@@ -118,7 +118,7 @@ if [ ! -x "$calls" ]; then
     exit 0
 fi
 rates() { "$@" | awk '{ print $1, $2 }'; }
-sizes=(--files 4000 --calls 20000)
+sizes=(--files 4000 --calls 200000)
 beside=
 if [ "$(id -u)" != 0 ] || ! command -v mkfs.ext4 losetup >/dev/null; then
     beside="only root may have a loop device with ext4 (mkfs.ext4, losetup)"
