@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A bucket as a file system beside others that mount one: the same loads, on the same server, in the same run.
 #   scripts/object-bench.sh [--repeat N] [--size MIB] [--rows ROW,...] [--only 'NAME;...'] [--out FILE] ...    (--help tells all)
-# Installs what is missing: s3fs from the packages of Debian, and versitygw (the server), rclone, geesefs and goofys with `go install`, which takes
-# a quarter of an hour, once. mountpoint-s3 is built here, which takes another: no registry has the program, but that of crates has its libraries,
+# Installs what is missing: s3fs from the packages of Debian, and versitygw (the server), SeaweedFS (the server of the row rename-native), rclone, geesefs
+# and goofys with Go, which takes half an hour, once. mountpoint-s3 is built here, which takes another: no registry has the program, but that of crates has its libraries,
 # and object-bench/mountpoint mounts with them. What cannot be installed is left out and said to be. They are kept in $FREEHOLD_SERVERS (default:
 # ~/.cache/freehold-servers). No newer s3fs than that of Debian is measured.
 # Needs root (mounts, and the page cache must be emptied), and room: the server keeps its data in --data (default: /dev/shm).
@@ -41,6 +41,7 @@ build_mountpoint() {
         mv "$built/release/mountpoint-peer" "$FREEHOLD_SERVERS/" && rm -rf "$built"
 }
 
+[ -x "$FREEHOLD_SERVERS/weed" ] || ./scripts/seaweedfs.sh "$FREEHOLD_SERVERS" || echo "seaweedfs cannot be installed" >&2
 install versitygw github.com/versity/versitygw/cmd/versitygw@latest
 install rclone github.com/rclone/rclone@latest
 install geesefs github.com/yandex-cloud/geesefs@latest

@@ -3,7 +3,7 @@
 #   scripts/object-servers.sh test [SERVER...]   installs what is missing (with `go install`, which takes minutes), starts each server with its
 #                                                data in a temporary directory, runs the tests against it, and stops it: the requests themselves,
 #                                                killed mounts (looked at with curl), fsx and pjdfstest over a mount; versitygw once more over TLS
-# Servers: versitygw (default), minio (a large build). They are kept in $FREEHOLD_SERVERS (default: ~/.cache/freehold-servers).
+# Servers: versitygw (default), seaweedfs and minio (large builds). They are kept in $FREEHOLD_SERVERS (default: ~/.cache/freehold-servers).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -49,6 +49,20 @@ for name in "${servers[@]}"; do
             ROOT_ACCESS_KEY=$AWS_ACCESS_KEY_ID ROOT_SECRET_KEY=$AWS_SECRET_ACCESS_KEY \
                 "$bin/versitygw" --port "127.0.0.1:$port" --keep-alive --quiet posix "$data/versitygw" >"$data/log" 2>&1 &
             pid=$!
+            ;;
+        seaweedfs)
+            [ -x "$bin/weed" ] || ./scripts/seaweedfs.sh "$bin"
+            mkdir -p "$data/seaweedfs"
+            # A server of many: each has two ports, of which the second is 10,000 above the first.
+            (cd "$data" && exec "$bin/weed" server -dir="$data/seaweedfs" -ip=127.0.0.1 -ip.bind=127.0.0.1 -volume.max=30 -filer -s3 -s3.port="$port" \
+                -master.port=$((port + 1)) -volume.port=$((port + 2)) -filer.port=$((port + 3)) >"$data/log" 2>&1) &
+            pid=$!
+            await "$port"
+            # The bucket can be made when the parts have found each other.
+            for _ in $(seq 60); do
+                curl -sf --aws-sigv4 aws:amz:us-east-1:s3 --user "$AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY" -X PUT "http://127.0.0.1:$port/bucket" && break
+                sleep 1
+            done
             ;;
         minio)
             install minio github.com/minio/minio@latest

@@ -40,25 +40,22 @@ def read_file(path, call):
         os.close(file)
 
 
-def same(path, size):
-    """Whether a file of the server is what `write_file` wrote."""
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size != size:
-            return False
+def same(run, name, size):
+    """Whether an object of the server is what `write_file` wrote."""
+    if run.size(name) != size:
+        return False
+    with run.open(name) as file:
         return all(file.read(len(BLOCK)) == BLOCK[: min(len(BLOCK), size - at)] for at in range(0, size, len(BLOCK)))
 
 
-def visible(path, size, since):
+def visible(run, name, size, since):
     """Seconds until the server has the object, whole."""
     until = time.monotonic() + 120
     while time.monotonic() < until:
-        try:
-            if os.stat(path).st_size == size:
-                return time.monotonic() - since
-        except FileNotFoundError:
-            pass
+        if run.size(name) == size:
+            return time.monotonic() - since
         time.sleep(0.005)
-    raise RuntimeError(f"{path} does not come")
+    raise RuntimeError(f"{name} does not come")
 
 
 def timed(mount, gib, action):
@@ -74,9 +71,9 @@ def settled(run, mount, subject, name, size, gib, action):
     cpu, begun = mount.cpu(), time.monotonic()
     action()
     seconds = time.monotonic() - begun
-    seen = visible(run.backend(name), size, begun) if subject.after_close else seconds
+    seen = visible(run, name, size, begun) if subject.after_close else seconds
     out = {"seconds": seconds, "visible": seen, "cpu_s_per_gib": (mount.cpu() - cpu) / gib, "peak_mib": mount.peak()}
-    if not same(run.backend(name), size):
+    if not same(run, name, size):
         raise RuntimeError(f"{subject.name}: {name} is not what was written")
     return out
 
@@ -86,7 +83,7 @@ def write(run, subject, size, endpoint=None):
     with run.mount(subject, endpoint) as mount:
         path = os.path.join(mount.at, name)
         out = settled(run, mount, subject, name, size, size / (1 << 30), lambda: write_file(path, size, MIB))
-    os.unlink(run.backend(name))
+    run.forget(name)
     return out
 
 
@@ -126,11 +123,11 @@ def streams_write(run, subject, n, size):
     with run.mount(subject) as mount:
         out = timed(mount, gib, lambda: together(n, lambda i: write_file(os.path.join(mount.at, names[i]), size, 4 * MIB)))
         begun = time.monotonic()
-        wait = max(visible(run.backend(name), size, begun) for name in names)
+        wait = max(visible(run, name, size, begun) for name in names)
         out["visible"] = out["seconds"] + (wait if subject.after_close else 0)
         out["peak_mib"] = mount.peak()
     for name in names:
-        os.unlink(run.backend(name))
+        run.forget(name)
     return out
 
 
@@ -162,7 +159,7 @@ def small(run, subject, count, endpoint=None, net=None):
 
         out = timed(mount, count * 4096 / (1 << 30), action)
         begun = time.monotonic()
-        wait = max(visible(os.path.join(run.backend(top), f"file-{i:05}"), 4096, begun) for i in range(count))
+        wait = max(visible(run, f"{top}/file-{i:05}", 4096, begun) for i in range(count))
         out["visible"] = out["seconds"] + (wait if subject.after_close else 0)
         del out["cpu_s_per_gib"]
         if net:
@@ -204,13 +201,13 @@ def rename(run, subject, size, endpoint=None, net=None):
             run, mount, subject, new, size, size / (1 << 30), lambda: os.rename(os.path.join(mount.at, name), os.path.join(mount.at, new))
         )
         until = time.monotonic() + 60
-        while os.path.exists(run.backend(name)):
+        while run.size(name) is not None:
             if time.monotonic() > until:
                 raise RuntimeError(f"{subject.name} leaves the old name")
             time.sleep(0.01)
         if net:
             out["requests"] = net.counts()
-    os.rename(run.backend(new), run.backend(name))
+    run.rename(new, name)
     return out
 
 

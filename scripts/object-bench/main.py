@@ -15,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 import zlib
 
 import loads
@@ -25,7 +27,9 @@ MIB = 1 << 20
 
 
 class Run:
-    """A server with its data, and what the loads need of it."""
+    """A server with its data, and what the loads need of it: versitygw, which keeps objects as files."""
+
+    serves = "versitygw"
 
     def __init__(self, data):
         self.place = tempfile.mkdtemp(prefix="freehold-bench-", dir=data)
@@ -37,18 +41,25 @@ class Run:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         environment = os.environ | {"ROOT_ACCESS_KEY": KEYS["AWS_ACCESS_KEY_ID"], "ROOT_SECRET_KEY": KEYS["AWS_SECRET_ACCESS_KEY"]}
-        command = [subjects.program("versitygw"), "--port", f"127.0.0.1:{self.port}", "--keep-alive", "--quiet", "posix", os.path.dirname(self.bucket)]
         with open(os.path.join(self.work, "server.log"), "wb") as log:
-            self.server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+            command = [subjects.program(self.serves), *self.arguments(os.path.dirname(self.bucket))]
+            self.server = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=self.work)
         self.endpoint = f"http://127.0.0.1:{self.port}"
-        for _ in range(200):
+        for _ in range(600):
             with socket.socket() as s:
                 if s.connect_ex(("127.0.0.1", self.port)) == 0:
                     break
             time.sleep(0.05)
         else:
             raise RuntimeError("the server does not start")
-        self.rclone("mkdir", f"s:{BUCKET}").wait()
+        until = time.monotonic() + 60
+        while self.rclone("mkdir", f"s:{BUCKET}").wait() != 0:
+            if time.monotonic() > until:
+                raise RuntimeError("the server makes no bucket")
+            time.sleep(0.5)
+
+    def arguments(self, place):
+        return ["--port", f"127.0.0.1:{self.port}", "--keep-alive", "--quiet", "posix", place]
 
     def __enter__(self):
         return self
@@ -65,6 +76,24 @@ class Run:
     def backend(self, name):
         """The file in which the server keeps an object."""
         return os.path.join(self.bucket, name)
+
+    def size(self, name):
+        """Bytes of an object that the server has, or None."""
+        try:
+            return os.stat(self.backend(name)).st_size
+        except FileNotFoundError:
+            return None
+
+    def open(self, name):
+        """The bytes of an object."""
+        return open(self.backend(name), "rb")
+
+    def rename(self, old, new):
+        os.rename(self.backend(old), self.backend(new))
+
+    def duplicate(self, old, new):
+        """With the attributes in which the server keeps what it knows of it."""
+        shutil.copy2(self.backend(old), self.backend(new))
 
     def fresh(self, subject, what):
         """A new name."""
@@ -88,10 +117,10 @@ class Run:
         """An object that rclone put there; made once."""
         name = f"object-{size}{suffix}"
         if suffix:
-            # As many as are needed, from the first one, with the attributes in which the server keeps what it knows of it.
+            # As many as are needed, from the first one.
             first = self.object(size)
             if name not in self.made:
-                shutil.copy2(self.backend(first), self.backend(name))
+                self.duplicate(first, name)
                 self.made.add(name)
         elif name not in self.made:
             words = ["--size", str(size), "--s3-chunk-size", "64M", "--s3-upload-cutoff", "64M"]
@@ -99,7 +128,7 @@ class Run:
                 for at in range(0, size, len(loads.BLOCK)):
                     putting.stdin.write(loads.BLOCK[: size - at])
                 putting.stdin.close()
-            if putting.returncode or not loads.same(self.backend(name), size):
+            if putting.returncode or not loads.same(self, name, size):
                 raise RuntimeError(f"{name} is not put")
             self.made.add(name)
         return name
@@ -121,6 +150,45 @@ class Run:
         return name
 
 
+class Renaming(Run):
+    """SeaweedFS, which has RenameObject. Objects are looked at over HTTP, which needs no keys here."""
+
+    serves = "weed"
+
+    def arguments(self, place):
+        os.makedirs(place, exist_ok=True)
+        free = [socket.socket() for _ in range(6)]
+        [s.bind(("127.0.0.1", 0)) for s in free]
+        master, master_grpc, volume, volume_grpc, filer, filer_grpc = (s.getsockname()[1] for s in free)
+        [s.close() for s in free]
+        ports = {"master.port": master, "master.port.grpc": master_grpc, "volume.port": volume, "volume.port.grpc": volume_grpc, "filer.port": filer}
+        ports |= {"filer.port.grpc": filer_grpc, "s3.port": self.port}
+        words = [f"-{name}={port}" for name, port in ports.items()]
+        return ["server", f"-dir={place}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3", "-volume.max=30", *words]
+
+    def ask(self, name, method="GET", query="", **headers):
+        request = urllib.request.Request(f"{self.endpoint}/{BUCKET}/{name}{query}", method=method, headers=headers)
+        return urllib.request.urlopen(request)
+
+    def size(self, name):
+        try:
+            with self.ask(name, "HEAD") as answer:
+                return int(answer.headers["Content-Length"])
+        except urllib.error.HTTPError as e:
+            if e.code != 404:
+                raise
+            return None
+
+    def open(self, name):
+        return self.ask(name)
+
+    def rename(self, old, new):
+        self.ask(new, "PUT", "?renameObject", **{"x-amz-rename-source": f"/{BUCKET}/{old}"}).close()
+
+    def duplicate(self, old, new):
+        self.ask(new, "PUT", **{"x-amz-copy-source": f"/{BUCKET}/{old}"}).close()
+
+
 def rows(a):
     """Every row: its name, which subjects it is for, and the load."""
     size, large = a.size * MIB, a.large * MIB
@@ -135,6 +203,7 @@ def rows(a):
         f"ls -l of {a.few}": ("list", functools.partial(loads.list_long, count=a.few)),
         f"ls -l of {a.many}": ("list-many", functools.partial(loads.list_long, count=a.many)),
         f"rename of {a.size} MiB": ("rename", functools.partial(loads.rename, size=size)),
+        f"rename of {a.size} MiB by a server that can": ("rename-native", functools.partial(loads.rename, size=size)),
         f"append of 1 MiB to {a.size} MiB": ("append", functools.partial(loads.append, size=size)),
     }
     far = {
@@ -144,7 +213,7 @@ def rows(a):
     return near, far
 
 
-COUNTED = ("small", "list", "list-many", "rename", "append")
+COUNTED = ("small", "list", "list-many", "rename", "rename-native", "append")
 
 
 def measure(a):
@@ -156,12 +225,17 @@ def measure(a):
     wanted = a.rows.split(",") if a.rows else None
     results = {}
     with contextlib.ExitStack() as stack:
-        run = stack.enter_context(Run(a.data))
-        net = functools.cache(lambda delay: stack.enter_context(Net(run.port, delay)))
+        server = functools.cache(lambda kind: stack.enter_context(kind(a.data)))
+        net = functools.cache(lambda port, delay: stack.enter_context(Net(port, delay)))
         for row, (key, load) in (near | far).items():
             if wanted and key not in wanted:
                 continue
-            endpoint = net(a.delay).endpoint if row in far else None
+            kind = Renaming if key == "rename-native" else Run
+            if not subjects.program(kind.serves):
+                missing.append(f"{kind.serves} (a server, for {key})")
+                continue
+            run = server(kind)
+            endpoint = net(run.port, a.delay).endpoint if row in far else None
             failed = set()
             for turn in range(a.repeat):
                 # Everybody once, then everybody again: what else the machine does meets all of them.
@@ -173,7 +247,8 @@ def measure(a):
                             raise RuntimeError(subject.cannot[key])
                         out = load(run, subject, endpoint=endpoint) if "streams" not in key else load(run, subject)
                         if turn == 0 and key in COUNTED and not a.no_counts:
-                            counted = load(run, subject, endpoint=net(0).endpoint, net=net(0))
+                            counting = net(run.port, 0)
+                            counted = load(run, subject, endpoint=counting.endpoint, net=counting)
                             out["requests"] = counted["requests"]
                     except Exception as e:
                         failed.add(subject.name)
@@ -228,7 +303,7 @@ def main():
     p.add_argument("--few", type=int, default=1000, help="names of the small directory [1000]")
     p.add_argument("--many", type=int, default=100_000, help="names of the large directory [100000]")
     p.add_argument("--delay", type=int, default=20, help="added to each request of the rows that are far away, ms [20]")
-    p.add_argument("--rows", help="only these: write, read, write-large, read-large, write-far, read-far, streams-write, streams-read, small, list, list-many, rename, append")
+    p.add_argument("--rows", help="only these: write, read, write-large, read-large, write-far, read-far, streams-write, streams-read, small, list, list-many, rename, rename-native, append")
     p.add_argument("--only", help="only these, separated by ';'")
     p.add_argument("--freehold-options", default="", help="more words for -o of freehold")
     p.add_argument("--no-counts", action="store_true", help="do not count requests (which takes another run of some rows)")

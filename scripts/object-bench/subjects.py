@@ -157,8 +157,8 @@ def subjects(extra):
 def versions():
     """What each says of its version."""
     out = {}
-    for name in ("versitygw", "s3fs", "goofys", "geesefs", "mountpoint-peer", "rclone"):
-        flag = "version" if name == "rclone" else "--version"
+    for name in ("versitygw", "weed", "s3fs", "goofys", "geesefs", "mountpoint-peer", "rclone"):
+        flag = "version" if name in ("rclone", "weed") else "--version"
         if path := program(name):
             said = subprocess.run([path, flag], capture_output=True, text=True).stdout.strip().splitlines()
             built = subprocess.run(["go", "version", "-m", path], capture_output=True, text=True).stdout

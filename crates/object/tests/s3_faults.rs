@@ -47,6 +47,15 @@ fn a_store_with_everything() {
     });
 }
 
+/// As of SeaweedFS. Keys have to say by themselves what a plus is in a listing.
+#[test]
+fn stores_that_do_not_encode_prefixes() {
+    for features in [Features::ALL, Features::FEW] {
+        let server = Server::start(Features { echo: false, ..features }, Faults::none()).unwrap();
+        runtime().block_on(async { conformance::everything(&open(&server).await).await });
+    }
+}
+
 #[test]
 fn a_store_that_drops_what_it_does_not_know() {
     let server = Server::start(Features { part_min: 1, ..Features::FEW }, Faults::none()).unwrap();

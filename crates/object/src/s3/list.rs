@@ -24,9 +24,11 @@ pub(super) enum Writing {
 }
 
 impl Writing {
-    /// How a store writes that answers the prefix "+ " so. Whoever encodes the plus uses it for the space, if at all.
-    fn of(echo: &str) -> Writing {
-        if echo.starts_with('+') { Writing::Percent } else { Writing::Form }
+    /// How a store writes that answers the prefix "+ " so. Whoever encodes the plus uses it for the space, if at all. `None`: it does not
+    /// encode the prefix, which says nothing of keys.
+    fn of(echo: &str) -> Option<Writing> {
+        let found = if echo.starts_with('+') { Writing::Percent } else { Writing::Form };
+        (!echo.contains(' ')).then_some(found)
     }
 }
 
@@ -117,9 +119,14 @@ impl S3 {
     pub(super) async fn decoded(&self, written: &str, encoding: &Option<String>) -> Result<Option<String>> {
         let writing = match encoding.as_deref() {
             // Only a plus is written in two manners.
-            Some("url") if written.contains('+') => {
-                *self.writing.get_or_try_init(|| self.find_writing()).await?
-            }
+            Some("url") if written.contains('+') => match self.writing.get() {
+                Some(&known) => known,
+                None => match self.find_writing(written).await? {
+                    Some(found) => *self.writing.get_or_init(|| async { found }).await,
+                    // It is gone, or an upload that has no object yet; those that do not encode prefixes write keys as forms do.
+                    None => Writing::Form,
+                },
+            },
             Some("url") => Writing::Percent,
             // A store that does not encode says nothing of it, or names no encoding.
             _ => return Ok(Some(written.to_owned())),
@@ -131,9 +138,20 @@ impl S3 {
         Ok(key)
     }
 
-    /// Finds out how keys are written, by a prefix that comes back in the answer.
-    async fn find_writing(&self) -> Result<Writing> {
-        Ok(Writing::of(&self.listing("+ ", false, None, Some("1")).await?.prefix))
+    /// Finds out how keys are written: by a prefix that comes back in the answer, or by what is listed under either name that this one, which
+    /// has a plus, can mean. A space that is a plus in a listing is written as forms do; a plus that is one is not. `None`: nothing is.
+    async fn find_writing(&self, written: &str) -> Result<Option<Writing>> {
+        if let Some(found) = Writing::of(&self.listing("+ ", false, None, Some("1")).await?.prefix) {
+            return Ok(Some(found));
+        }
+        for writing in [Writing::Form, Writing::Percent] {
+            let Some(key) = encode::decoded(written, writing == Writing::Form) else { continue };
+            let there = self.listing(&key, false, None, Some("1")).await?;
+            if there.contents.iter().any(|object| object.key.starts_with(written)) {
+                return Ok(Some(writing));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -151,9 +169,9 @@ mod tests {
 
     #[test]
     fn the_writing_is_told_by_an_echo() {
-        assert_eq!(Writing::of("%2B+"), Writing::Form);
-        assert_eq!(Writing::of("%2B%20"), Writing::Form);
-        assert_eq!(Writing::of("+%20"), Writing::Percent);
-        assert_eq!(Writing::of("+ "), Writing::Percent);
+        assert_eq!(Writing::of("%2B+"), Some(Writing::Form));
+        assert_eq!(Writing::of("%2B%20"), Some(Writing::Form));
+        assert_eq!(Writing::of("+%20"), Some(Writing::Percent));
+        assert_eq!(Writing::of("+ "), None);
     }
 }

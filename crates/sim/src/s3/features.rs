@@ -24,6 +24,8 @@ pub struct Features {
     pub md5_etags: bool,
     /// Listings write a space as '+'.
     pub plus: bool,
+    /// Listings write the prefix as they write keys; else as it was asked for.
+    pub echo: bool,
 }
 
 impl Features {
@@ -38,6 +40,7 @@ impl Features {
         part_min: 16 << 10,
         md5_etags: true,
         plus: true,
+        echo: true,
     };
     /// What the oldest servers have.
     pub const FEW: Features = Features {
@@ -50,6 +53,7 @@ impl Features {
         part_min: 16 << 10,
         md5_etags: false,
         plus: false,
+        echo: true,
     };
 }
 
