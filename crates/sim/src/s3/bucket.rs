@@ -275,7 +275,7 @@ impl Bucket {
         let now = past.as_ref().unwrap_or(&self.objects);
         let mut text = format!(
             "<ListBucketResult><EncodingType>url</EncodingType><Prefix>{}</Prefix>",
-            if self.features.echo { self.encoded(prefix) } else { escaped(prefix).into() }
+            if self.features.echo { self.encoded(prefix) } else { escaped(prefix) }
         );
         let (mut count, mut last, mut truncated) = (0, String::new(), false);
         for (key, object) in now.range(prefix.max(after).to_owned()..) {
