@@ -156,7 +156,6 @@ class Renaming(Run):
     serves = "weed"
 
     def arguments(self, place):
-        os.makedirs(place, exist_ok=True)
         free = [socket.socket() for _ in range(6)]
         [s.bind(("127.0.0.1", 0)) for s in free]
         master, master_grpc, volume, volume_grpc, filer, filer_grpc = (s.getsockname()[1] for s in free)
