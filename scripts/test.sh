@@ -16,12 +16,17 @@ fi
 # The runner of the tests is cargo-nextest where it is installed (cargo install cargo-nextest), else cargo's own.
 nextest() { cargo nextest --version >/dev/null 2>&1; }
 
+# What hangs fails too, while there is time to say so. At a terminal, which may interrupt it, it stays in the foreground.
+in_time=(timeout --kill-after 10)
+[ ! -t 0 ] || in_time+=(--foreground)
+in_time+=(2700)
+
 report=()
 step() {
     local name=$1 start=$SECONDS
     shift
     echo "==> $name: $*"
-    if ! "$@"; then
+    if ! "${in_time[@]}" "$@"; then
         echo "==> FAILED: $name after $((SECONDS - start)) s" >&2
         exit 1
     fi

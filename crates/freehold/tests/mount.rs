@@ -3,20 +3,10 @@
 
 mod common;
 
-use common::{Place, can_mount, describe, eventually, make_tree};
+use common::{Place, can_mount, describe, eventually, make_tree, server, signal};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-
-fn signal(pid: u32, signal: i32) {
-    // SAFETY: kill has no memory preconditions; pid is a server that the test started.
-    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
-}
-
-/// The server of an image.
-fn server(image: &Path) -> u32 {
-    freehold::mounts::lock_holder(image).expect("somebody serves it").pid
-}
 
 fn write_synced(path: &Path, content: &[u8]) {
     let mut file = std::fs::File::create(path).unwrap();
@@ -108,30 +98,6 @@ fn a_dead_server_is_noticed_and_cleared_away() {
     p.line("mount a.img mnt").ok();
     assert_eq!(std::fs::read(mnt.join("synced")).unwrap(), b"must be there");
     p.line("umount mnt").ok();
-}
-
-#[test]
-fn a_server_that_stands_still_does_not_stop_df() {
-    if !can_mount() {
-        return;
-    }
-    let p = Place::new();
-    let still = p.volume("still.img");
-    p.volume("b.img");
-    let (mnt, alive) = (p.mkdir("mnt"), p.mkdir("alive"));
-    p.line("mount still.img mnt").ok();
-    p.line("mount b.img alive").ok();
-    let pid = server(&still);
-    signal(pid, libc::SIGSTOP);
-    let all = p.line("df");
-    let named = p.line("df mnt");
-    signal(pid, libc::SIGCONT);
-    assert!(all.out.contains(&*alive.to_string_lossy()), "{all:?}");
-    assert!(all.err.contains(&*mnt.to_string_lossy()) && all.err.contains("has not answered"), "{all:?}");
-    named.fails(&["has not answered"]);
-    p.line("df mnt").ok();
-    p.line("umount mnt").ok();
-    p.line("umount alive").ok();
 }
 
 #[test]

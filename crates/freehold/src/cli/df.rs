@@ -3,9 +3,12 @@
 use super::{Exit, explain, show};
 use freehold::options::format_size;
 use freehold::{StatFs, mounts};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::io;
+use std::ffi::OsString;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -26,6 +29,9 @@ pub struct Args {
     /// Tell it as JSON, sizes in bytes
     #[arg(long)]
     json: bool,
+    /// What [`ask`] runs: tells what the system says about the targets
+    #[arg(long, hide = true)]
+    here: bool,
 }
 
 struct Line {
@@ -35,6 +41,11 @@ struct Line {
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
+    if args.here {
+        let told: Vec<_> = args.targets.iter().map(|target| Told::by_system(target)).collect();
+        println!("{}", json!(told));
+        return Ok(());
+    }
     let mut targets = args.targets;
     let is_all = targets.is_empty();
     if is_all {
@@ -68,50 +79,98 @@ fn tell(lines: &[Line], json: bool) {
 }
 
 fn look(target: &Path) -> anyhow::Result<Line> {
-    let meta = in_time(target, |path| path.metadata()).map_err(|e| explain::host(e, "looking at", target))?;
-    let inside = if meta.is_dir() {
-        Some(target.to_path_buf())
-    } else {
+    let mut told = ask(target).map_err(|e| explain::host(e, "looking at", target))?;
+    if !told.is_dir {
         // A served image is asked through its mount.
         let served = mounts::of_image(target).unwrap_or_default();
-        served.into_iter().rev().find(|m| m.is_freehold()).map(|m| m.point)
-    };
-    let Some(dir) = inside else {
-        let volume = explain::open(target, true)?;
-        let space =
-            fs::block_on(freehold::FileSystem::statfs(&volume)).map_err(|e| explain::volume(e, target))?;
-        return Ok(Line { volume: target.display().to_string(), space, point: None });
-    };
-    let s = in_time(&dir, |path| Ok(rustix::fs::statvfs(path)?))
-        .map_err(|e| explain::host(e, "looking at", &dir))?;
-    let space = StatFs {
-        block_size: s.f_frsize as u32,
-        blocks: s.f_blocks,
-        blocks_free: s.f_bfree,
-        blocks_available: s.f_bavail,
-        inodes: s.f_files,
-        inodes_free: s.f_ffree,
-        name_max: s.f_namemax as u32,
-    };
-    let whole = std::fs::canonicalize(&dir).map_err(|e| explain::host(e, "looking at", &dir))?;
+        match served.into_iter().rev().find(|m| m.is_freehold()) {
+            Some(m) => told = ask(&m.point).map_err(|e| explain::host(e, "looking at", &m.point))?,
+            None => {
+                let volume = explain::open(target, true)?;
+                let space = fs::block_on(freehold::FileSystem::statfs(&volume))
+                    .map_err(|e| explain::volume(e, target))?;
+                return Ok(Line { volume: target.display().to_string(), space, point: None });
+            }
+        }
+    }
+    let whole = PathBuf::from(told.whole);
     let all = mounts::list().unwrap_or_default();
     let mount = whole.ancestors().find_map(|a| all.iter().rev().find(|m| m.point == a));
-    let volume = mount.map_or(dir.display().to_string(), |m| m.source.display().to_string());
-    Ok(Line { volume, space, point: mount.map(|m| m.point.clone()) })
+    let volume = mount.map_or(target.display().to_string(), |m| m.source.display().to_string());
+    Ok(Line { volume, space: told.space, point: mount.map(|m| m.point.clone()) })
 }
 
-/// Asks about a path, which may lead to a server that does not answer: then this says so, and whoever asked waits until the program ends.
-fn in_time<T: Send + 'static>(
-    path: &Path,
-    ask: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
+/// What the system says about a path, or an errno.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    is_dir: bool,
+    /// Without symbolic links.
+    whole: OsString,
+    #[serde(with = "Space")]
+    space: StatFs,
+}
+
+/// [`StatFs`], for serde.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "StatFs")]
+struct Space {
+    block_size: u32,
+    blocks: u64,
+    blocks_free: u64,
+    blocks_available: u64,
+    inodes: u64,
+    inodes_free: u64,
+    name_max: u32,
+}
+
+impl Told {
+    fn by_system(path: &Path) -> Result<Told, i32> {
+        let look = || {
+            let is_dir = path.metadata()?.is_dir();
+            let s = rustix::fs::statvfs(path)?;
+            let space = StatFs {
+                block_size: s.f_frsize as u32,
+                blocks: s.f_blocks,
+                blocks_free: s.f_bfree,
+                blocks_available: s.f_bavail,
+                inodes: s.f_files,
+                inodes_free: s.f_ffree,
+                name_max: s.f_namemax as u32,
+            };
+            Ok(Told { is_dir, whole: path.canonicalize()?.into(), space })
+        };
+        look().map_err(|e: io::Error| e.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+/// Asks the system about a path, which may lead to a server that does not answer.
+///
+/// A process of its own asks: the kernel ends nobody whose request a server has taken, not even by SIGKILL, before the server
+/// answers or ends. A thread would keep this program with it.
+fn ask(path: &Path) -> io::Result<Told> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["df", "--here", "--"])
+        .arg(path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let mut said = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
     let (answer, answered) = mpsc::channel();
-    let whole = path.to_path_buf();
-    std::thread::Builder::new().spawn(move || answer.send(ask(&whole)))?;
-    answered.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+    std::thread::Builder::new().spawn(move || {
+        let mut text = Vec::new();
+        answer.send(said.read_to_end(&mut text).map(|_| text))
+    })?;
+    let Ok(text) = answered.recv_timeout(PATIENCE) else {
+        // It ends when it can; nobody waits for that.
+        let _ = child.kill();
         let text = format!("whoever serves it has not answered for {} seconds", PATIENCE.as_secs());
-        Err(io::Error::new(io::ErrorKind::TimedOut, text))
-    })
+        return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+    };
+    child.wait()?;
+    let told: [Result<Told, i32>; 1] = serde_json::from_slice(&text?)?;
+    let [told] = told;
+    told.map_err(io::Error::from_raw_os_error)
 }
 
 impl Line {

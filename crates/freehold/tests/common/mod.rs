@@ -104,6 +104,16 @@ pub fn eventually(what: &str, done: impl Fn() -> bool) {
     panic!("not in ten seconds: {what}");
 }
 
+pub fn signal(pid: u32, signal: i32) {
+    // SAFETY: kill has no memory preconditions; pid is a server that the test started.
+    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
+}
+
+/// The server of an image.
+pub fn server(image: &Path) -> u32 {
+    freehold::mounts::lock_holder(image).expect("somebody serves it").pid
+}
+
 /// Whether this process is root.
 pub fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0)
