@@ -61,9 +61,12 @@ wait "$hidden" 2>/dev/null
 
 if [ "${LAB_IOMMU:-1}" = 1 ]; then
     group=$(basename "$(readlink "/sys/bus/pci/devices/$c/iommu_group")")
-    modprobe e1000
-    refused "a controller whose group holds a network card" "IOMMU group $group also holds .*driver e1000" "$freehold" device claim "$c"
-    is "and it is left alone" nvme "$(driver "$c")"
+    if modprobe e1000; then
+        refused "a controller whose group holds a network card" "IOMMU group $group also holds .*driver e1000" "$freehold" device claim "$c"
+        is "and it is left alone" nvme "$(driver "$c")"
+    else
+        echo "skipped: this kernel has no driver for the network card in the group of $c"
+    fi
     option=
 else
     refused "a controller without an IOMMU" "has no IOMMU group.*--no-iommu" "$freehold" device claim "$b"
@@ -81,7 +84,8 @@ fi
 echo "--- claim and release"
 expect "lab-b is claimed" "$freehold" device claim $option "$b"
 is "its driver" vfio-pci "$(driver "$b")"
-node=$(ls /dev/vfio/* | grep -v 'vfio/vfio$')
+# That of its group, or where the kernel has none, its own for iommufd.
+node=$(find /dev/vfio -type c ! -name vfio | sort | head -n 1)
 [ -c "$node" ] && pass "there is $node" || fail "no node in /dev/vfio: $(ls /dev/vfio)"
 [ ! -e "$dev_b" ] && pass "$dev_b is gone" || fail "$dev_b is still there"
 is "its claim" '"stands"' "$(state "$b" claim)"

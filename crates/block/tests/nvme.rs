@@ -7,7 +7,10 @@ use fs::{Cred, FileSystem, OpenFlags, block_on};
 use media::nvme::fake::{Config, Failure, FakeController, Fault};
 use media::nvme::{NvmeMedia, Options};
 use media::{Media, SimFlash};
+use sched::Separated;
+use sched::queues::Mode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const BYTES: u64 = 64 << 20;
@@ -126,6 +129,55 @@ fn survives(image: &SimFlash, config: &Config, files: u64) {
     volume.close_blocking().unwrap();
     drop(volume);
     check(media);
+}
+
+/// The power fails at any moment, with requests in queues by class: a flush must cover what went through every one of them, and what is
+/// under way in one says nothing of the others.
+#[test]
+fn power_fails_with_separated_queues() {
+    for mode in [Mode::RoundRobin, Mode::Separated, Mode::Automatic] {
+        let config = Config { queues: 8, ..Config::new(BYTES) };
+        let controller = FakeController::new(config.clone());
+        let driver =
+            NvmeMedia::start(controller.clone(), Options { queues: 8, ..Options::default() }).unwrap();
+        let media = Arc::new(Separated::new(driver, mode));
+        block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
+        let volume = open(media.clone());
+        let synced = AtomicU64::new(0);
+        let mut x = 1u64;
+        let mut coin = || {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            x >> 63 == 0
+        };
+        let mut images = Vec::new();
+        std::thread::scope(|s| {
+            let writer = s.spawn(|| {
+                for n in (0..200).step_by(4) {
+                    write(&volume, n..n + 4).unwrap();
+                    synced.store(n + 4, Ordering::Release);
+                }
+            });
+            while !writer.is_finished() {
+                let files = synced.load(Ordering::Acquire);
+                let keep = images.len() % 3;
+                let image = controller.crash_image(|_, _| match keep {
+                    0 => false,
+                    1 => true,
+                    _ => coin(),
+                });
+                images.push((image, files));
+                std::thread::sleep(Duration::from_millis(3));
+            }
+        });
+        volume.close_blocking().unwrap();
+        drop((volume, media));
+        rules_were_kept(&controller);
+        assert!(images.len() >= 5, "{mode:?}: only {} power failures", images.len());
+        let step = images.len().div_ceil(24);
+        for (image, files) in images.iter().step_by(step) {
+            survives(image, &config, *files);
+        }
+    }
 }
 
 /// Removed, or reset with an empty cache, in the middle of everything: the engine hears of it and says so, and what it had synced is

@@ -282,6 +282,23 @@ fn what_a_program_drives_is_not_given_back() {
     fake.machine().release(at(A)).unwrap();
 }
 
+/// With iommufd a device has a node of its own, and the kernel may have none for its group.
+#[test]
+fn what_iommufd_has_is_not_given_back() {
+    let fake = two();
+    fake.machine().claim(&[at(A)], false).unwrap();
+    std::fs::create_dir_all(fake.path(&format!("sys/bus/pci/devices/{A}/vfio-dev/vfio3"))).unwrap();
+    let node = || fake.machine().claim(&[at(A)], false).unwrap()[0].node.clone().unwrap();
+    assert_eq!(node().to_str(), Some("/dev/vfio/12"), "whoever may open the group needs nothing else");
+    std::fs::remove_file(fake.path("dev/vfio/12")).unwrap();
+    assert_eq!(node().to_str(), Some("/dev/vfio/devices/vfio3"));
+    fake.process(99, "server", "/dev/vfio/devices/vfio3");
+    let e = fake.machine().release(at(A)).unwrap_err();
+    assert!(e.to_string().contains("/dev/vfio/devices/vfio3 is open in process 99 (server)"), "{e}");
+    std::fs::remove_dir_all(fake.path("proc/99")).unwrap();
+    fake.machine().release(at(A)).unwrap();
+}
+
 #[test]
 fn a_controller_that_does_not_come_back_is_told() {
     let fake = two();

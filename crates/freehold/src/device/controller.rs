@@ -146,12 +146,20 @@ impl<K> Machine<K> {
             .collect()
     }
 
-    /// The node by which a device that `vfio-pci` has is opened.
+    /// The node by which iommufd takes a device that `vfio-pci` has, where the kernel can do that.
+    pub(super) fn vfio_device(&self, address: Address) -> Option<String> {
+        let name = self.names(attribute(address, "vfio-dev")).into_iter().next()?;
+        Some(format!("/dev/vfio/devices/{name}"))
+    }
+
+    /// The node by which a device that `vfio-pci` has is opened: that of its group, unless the kernel has none.
     pub(super) fn node(&self, address: Address) -> Option<PathBuf> {
         let group = self.link_name(attribute(address, "iommu_group"))?;
         // Without an IOMMU the kernel makes a group for the device when it is bound.
         let is_bare = self.text(format!("sys/kernel/iommu_groups/{group}/name")) == "vfio-noiommu";
-        Some(format!("/dev/vfio/{}{group}", if is_bare { "noiommu-" } else { "" }).into())
+        let node = format!("/dev/vfio/{}{group}", if is_bare { "noiommu-" } else { "" });
+        let has_groups = self.at(node.trim_start_matches('/')).exists();
+        Some(self.vfio_device(address).filter(|_| !has_groups).unwrap_or(node).into())
     }
 }
 

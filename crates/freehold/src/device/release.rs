@@ -80,7 +80,8 @@ impl<K: Kernel> Machine<K> {
             return Err(DeviceError::InUse { address, by });
         }
         let Some(node) = self.node(address) else { return Ok(()) };
-        // A group is opened once at a time: this also finds whoever cannot be seen. Other errors say that it is not open.
+        // A group is opened once at a time, and not while iommufd has a device of it: this also finds whoever cannot be seen, where the
+        // kernel has groups. Other errors say that it is not open.
         match self.kernel.hold(&self.at(node.strip_prefix("/").unwrap_or(&node))) {
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => Err(DeviceError::InUse {
                 address,

@@ -4,7 +4,7 @@
 //! own, file systems of out-of-tree modules) is found by [`Kernel::hold`](super::Kernel::hold) alone, and open files of other users by root alone.
 
 use super::controller::Controller;
-use super::{Address, Machine, controller};
+use super::{Address, Machine};
 use share::mounts::MountInfo;
 use std::collections::HashSet;
 use std::fmt;
@@ -123,8 +123,7 @@ impl<K> Machine<K> {
         nodes.extend(blocks.iter().filter_map(|b| Some(format!("/dev/ng{}", b.name.strip_prefix("nvme")?))));
         nodes.extend(self.character_device(address).map(|name| format!("/dev/{name}")));
         nodes.extend(self.node(address).map(|node| node.display().to_string()));
-        let cdevs = self.names(controller::attribute(address, "vfio-dev"));
-        nodes.extend(cdevs.iter().map(|name| format!("/dev/vfio/devices/{name}")));
+        nodes.extend(self.vfio_device(address));
         nodes
     }
 

@@ -1,7 +1,7 @@
 //! Addresses of PCI functions, and what sysfs says of them.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Domain, bus, device and function: `0000:00:04.0`. The domain may be left out when it is 0.
@@ -61,6 +61,12 @@ impl PciAddress {
     pub fn numa_node(&self) -> Option<u32> {
         let text = std::fs::read_to_string(self.sysfs().join("numa_node")).ok()?;
         u32::try_from(text.trim().parse::<i32>().ok()?).ok()
+    }
+
+    /// The character device by which iommufd takes it (Linux 6.6); `None`: it is not bound to vfio-pci, or the kernel has none.
+    pub fn vfio_device(&self) -> Option<PathBuf> {
+        let mut devices = std::fs::read_dir(self.sysfs().join("vfio-dev")).ok()?;
+        Some(Path::new("/dev/vfio/devices").join(devices.next()?.ok()?.file_name()))
     }
 
     /// Number of its IOMMU group.

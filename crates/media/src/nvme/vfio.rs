@@ -1,24 +1,26 @@
-//! The bus of real controllers: VFIO with a group and a type 1 IOMMU (Linux, Documentation/driver-api/vfio.rst, linux/vfio.h).
+//! The bus of real controllers: VFIO (Linux, Documentation/driver-api/vfio.rst, linux/vfio.h), by iommufd or by a group and a type 1 IOMMU
+//! ([`ownership`]).
 //!
-//! The function is bound to vfio-pci. Whoever opens its group owns it alone (`EBUSY` for others), and when this process ends, however
-//! it does, the kernel resets the function and takes its mappings away. Without an IOMMU there is no such group, and
-//! the driver refuses to work; so it does where only iommufd is offered without the group interface.
+//! The function is bound to vfio-pci. Whoever opens it owns it alone (`EBUSY` for others), and when this process ends, however
+//! it does, the kernel resets the function and takes its mappings away. Without an IOMMU there is no such way, and
+//! the driver refuses to work.
 
 mod abi;
+mod group;
+mod iommufd;
+mod ownership;
 
 use super::bus::Bus;
 use super::iova::Iova;
 use super::pci::PciAddress;
 use crate::MediaError;
 use abi::*;
+use ownership::{Iommu, Owned};
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
 use std::collections::HashMap;
-use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 /// PCI Command Register, and its bits memory space enable and bus master enable (PCI Local Bus Specification 3.0, 6.2.2).
@@ -41,8 +43,7 @@ pub struct VfioBus {
     /// Free addresses, and what is mapped. A leaf.
     addresses: Mutex<(Iova, HashMap<u64, u64>)>,
     device: OwnedFd,
-    _group: OwnedFd,
-    container: OwnedFd,
+    iommu: Iommu,
 }
 
 // SAFETY: the mapping of the registers is used by volatile accesses alone, which any thread may make.
@@ -63,51 +64,8 @@ impl VfioBus {
             doing,
             errno: e.raw_os_error().unwrap_or(libc::EIO),
         };
-        let number = address.iommu_group().map_err(|e| match e.raw_os_error() {
-            Some(libc::ENOENT) => {
-                failed("finding its IOMMU group", io::Error::from_raw_os_error(libc::ENODEV))
-            }
-            _ => failed("finding its IOMMU group", e),
-        })?;
-        let open = |path: &str| rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-        let group = open(&format!("/dev/vfio/{number}")).map_err(|e| match e {
-            Errno::NOENT => {
-                failed("opening its IOMMU group: it is not bound to vfio-pci", Errno::NODEV.into())
-            }
-            e => failed("opening its IOMMU group", e.into()),
-        })?;
-        let mut status = GroupStatus { argsz: size::<GroupStatus>(), ..Default::default() };
-        exchange(&group, GROUP_GET_STATUS, &mut status).map_err(|e| failed("asking for its group", e))?;
-        if status.flags & GROUP_VIABLE == 0 {
-            let e = io::Error::from_raw_os_error(libc::EBUSY);
-            return Err(failed("taking its group: other devices of the group have drivers", e));
-        }
-        let container =
-            open("/dev/vfio/vfio").map_err(|e| failed("opening a container of VFIO", e.into()))?;
-        // SAFETY: requests that take a number, or nothing.
-        let version = unsafe { ioctl(container.as_raw_fd(), GET_API_VERSION, 0) };
-        // SAFETY: as above.
-        let type1 = unsafe { ioctl(container.as_raw_fd(), CHECK_EXTENSION, TYPE1V2_IOMMU) };
-        if version.map_err(|e| failed("asking for VFIO", e))? != 0
-            || type1.map_err(|e| failed("asking for its IOMMU", e))? == 0
-        {
-            let e = io::Error::from_raw_os_error(libc::EOPNOTSUPP);
-            return Err(failed("looking for a type 1 IOMMU", e));
-        }
-        let number = container.as_raw_fd();
-        // SAFETY: the request takes a pointer to a file descriptor.
-        unsafe { ioctl(group.as_raw_fd(), GROUP_SET_CONTAINER, &number as *const RawFd as libc::c_ulong) }
-            .map_err(|e| failed("putting its group into a container", e))?;
-        // SAFETY: the request takes a number.
-        unsafe { ioctl(container.as_raw_fd(), SET_IOMMU, TYPE1V2_IOMMU) }
-            .map_err(|e| failed("setting up its IOMMU", e))?;
-        let text = CString::new(address.to_string()).expect("addresses are digits");
-        // SAFETY: the request takes a string and returns a new file descriptor.
-        let device = unsafe {
-            ioctl(group.as_raw_fd(), GROUP_GET_DEVICE_FD, text.as_ptr() as libc::c_ulong)
-                .map(|fd| OwnedFd::from_raw_fd(fd))
-        }
-        .map_err(|e| failed("taking it", e))?;
+        let Owned { device, iommu } =
+            ownership::take(address).map_err(|(doing, errno)| failed(doing, errno))?;
         let mut info = DeviceInfo { argsz: size::<DeviceInfo>(), ..Default::default() };
         exchange(&device, DEVICE_GET_INFO, &mut info).map_err(|e| failed("asking for it", e))?;
         let region = |index| {
@@ -124,7 +82,7 @@ impl VfioBus {
         let bar_len = registers.size.min(BAR_MAX) as usize;
         let bar =
             map_bar(&device, registers.offset, bar_len).map_err(|e| failed("mapping its registers", e))?;
-        let ranges = iova_ranges(&container);
+        let ranges = iommu.ranges();
         let interrupt = match interrupts(&device) {
             Ok(fd) => Some(fd),
             Err(e) => {
@@ -141,8 +99,7 @@ impl VfioBus {
             interrupt,
             addresses: Mutex::new((Iova::new(&ranges), HashMap::new())),
             device,
-            _group: group,
-            container,
+            iommu,
             name,
         })
     }
@@ -205,45 +162,6 @@ fn interrupts(device: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(eventfd)
 }
 
-/// What the IOMMU can translate, first and last addresses; empty where the kernel does not say.
-fn iova_ranges(container: &OwnedFd) -> Vec<(u64, u64)> {
-    let mut info = IommuInfo {
-        argsz: size::<IommuInfo>(),
-        flags: 0,
-        page_sizes: 0,
-        cap_offset: 0,
-        pad: 0,
-        caps: [0; 512],
-    };
-    if exchange(container, IOMMU_GET_INFO, &mut info).is_err() || info.flags & IOMMU_INFO_CAPS == 0 {
-        return Vec::new();
-    }
-    let bytes: Vec<u8> = info.caps.iter().flat_map(|w| w.to_ne_bytes()).collect();
-    parse_ranges(&bytes, info.cap_offset as usize, std::mem::offset_of!(IommuInfo, caps))
-}
-
-/// Looks through the chain of capabilities, whose offsets count from `base` bytes before `bytes`.
-fn parse_ranges(bytes: &[u8], first: usize, base: usize) -> Vec<(u64, u64)> {
-    let number = |at: usize, n: usize| {
-        let mut word = [0; 8];
-        word[..n].copy_from_slice(bytes.get(at..at + n)?);
-        Some(u64::from_le_bytes(word))
-    };
-    let mut next = first;
-    // A chain is not longer than what it stands in.
-    for _ in 0..bytes.len() / 8 {
-        let Some(at) = next.checked_sub(base) else { break };
-        let (Some(id), Some(after)) = (number(at, 2), number(at + 4, 4)) else { break };
-        if id as u16 == IOMMU_CAP_IOVA_RANGE {
-            let count = number(at + 8, 4).unwrap_or(0) as usize;
-            let range = |i| Some((number(at + 16 + i * 16, 8)?, number(at + 24 + i * 16, 8)?));
-            return (0..count).map_while(range).collect();
-        }
-        next = after as usize;
-    }
-    Vec::new()
-}
-
 // SAFETY: the IOMMU lets the device reach what is mapped, and nothing else.
 unsafe impl Bus for VfioBus {
     fn name(&self) -> &str {
@@ -281,14 +199,8 @@ unsafe impl Bus for VfioBus {
         let mut guard = self.addresses.lock();
         let (free, mapped) = &mut *guard;
         let iova = free.take(len as u64).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mut map = DmaMap {
-            argsz: size::<DmaMap>(),
-            flags: MAP_READ_WRITE,
-            vaddr: address as u64,
-            iova,
-            size: len as u64,
-        };
-        match exchange(&self.container, IOMMU_MAP_DMA, &mut map) {
+        // SAFETY: by the caller.
+        match unsafe { self.iommu.map(address, iova, len as u64) } {
             Ok(()) => {
                 mapped.insert(iova, len as u64);
                 Ok(iova)
@@ -337,8 +249,7 @@ impl VfioBus {
     /// True if nothing of it is mapped any more. Memory that stays mapped could be written by the device when it is somebody
     /// else's; the process ends rather than that.
     fn unmap_dma(&self, iova: u64, bytes: u64) -> bool {
-        let mut unmap = DmaUnmap { argsz: size::<DmaUnmap>(), flags: 0, iova, size: bytes };
-        if let Err(e) = exchange(&self.container, IOMMU_UNMAP_DMA, &mut unmap) {
+        if let Err(e) = self.iommu.unmap(iova, bytes) {
             tracing::error!(device = self.name, "memory stays mapped for the device: {e}");
             std::process::abort();
         }
@@ -357,39 +268,6 @@ impl Drop for VfioBus {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn structures_are_those_of_the_kernel() {
-        assert_eq!(GET_API_VERSION, 0x3B64);
-        assert_eq!(IOMMU_UNMAP_DMA, 0x3B72);
-        assert_eq!([size::<GroupStatus>(), size::<DeviceInfo>(), size::<RegionInfo>()], [8, 16, 32]);
-        assert_eq!(
-            [size::<IrqInfo>(), size::<IrqSet>(), size::<DmaMap>(), size::<DmaUnmap>()],
-            [16, 24, 32, 24]
-        );
-        assert_eq!(std::mem::offset_of!(IommuInfo, caps), 24);
-    }
-
-    #[test]
-    fn ranges_are_found_in_the_chain() {
-        let mut bytes = vec![0u8; 128];
-        let mut put =
-            |at: usize, value: u64, n: usize| bytes[at..at + n].copy_from_slice(&value.to_le_bytes()[..n]);
-        // Another capability, then the ranges.
-        put(0, 2, 2);
-        put(4, 24 + 32, 4);
-        put(32, 1, 2);
-        put(40, 2, 4);
-        for (i, n) in [0, 0xFEDF_FFFF, 0xFEF0_0000, 0x7F_FFFF_FFFF].into_iter().enumerate() {
-            put(48 + i * 8, n, 8);
-        }
-        assert_eq!(parse_ranges(&bytes, 24, 24), [(0, 0xFEDF_FFFF), (0xFEF0_0000, 0x7F_FFFF_FFFF)]);
-        // Chains that lead nowhere or in circles.
-        assert_eq!(parse_ranges(&bytes, 0, 24), []);
-        assert_eq!(parse_ranges(&bytes, 24 + 126, 24), []);
-        bytes[4] = 24;
-        assert_eq!(parse_ranges(&bytes, 24, 24), []);
-    }
 
     #[test]
     fn a_function_that_is_not_there() {

@@ -123,8 +123,8 @@ pub(super) unsafe fn ioctl(fd: RawFd, request: libc::Ioctl, argument: libc::c_ul
 
 /// An ioctl(2) with a structure that begins with its size.
 pub(super) fn exchange<T>(fd: &OwnedFd, request: libc::Ioctl, structure: &mut T) -> io::Result<()> {
-    // SAFETY: every structure of this file has the layout that linux/vfio.h gives for the request it is used with, says its own
-    // size in `argsz`, and the kernel reads and writes no more than that.
+    // SAFETY: every structure of this module has the layout that linux/vfio.h or linux/iommufd.h gives for the request it is used with,
+    // says its own size first, and the kernel reads and writes no more than that.
     unsafe { ioctl(fd.as_raw_fd(), request, structure as *mut T as libc::c_ulong) }.map(|_| ())
 }
 
