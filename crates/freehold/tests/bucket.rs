@@ -11,7 +11,7 @@ mod store;
 
 use common::{Place, can_mount, eventually};
 use load::{May, Random};
-use sim::s3::Features;
+use sim::s3::{Faults, Features, Rates};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -49,6 +49,10 @@ fn the_server_of_a_mount_is_killed() {
     let seed = number("FREEHOLD_KILL_SEED", 1);
     let until = Instant::now() + Duration::from_secs(number("FREEHOLD_KILL_SECONDS", 12));
     let (p, store) = (Place::new(), Store::new(SMALL_PARTS));
+    // Some requests are done so late that their client is gone.
+    if let Some(server) = store.simulated() {
+        server.set_faults(Faults::new(Rates { delay: 300, ..Default::default() }, seed));
+    }
     let mnt = p.mkdir("mnt");
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut may: BTreeMap<String, May> = BTreeMap::new();
@@ -77,6 +81,7 @@ fn the_server_of_a_mount_is_killed() {
             all.into_iter().map(|one| one.join().unwrap()).collect::<Vec<_>>()
         });
         umount(&p, "mnt");
+        store.settle();
         let files = store.files();
         let mut expected = 0;
         for (dir, mut states, calls) in works {

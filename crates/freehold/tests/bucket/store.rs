@@ -1,7 +1,7 @@
 //! The store of a test: a simulated one in this process, or the one that `FREEHOLD_TEST_S3=http://HOST:PORT/BUCKET` names. What is in it is looked at
 //! directly, or with curl, which is a client of its own.
 
-use super::common::Place;
+use super::common::{Place, eventually};
 use sim::s3::{BUCKET, Faults, Features, KEY_ID, Server};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -76,6 +76,23 @@ impl Store {
         let said = command.output().unwrap();
         assert!(said.status.success(), "{said:?}");
         server_of(dir)
+    }
+
+    /// Waits until requests whose client was killed are through: what it had sent the store carries out, though nobody waits for it. Nobody else
+    /// may have a connection.
+    pub fn settle(&self) {
+        match self {
+            Store::Simulated(server) => eventually("connections end", || {
+                // One may just have been accepted.
+                let none = || server.connections() == 0;
+                none() && {
+                    std::thread::sleep(std::time::Duration::from_millis(30));
+                    none()
+                }
+            }),
+            // It does not say.
+            Store::Other { .. } => std::thread::sleep(std::time::Duration::from_millis(500)),
+        }
     }
 
     /// The objects below the test's prefix that are files, and not markers of directories.

@@ -97,6 +97,11 @@ impl Server {
         *self.shared.faults.lock() = faults;
     }
 
+    /// How many connections are open, or have a request under way whose client may be gone already.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.lock().len()
+    }
+
     /// How many faults have struck.
     pub fn struck(&self) -> u64 {
         self.shared.faults.lock().struck()
