@@ -1,5 +1,5 @@
 //! The bus of real controllers: VFIO (Linux, Documentation/driver-api/vfio.rst, linux/vfio.h), by iommufd or by a group and a type 1 IOMMU
-//! ([`ownership`]).
+//! (`ownership`).
 //!
 //! The function is bound to vfio-pci. Whoever opens it owns it alone (`EBUSY` for others), and when this process ends, however
 //! it does, the kernel resets the function and takes its mappings away. Without an IOMMU there is no such way, and
