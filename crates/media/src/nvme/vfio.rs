@@ -31,6 +31,9 @@ const COMMAND_MASTER: u16 = 1 << 2;
 /// Registers and the doorbells of 64 queue pairs at the smallest strides, bytes.
 const BAR_MAX: u64 = 64 << 10;
 
+/// What was being done, and its error.
+type Failed = (&'static str, io::Error);
+
 /// A controller that this process owns.
 pub struct VfioBus {
     name: String,

@@ -1,5 +1,6 @@
 //! The group of a function, in a container with a type 1 IOMMU: the interface that every kernel with VFIO has had, and that newer ones can do without.
 
+use super::Failed;
 use super::abi::*;
 use crate::nvme::pci::PciAddress;
 use rustix::fs::{Mode, OFlags};
@@ -13,9 +14,6 @@ pub(super) struct Container {
     container: OwnedFd,
     _group: OwnedFd,
 }
-
-/// What was being done, and its error.
-type Failed = (&'static str, io::Error);
 
 impl Container {
     /// Takes the group of a function, and opens the function.

@@ -1,6 +1,7 @@
 //! An address space of iommufd (Linux 6.2, Documentation/userspace-api/iommufd.rst, linux/iommufd.h), to which a function is attached
 //! through a character device of its own (Linux 6.6, `VFIO_DEVICE_BIND_IOMMUFD` in linux/vfio.h).
 
+use super::Failed;
 use super::abi::{exchange, ioctl, size};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -90,9 +91,6 @@ pub(super) struct Space {
     iommufd: OwnedFd,
     id: u32,
 }
-
-/// What was being done, and its error.
-type Failed = (&'static str, io::Error);
 
 impl Space {
     /// Makes the opened function `device` this process's own, with an address space in `iommufd`.

@@ -1,6 +1,7 @@
 //! How a function becomes this process's own: through a character device of its own and iommufd where the kernel offers both and they
 //! may be opened, else through its group.
 
+use super::Failed;
 use super::group::Container;
 use super::iommufd::Space;
 use crate::nvme::pci::PciAddress;
@@ -21,9 +22,6 @@ pub(super) enum Iommu {
     Space(Space),
     Container(Container),
 }
-
-/// What was being done, and its error.
-type Failed = (&'static str, io::Error);
 
 /// Takes a function.
 pub(super) fn take(address: PciAddress) -> Result<Owned, Failed> {
