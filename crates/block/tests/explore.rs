@@ -12,7 +12,7 @@ use rig::Setup;
 use sim::Snapshot;
 use sim::crash::bounded::{self, Step, Workload};
 use sim::crash::{self, Report, Settings, ace, clients};
-use sim::ops::{Op, Op::*, Who};
+use sim::ops::{Op, Op::*, Space, Who};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -193,6 +193,26 @@ fn several_clients() {
 fn no_overwrite_is_left_for_a_later_epoch() {
     let report = several(2, false, 3, 150, 30).unwrap_or_else(|e| panic!("{e}"));
     assert!(report.states > 50, "{report:?}");
+}
+
+/// Zeros over parts of two pages, of which the second was not in memory: the first was changed before the other was read, and a commit came
+/// in between.
+#[test]
+fn zeros_are_one_change() {
+    let mut ops = bounded::opening();
+    let from = ops.len() + 2;
+    ops.push(Write { handle: 0, offset: 0, len: 4096, pattern: 4103 });
+    ops.push(Barrier { handle: 0, datasync: false });
+    ops.push(Fallocate { handle: 0, what: Space::Zero, offset: 100, len: 5000 });
+    ops.extend(vec![StatFs; 7]);
+    let mut total = Report::default();
+    for lab in &Lab::all()[4..] {
+        for seed in 0..3 {
+            let report = lab.explore(&ops, Settings { seed, from, ..PAIR });
+            total.add(&report.unwrap_or_else(|e| panic!("{e}")));
+        }
+    }
+    assert!(total.states > 50, "{total:?}");
 }
 
 /// What all threads have found.

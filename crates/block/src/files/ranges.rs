@@ -6,6 +6,7 @@
 use crate::core::{Core, Res};
 use crate::extents::{Ext, Mapping, runs};
 use crate::inode::{Data, Slot};
+use crate::pages::key;
 use crate::space::Run;
 use format::BlockNo;
 use format::limits::{FILE_SIZE_MAX, SEGMENT_BLOCKS};
@@ -31,7 +32,9 @@ impl Core {
                 }
                 Data::Extents(_) if size == 0 => self.drop_data(slot),
                 Data::Extents(_) => {
-                    self.zero_in_page(slot, size, size.next_multiple_of(PAGE64).min(old), ticket)?;
+                    let rest = size..size.next_multiple_of(PAGE64).min(old);
+                    self.prepare_to_zero(slot, &rest, ticket)?;
+                    self.zero_in_page(slot, &rest);
                     self.unmap(slot, size.div_ceil(PAGE64), u64::MAX);
                 }
             }
@@ -42,22 +45,27 @@ impl Core {
         Ok(())
     }
 
-    /// Sets bytes of one page to zero, if the page has any content.
-    fn zero_in_page(&mut self, slot: Slot, start: u64, end: u64, ticket: &mut Option<u64>) -> Res<()> {
-        if start >= end {
+    /// Gets a page ready of which `part` is to become zeros, if it has any content. It may wait, and changes no byte.
+    fn prepare_to_zero(&mut self, slot: Slot, part: &Range<u64>, ticket: &mut Option<u64>) -> Res<()> {
+        if part.is_empty() {
             return Ok(());
         }
-        let page = start / PAGE64;
-        let cached = self.cache.find(crate::pages::key(slot, page));
+        let page = part.start / PAGE64;
+        let cached = self.cache.find(key(slot, page));
         let mapped = matches!(self.map(slot).lookup(page), Mapping::Block { unwritten: false, .. });
         if cached.is_none() && !mapped {
             return Ok(());
         }
         let frame = self.page_for_change(slot, page)?;
         self.edit(slot);
-        self.dirty_page(slot, page, frame, ticket)?;
-        self.cache.arena().zero(frame.offset() + start % PAGE64, (end - start) as usize);
-        Ok(())
+        self.dirty_page(slot, page, frame, ticket)
+    }
+
+    /// Sets bytes of a page to zero that is ready. Does not wait.
+    fn zero_in_page(&mut self, slot: Slot, part: &Range<u64>) {
+        if let Some(frame) = self.cache.find(key(slot, part.start / PAGE64)).filter(|_| !part.is_empty()) {
+            self.cache.arena().zero(frame.offset() + part.start % PAGE64, (part.end - part.start) as usize);
+        }
     }
 
     /// Removes whole pages from a file with extents.
@@ -135,11 +143,17 @@ impl Core {
             return Ok(());
         }
         let (first, last) = (start.div_ceil(PAGE64), unmap_end / PAGE64);
-        if first > last {
-            return self.zero_in_page(slot, start, end.min(unmap_end), ticket);
+        let parts = match first > last {
+            true => [start..end.min(unmap_end), 0..0],
+            false => [start..(first * PAGE64).min(end), last * PAGE64..end],
+        };
+        // All that may wait comes before the first byte changes: no commit comes in the middle of the call.
+        for part in &parts {
+            self.prepare_to_zero(slot, part, ticket)?;
         }
-        self.zero_in_page(slot, start, (first * PAGE64).min(end), ticket)?;
-        self.zero_in_page(slot, last * PAGE64, end, ticket)?;
+        for part in &parts {
+            self.zero_in_page(slot, part);
+        }
         if first < last {
             self.unmap(slot, first, last);
         }

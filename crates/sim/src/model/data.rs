@@ -65,21 +65,18 @@ impl Data {
     /// Cuts the file or extends it with a hole.
     pub fn set_size(&mut self, size: u64) {
         if size < self.size {
-            let old = self.size;
-            self.clear(size, old - size);
+            self.clear(size, self.size.next_multiple_of(PAGE) - size);
         }
         self.size = size;
     }
 
-    /// Makes the range read as zeros. The size stays.
+    /// Makes the range read as zeros. The size stays, and so do pages that are in it only in part, that with the end of the file too.
     pub fn clear(&mut self, offset: u64, len: u64) {
         let end = offset.saturating_add(len).min(self.size.next_multiple_of(PAGE));
         if offset >= end {
             return;
         }
         let (first, last) = (offset / PAGE, (end - 1) / PAGE);
-        // The page with the end of the file is wholly cleared when the range reaches the end: what is behind is zero.
-        let end = if end >= self.size { end.next_multiple_of(PAGE) } else { end };
         let whole = offset.div_ceil(PAGE)..end / PAGE;
         if !whole.is_empty() {
             let mut behind = self.pages.split_off(&whole.start);
