@@ -12,7 +12,7 @@ use crate::writeback::Purpose;
 use format::Ino;
 use format::limits::{FILE_SIZE_MAX, SEGMENT_BLOCKS};
 use fs::cache::{PAGE, Pages};
-use fs::{Access, Attr, Cred, Error, FileType, Handle, OpenFlags, SetAttr, StatFs, perm};
+use fs::{Access, Attr, Cred, Error, FileType, Handle, OpenFlags, SetAttr, Source, StatFs, perm};
 
 /// Open handles of one volume.
 const HANDLES_MAX: usize = 1 << 20;
@@ -241,7 +241,7 @@ impl Core {
         &mut self,
         handle: Handle,
         offset: u64,
-        from: &[u8],
+        from: &dyn Source,
         chunk: usize,
         done: &mut usize,
         ticket: &mut Option<u64>,
@@ -259,7 +259,7 @@ impl Core {
             return Err(Error::TooLarge.into());
         }
         let until = if append { room } else { room.min(*done + chunk) };
-        self.write_step(open.slot, base, &from[..until], done, ticket)?;
+        self.write_step(open.slot, base, (from, until), done, ticket)?;
         if open.flags.contains(OpenFlags::DIRECT) {
             self.write_back(open.slot, 0, u64::MAX, Purpose::Memory)?;
         }

@@ -7,6 +7,7 @@ use crate::inode::{Data, Slot};
 use crate::io::{Frames, Io, IoKind};
 use crate::writeback::Purpose;
 use format::limits::INLINE_MAX;
+use fs::Source;
 use fs::cache::{FrameNo, PAGE, PageKey, Pages};
 use media::{BufRef, Op, Request};
 use smallvec::SmallVec;
@@ -370,22 +371,20 @@ impl Core {
         Ok(())
     }
 
-    /// Writes a piece of `from` at `offset`; `done` counts what was written before. Call until it is all written.
+    /// Writes the first bytes of `from` at `offset`, so many; `done` counts what was written before. Call until it is all written.
     pub fn write_step(
         &mut self,
         slot: Slot,
         offset: u64,
-        from: &[u8],
+        (from, len): (&dyn Source, usize),
         done: &mut usize,
         ticket: &mut Option<u64>,
     ) -> Res<()> {
         self.admit()?;
         self.need_tail(slot)?;
-        let start = offset + *done as u64;
-        let end = offset + from.len() as u64;
         self.throttle()?;
         let before = *done;
-        let result = self.write_pages(slot, start, end, &from[*done..], done, ticket);
+        let result = self.write_pages(slot, offset, (from, len), done, ticket);
         if *done > before {
             let written_to = offset + *done as u64;
             let now = self.now();
@@ -437,15 +436,21 @@ impl Core {
         self.cache.set_checksum(frame, Some(crc));
     }
 
+    /// Copies bytes of `from` into a frame that is not pinned.
+    fn fill(&self, offset: u64, len: usize, from: &dyn Source, at: usize) {
+        // SAFETY: the frame is not pinned, so that neither device nor readers use it, and the lock is held.
+        unsafe { self.cache.arena().with_mut(offset, len, |to| from.copy(at, to)) }
+    }
+
     fn write_pages(
         &mut self,
         slot: Slot,
-        start: u64,
-        end: u64,
-        from: &[u8],
+        offset: u64,
+        (from, len): (&dyn Source, usize),
         done: &mut usize,
         ticket: &mut Option<u64>,
     ) -> Res<()> {
+        let (start, end) = (offset + *done as u64, offset + len as u64);
         self.edit(slot);
         let size = self.slab.get(slot).size;
         if let Data::Inline(bytes) = &mut self.tail_mut(slot).data {
@@ -454,8 +459,8 @@ impl Core {
                 if bytes.len() < end as usize {
                     bytes.resize(end as usize, 0);
                 }
-                bytes[start as usize..end as usize].copy_from_slice(from);
-                *done += from.len();
+                from.copy(*done, &mut bytes[start as usize..end as usize]);
+                *done = len;
                 self.running.bytes += grown;
                 return Ok(());
             }
@@ -474,7 +479,6 @@ impl Core {
             let page = pos / PAGE64;
             let (at, n) = (pos % PAGE64, (PAGE64 - pos % PAGE64).min(end - pos));
             let whole = at == 0 && (n == PAGE64 || pos + n >= self.slab.get(slot).size);
-            let piece = &from[(pos - start) as usize..][..n as usize];
             let cached = self.cache.lookup(key(slot, page));
             let frame = match cached {
                 Some(f) if whole && self.cache.is_valid(f) && self.cache.is_pinned(f) => {
@@ -502,8 +506,7 @@ impl Core {
                     for i in 0..got as u32 {
                         let frame = FrameNo(first.0 + i);
                         let n = PAGE64.min(end - pos) as usize;
-                        let piece = &from[(pos - start) as usize..][..n];
-                        self.cache.arena().copy_in(frame.offset(), piece);
+                        self.fill(frame.offset(), n, from, *done);
                         self.cache.arena().zero(frame.offset() + n as u64, PAGE - n);
                         self.cache.set_valid(frame);
                         self.sum_page(frame);
@@ -515,7 +518,7 @@ impl Core {
                 _ => self.page_for_change(slot, page)?,
             };
             self.dirty_page(slot, page, frame, ticket)?;
-            self.cache.arena().copy_in(frame.offset() + at, piece);
+            self.fill(frame.offset() + at, n as usize, from, *done);
             if whole {
                 self.cache.arena().zero(frame.offset() + n, PAGE - n as usize);
                 self.sum_page(frame);

@@ -242,7 +242,7 @@ impl Volume {
         &'a self,
         handle: Handle,
         offset: u64,
-        from: &'a [u8],
+        from: &'a dyn Source,
     ) -> impl Future<Output = Result<(usize, bool)>> + Send + 'a {
         let shared = &self.inner.shared;
         let (mut done, mut ticket) = (0, None);
@@ -267,7 +267,7 @@ impl Volume {
     }
 
     /// As [`Volume::write_now`], with room that was set aside.
-    async fn write_promised_now(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<()> {
+    async fn write_promised_now(&self, handle: Handle, offset: u64, from: &dyn Source) -> Result<()> {
         /// Gives back what is left when the write is over, or given up.
         struct Room<'a>(&'a Shared, u64);
         impl Drop for Room<'_> {

@@ -122,7 +122,7 @@ fn what_was_acknowledged_has_room_on_a_full_volume() {
         let need = fs::room_for(at, len);
         (need <= left).then(|| {
             left -= need;
-            block_on(volume.write_promised(handles[i].handle, at, &bytes(i, len)))
+            block_on(volume.write_promised(handles[i].handle, at, &&bytes(i, len)[..]))
         })
     };
     // Within the inode first, and out of it from somewhere behind; whole pages and parts of them.
@@ -163,7 +163,10 @@ fn room_that_is_not_used_comes_back() {
     let room = volume.set_room_aside(1000).unwrap();
     // A write that fails gives back what it would have needed, too.
     for _ in 0..room / 16 {
-        assert_eq!(block_on(volume.write_promised(fs::Handle(0), 0, &[1; 16 * 4096])), Err(Error::BadHandle));
+        assert_eq!(
+            block_on(volume.write_promised(fs::Handle(0), 0, &&[1; 16 * 4096][..])),
+            Err(Error::BadHandle)
+        );
     }
     volume.give_room_back(room % 16);
     let room = volume.set_room_aside(1000).unwrap();

@@ -16,6 +16,7 @@ use crate::cache::Pages;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::locks::Keeper;
+use crate::source::Source;
 use crate::types::*;
 use format::Ino;
 use std::future::Future;
@@ -235,7 +236,7 @@ pub trait FileSystem: Send + Sync + 'static {
         &self,
         _handle: Handle,
         _offset: u64,
-        _from: &[u8],
+        _from: &dyn Source,
     ) -> impl Future<Output = Result<()>> + Send {
         async { Err(Error::NotSupported("promised room")) }
     }
@@ -272,6 +273,16 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Writes at `offset` (at the end, with APPEND) and returns the number of bytes: all, unless an error came after a part
     /// was written (then the part). `TooLarge`.
     fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> impl Future<Output = Result<usize>> + Send;
+
+    /// As [`FileSystem::write`], of bytes that others may change meanwhile; without copying them first, where the engine can.
+    fn write_from(
+        &self,
+        handle: Handle,
+        offset: u64,
+        from: &dyn Source,
+    ) -> impl Future<Output = Result<usize>> + Send {
+        write_copy(self, handle, offset, from)
+    }
 
     /// Writes several pieces of a file, [`ATOMIC_WRITE_MAX`] bytes at most, as one change: after a crash all of them are there or none, and no
     /// call sees a part. It is durable, and ordered, when another write would be. Where two pieces overlap the later one counts.
@@ -423,4 +434,19 @@ where
     let n = fs.read(handle, offset, &mut bytes).await?;
     bytes.truncate(n);
     Ok(Pages::owned(bytes))
+}
+
+/// Writes a copy: what [`FileSystem::write_from`] does where an engine takes nothing but slices. `TooLarge` (memory does not suffice).
+async fn write_copy<F>(fs: &F, handle: Handle, offset: u64, from: &dyn Source) -> Result<usize>
+where
+    F: FileSystem + ?Sized,
+{
+    if let Some(bytes) = from.bytes() {
+        return fs.write(handle, offset, bytes).await;
+    }
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(from.len()).map_err(|_| Error::TooLarge)?;
+    bytes.resize(from.len(), 0);
+    from.copy(0, &mut bytes);
+    fs.write(handle, offset, &bytes).await
 }

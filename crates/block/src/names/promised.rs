@@ -13,7 +13,7 @@ use crate::core::{Core, Res};
 use crate::handles::{Open, ReadAhead};
 use format::Ino;
 use format::limits::SEGMENT_BLOCKS;
-use fs::{Attr, Cred, Error, FileType, Handle, OpenFlags, Promise};
+use fs::{Attr, Cred, Error, FileType, Handle, OpenFlags, Promise, Source};
 
 /// Slots that are set aside on one volume.
 const PROMISED_MAX: u64 = 1 << 14;
@@ -74,7 +74,7 @@ impl Core {
     pub fn write_promised(
         &mut self,
         (handle, offset): (Handle, u64),
-        from: &[u8],
+        from: &dyn Source,
         room: &mut u64,
         done: &mut usize,
         ticket: &mut Option<u64>,

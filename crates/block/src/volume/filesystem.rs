@@ -228,7 +228,7 @@ impl FileSystem for Volume {
         self.inner.shared.lock().space.give_aside(pages);
     }
 
-    async fn write_promised(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<()> {
+    async fn write_promised(&self, handle: Handle, offset: u64, from: &dyn Source) -> Result<()> {
         self.write_promised_now(handle, offset, from).await
     }
 
@@ -264,6 +264,10 @@ impl FileSystem for Volume {
     }
 
     async fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<usize> {
+        self.write_from(handle, offset, &from).await
+    }
+
+    async fn write_from(&self, handle: Handle, offset: u64, from: &dyn Source) -> Result<usize> {
         let (n, syncs) = self.write_now(handle, offset, from).await?;
         if syncs && n > 0 {
             self.sync_all().await?;
@@ -414,7 +418,7 @@ impl FileSystem for Volume {
             if n == 0 {
                 break;
             }
-            match self.write_now(to, to_offset + copied, &buffer[..n]).await {
+            match self.write_now(to, to_offset + copied, &&buffer[..n]).await {
                 Ok((written, _)) => copied += written as u64,
                 Err(e) if copied == 0 => return Err(e),
                 Err(_) => break,

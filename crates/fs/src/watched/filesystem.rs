@@ -7,6 +7,7 @@ use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::leases::Call;
 use crate::locks::Keeper;
+use crate::source::Source;
 use crate::types::*;
 use format::Ino;
 use smallvec::smallvec;
@@ -255,7 +256,7 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         self.fs.give_room_back(pages);
     }
 
-    async fn write_promised(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<()> {
+    async fn write_promised(&self, handle: Handle, offset: u64, from: &dyn Source) -> Result<()> {
         let prompt = OpenFlags::APPEND | OpenFlags::DIRECT | OpenFlags::SYNC | OpenFlags::DSYNC;
         if self.file(handle).is_none_or(|file| file.flags.intersects(prompt)) {
             self.give_room_back(room_for(offset, from.len()));
@@ -294,18 +295,22 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     }
 
     async fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<usize> {
+        self.write_from(handle, offset, &from).await
+    }
+
+    async fn write_from(&self, handle: Handle, offset: u64, from: &dyn Source) -> Result<usize> {
         let file = self.file(handle);
         let _changing = self.changing_behind(handle);
         self.settle_write(handle, offset, from.len()).await?;
         let appends = |file: &OpenFile| file.flags.contains(OpenFlags::APPEND);
         let Some(file) = file.filter(|file| appends(file) && self.heard()) else {
             let telling = self.telling_data(handle, offset, from.len() as u64);
-            return telling.over(self.fs.write(handle, offset, from)).await;
+            return telling.over(self.fs.write_from(handle, offset, from)).await;
         };
         // It goes to the end, wherever that is by then.
         let before = self.size(file, handle).await;
         let mut telling = self.telling_data(handle, 0, u64::MAX);
-        let written = self.fs.write(handle, offset, from).await;
+        let written = self.fs.write_from(handle, offset, from).await;
         let after = self.size(file, handle).await;
         if let (Ok(n), Some(before), Some(after)) = (&written, before, after)
             && before + *n as u64 == after

@@ -9,7 +9,7 @@ use format::shared::{CALL_DATA_MAX, DATA_MAX, Reply, Request};
 use fs::ordered::Synced;
 use fs::{
     Access, Attr, Cred, DirEntry, Error, Fallocate, FileSystem, Handle, Ino, LockKind, OpenFlags, RecordLock,
-    RenameFlags, Result, Seek, Time, Watched, XattrFlags,
+    RenameFlags, Result, Seek, Source, Time, Watched, XattrFlags,
 };
 use std::sync::Arc;
 use std::time::Instant;
@@ -345,7 +345,7 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             }
         }
         Op::PostWrite => {
-            let (handle, data) = (client.handle(object)?, p.second());
+            let (handle, data) = (client.handle(object)?, p.data());
             let (file, room) = (client.inode(handle)?, fs::room_for(offset, data.len()));
             client.directories.spend(client.session, file, r.extra.get(), room)?;
             if let Err(e) = fs.write_promised(handle, offset, data).await {
@@ -357,7 +357,7 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
         Op::Room => return Ok(client.directories.room(client.session, (ino, r.extra.get()))),
         Op::Write => {
             let handle = client.handle(object)?;
-            let n = fs.write(handle, offset, p.second()).await?;
+            let n = fs.write_from(handle, offset, p.data()).await?;
             out.left(fs, (client.inode(handle)?, Some(handle)), None).await?;
             return Ok(n as u64);
         }

@@ -5,7 +5,7 @@ use super::session::Client;
 use crate::region::{Region, SlotNo};
 use crate::wire::{self, GARBLED, Op};
 use format::shared::{CALL_DATA_MAX, DATA_MAX, PAYLOAD_MAX, PagePlace, Request, SLOTS};
-use fs::{Access, Attr, Error, FileSystem, Handle, Ino, Pages, Result};
+use fs::{Access, Attr, Error, FileSystem, Handle, Ino, Pages, Result, Source};
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -143,45 +143,78 @@ impl<'a> Out<'a> {
     }
 }
 
-/// The payload of a request, copied: the client may change its memory at any time.
-pub(super) struct Payload {
-    /// At least as long as the payload.
+/// The payload of a request. The client may change its memory at any time: it is copied, but for the data of writes.
+pub(super) struct Payload<'a> {
+    /// What was copied, at least as long.
     bytes: Vec<u8>,
     first: usize,
+    /// How much of both parts was copied.
+    len: usize,
+    data: Shown<'a>,
+}
+
+/// Data in shared memory, which the engine copies to where it belongs.
+pub(super) struct Shown<'a> {
+    client: &'a Client,
+    slot: SlotNo,
+    at: usize,
     len: usize,
 }
 
+impl Source for Shown<'_> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn copy(&self, at: usize, to: &mut [u8]) {
+        assert!(at + to.len() <= self.len, "there are not so many bytes");
+        self.client.region.get_payload(self.slot, self.at + at, to);
+    }
+
+    fn bytes(&self) -> Option<&[u8]> {
+        None
+    }
+}
+
 thread_local! {
-    /// Memory of the last payload, for the next one: data of writes would need new memory each time.
+    /// Memory of the last payload, for the next one: each would need new memory otherwise.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-impl Payload {
-    pub fn take(client: &Client, slot: SlotNo, request: &Request) -> Result<Payload> {
+impl<'a> Payload<'a> {
+    pub fn take(client: &'a Client, slot: SlotNo, request: &Request) -> Result<Payload<'a>> {
         let (first, second) = (request.first.get() as usize, request.second.get() as usize);
-        let (data_max, room) = match request.op.get() == Op::Write as u16 {
+        let is = |op: Op| request.op.get() == op as u16;
+        let (data_max, room) = match is(Op::Write) {
             true => (CALL_DATA_MAX, Region::payload_room(slot)),
             false => (DATA_MAX, PAYLOAD_MAX),
         };
         if second > data_max || first + second > room {
             return Err(GARBLED);
         }
+        let is_data = is(Op::Write) || is(Op::PostWrite);
+        let (len, shown) = if is_data { (first, second) } else { (first + second, 0) };
         let mut bytes = SPARE.take();
-        if bytes.len() < first + second {
-            bytes.resize(first + second, 0);
+        if bytes.len() < len {
+            bytes.resize(len, 0);
         }
-        client.region.get_payload(slot, 0, &mut bytes[..first + second]);
-        Ok(Payload { bytes, first, len: first + second })
+        client.region.get_payload(slot, 0, &mut bytes[..len]);
+        Ok(Payload { bytes, first, len, data: Shown { client, slot, at: first, len: shown } })
     }
     pub fn first(&self) -> &[u8] {
         &self.bytes[..self.first]
     }
+    /// Of a request that is no write.
     pub fn second(&self) -> &[u8] {
         &self.bytes[self.first..self.len]
     }
+    /// Of a write.
+    pub fn data(&self) -> &Shown<'a> {
+        &self.data
+    }
 }
 
-impl Drop for Payload {
+impl Drop for Payload<'_> {
     fn drop(&mut self) {
         SPARE.set(std::mem::take(&mut self.bytes));
     }
