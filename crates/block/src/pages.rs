@@ -436,10 +436,11 @@ impl Core {
         self.cache.set_checksum(frame, Some(crc));
     }
 
-    /// Copies bytes of `from` into a frame that is not pinned.
-    fn fill(&self, offset: u64, len: usize, from: &dyn Source, at: usize) {
+    /// Copies bytes of `from` to a place within a frame that was made ready to be changed.
+    fn fill(&self, (frame, place): (FrameNo, u64), len: usize, from: &dyn Source, at: usize) {
+        debug_assert!(!self.cache.is_pinned(frame));
         // SAFETY: the frame is not pinned, so that neither device nor readers use it, and the lock is held.
-        unsafe { self.cache.arena().with_mut(offset, len, |to| from.copy(at, to)) }
+        unsafe { self.cache.arena().with_mut(frame.offset() + place, len, |to| from.copy(at, to)) }
     }
 
     fn write_pages(
@@ -506,7 +507,7 @@ impl Core {
                     for i in 0..got as u32 {
                         let frame = FrameNo(first.0 + i);
                         let n = PAGE64.min(end - pos) as usize;
-                        self.fill(frame.offset(), n, from, *done);
+                        self.fill((frame, 0), n, from, *done);
                         self.cache.arena().zero(frame.offset() + n as u64, PAGE - n);
                         self.cache.set_valid(frame);
                         self.sum_page(frame);
@@ -518,7 +519,7 @@ impl Core {
                 _ => self.page_for_change(slot, page)?,
             };
             self.dirty_page(slot, page, frame, ticket)?;
-            self.fill(frame.offset() + at, n as usize, from, *done);
+            self.fill((frame, at), n as usize, from, *done);
             if whole {
                 self.cache.arena().zero(frame.offset() + n, PAGE - n as usize);
                 self.sum_page(frame);

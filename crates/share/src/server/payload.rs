@@ -7,7 +7,6 @@ use crate::wire::{self, GARBLED, Op};
 use format::shared::{CALL_DATA_MAX, DATA_MAX, PAYLOAD_MAX, PagePlace, Request, SLOTS};
 use fs::{Access, Attr, Error, FileSystem, Handle, Ino, Pages, Result, Source};
 use smallvec::SmallVec;
-use std::cell::Cell;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
@@ -143,13 +142,11 @@ impl<'a> Out<'a> {
     }
 }
 
-/// The payload of a request. The client may change its memory at any time: it is copied, but for the data of writes.
+/// The payload of a request. The client may change its memory at any time: what is looked at is copied, which the data of writes is not.
 pub(super) struct Payload<'a> {
-    /// What was copied, at least as long.
-    bytes: Vec<u8>,
+    /// Both parts, of a write the first alone.
+    copied: SmallVec<[u8; 128]>,
     first: usize,
-    /// How much of both parts was copied.
-    len: usize,
     data: Shown<'a>,
 }
 
@@ -176,11 +173,6 @@ impl Source for Shown<'_> {
     }
 }
 
-thread_local! {
-    /// Memory of the last payload, for the next one: each would need new memory otherwise.
-    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
-
 impl<'a> Payload<'a> {
     pub fn take(client: &'a Client, slot: SlotNo, request: &Request) -> Result<Payload<'a>> {
         let (first, second) = (request.first.get() as usize, request.second.get() as usize);
@@ -192,30 +184,23 @@ impl<'a> Payload<'a> {
         if second > data_max || first + second > room {
             return Err(GARBLED);
         }
-        let is_data = is(Op::Write) || is(Op::PostWrite);
-        let (len, shown) = if is_data { (first, second) } else { (first + second, 0) };
-        let mut bytes = SPARE.take();
-        if bytes.len() < len {
-            bytes.resize(len, 0);
-        }
-        client.region.get_payload(slot, 0, &mut bytes[..len]);
-        Ok(Payload { bytes, first, len, data: Shown { client, slot, at: first, len: shown } })
+        let (copy, len) = match is(Op::Write) || is(Op::PostWrite) {
+            true => (first, second),
+            false => (first + second, 0),
+        };
+        let mut copied = SmallVec::from_elem(0, copy);
+        client.region.get_payload(slot, 0, &mut copied);
+        Ok(Payload { copied, first, data: Shown { client, slot, at: first, len } })
     }
     pub fn first(&self) -> &[u8] {
-        &self.bytes[..self.first]
+        &self.copied[..self.first]
     }
     /// Of a request that is no write.
     pub fn second(&self) -> &[u8] {
-        &self.bytes[self.first..self.len]
+        &self.copied[self.first..]
     }
     /// Of a write.
     pub fn data(&self) -> &Shown<'a> {
         &self.data
-    }
-}
-
-impl Drop for Payload<'_> {
-    fn drop(&mut self) {
-        SPARE.set(std::mem::take(&mut self.bytes));
     }
 }
