@@ -152,10 +152,11 @@ if [ "${LAB_KVM:-0}" = 1 ] && [ -w /dev/kvm ]; then
     fi
 fi
 
-# Two controllers of their own, and a third that shares its IOMMU group with a network card: behind a bridge to conventional PCI the
+# Two controllers of their own, the second of them with a second namespace, and a third that shares its IOMMU group with a network card: behind a bridge to conventional PCI the
 # IOMMU cannot tell devices apart.
 devices=()
 for name in a b c; do truncate -s 2G "$work/$name.img"; done
+truncate -s 256M "$work/b2.img"
 iommu=(intel_iommu=on iommu=pt)
 if [ "${LAB_IOMMU:-1}" = 1 ]; then
     devices+=(-device "intel-iommu,intremap=on,caching-mode=on")
@@ -164,7 +165,8 @@ else
 fi
 devices+=(
     -drive "file=$work/a.img,format=raw,if=none,id=a" -device "nvme,drive=a,serial=lab-a,max_ioqpairs=16,addr=4"
-    -drive "file=$work/b.img,format=raw,if=none,id=b" -device "nvme,drive=b,serial=lab-b,max_ioqpairs=16,addr=5"
+    -drive "file=$work/b.img,format=raw,if=none,id=b" -device "nvme,id=b,drive=b,serial=lab-b,max_ioqpairs=16,addr=5"
+    -drive "file=$work/b2.img,format=raw,if=none,id=b2" -device "nvme-ns,drive=b2,bus=b,nsid=2"
     -device "pcie-pci-bridge,id=conventional,addr=6"
     -drive "file=$work/c.img,format=raw,if=none,id=c" -device "nvme,drive=c,serial=lab-c,bus=conventional,addr=1"
     -device "e1000,bus=conventional,addr=2"

@@ -55,10 +55,24 @@ expect "to the last file" test "$(cat "$LAB_MNT/v/synced")" = synced
 expect "it is unmounted" "$freehold" umount "$LAB_MNT/v"
 expect "fsck finds nothing" "$freehold" fsck "$medium"
 
+echo "--- another namespace"
+second=${medium}n2
+refused "a namespace that is not there" "namespace, which is not there" "$freehold" mkfs "${medium}n3" --force
+expect "a volume is made on the second" "$freehold" mkfs "$second" --force
+expect "it is mounted" "$freehold" mount "$second" "$LAB_MNT/v"
+refused "the first is not driven by somebody else meanwhile" "in use" "$freehold" fsck "$medium"
+expect "a tree is copied in" cp -r /tmp/tree "$LAB_MNT/v/second"
+told "its server is asked for the controller" "in use by a served volume" "$freehold" device info "$medium"
+expect "it is unmounted" "$freehold" umount "$LAB_MNT/v"
+expect "fsck finds nothing on the second" "$freehold" fsck "$second"
+expect "nor on the first" "$freehold" fsck "$medium"
+
 echo "--- given back, and taken again"
 expect "the kernel has lab-b again" "$freehold" device release "$b"
 expect "the same bytes are a volume on its block device" "$freehold" fsck "$dev"
 expect "with the same files" same /tmp/tree/data "$dev:/tree/data"
+expect "and those of the other namespace are on its own" same /tmp/tree/data "${dev%1}2:/second/data"
+refused "and on that alone" "does not exist" "$freehold" cat "$dev:/second/data"
 head -c 3000000 /dev/urandom > /tmp/more
 expect "a file is written there" "$freehold" cp /tmp/more "$dev:/more"
 expect "lab-b is claimed again" "$freehold" device claim "$b"

@@ -61,7 +61,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Opens the medium at `path`: an image file or a block device, by io_uring with direct I/O where there is such, or, as
-/// `nvme:0000:00:04.0`, the NVMe controller at this PCI address, which is bound to vfio-pci and driven by this process.
+/// `nvme:0000:00:04.0`, the NVMe controller at this PCI address, which is bound to vfio-pci and driven by this process: its first active
+/// namespace, or `nvme:0000:00:04.0n2`, that with the identifier 2.
 ///
 /// # Errors
 /// `Media`: it does not exist, must not be opened, somebody else uses it (`EBUSY`), is read-only (`EROFS`).

@@ -12,8 +12,8 @@ mod load;
 mod report;
 
 use super::stop;
-use crate::medium::{open_media, open_nvme};
-use crate::{nvme_address, options};
+use crate::medium::{NvmeName, open_media, open_nvme};
+use crate::options;
 use anyhow::{Context, Result, bail};
 use load::{Figures, Load, Runner};
 use media::{Media, Queues, Request};
@@ -96,15 +96,13 @@ impl Way {
     }
 
     fn open(self, device: &Path, read_only: bool) -> crate::Result<Arc<dyn Media>> {
-        let Some(address) = nvme_address(device) else { return Ok(open_media(device, read_only, None)?) };
+        let Some(name) = NvmeName::parse(device) else { return Ok(open_media(device, read_only, None)?) };
         Ok(match self {
             Way::Queue(queue) => {
-                Arc::new(OneQueue { media: open_nvme(address, read_only, Some(QUEUES))?, queue })
+                Arc::new(OneQueue { media: open_nvme(name, read_only, Some(QUEUES))?, queue })
             }
-            Way::Separated(mode) => {
-                Arc::new(Separated::new(open_nvme(address, read_only, Some(QUEUES))?, mode))
-            }
-            Way::Kernel | Way::Threads => Arc::new(open_nvme(address, read_only, None)?),
+            Way::Separated(mode) => Arc::new(Separated::new(open_nvme(name, read_only, Some(QUEUES))?, mode)),
+            Way::Kernel | Way::Threads => Arc::new(open_nvme(name, read_only, None)?),
         })
     }
 }
@@ -149,8 +147,8 @@ pub fn run(args: &DeviceArgs) -> Result<()> {
     let _signals = stop::catch();
     let open = |way: Way| way.open(&args.device, !args.destroy).with_context(|| name.clone());
     let mut ways = vec![Way::Kernel];
-    if let Some(address) = nvme_address(&args.device) {
-        let queues = open_nvme(address, true, Some(QUEUES)).with_context(|| name.clone())?.queues();
+    if let Some(device) = NvmeName::parse(&args.device) {
+        let queues = open_nvme(device, true, Some(QUEUES)).with_context(|| name.clone())?.queues();
         let separated = [Mode::RoundRobin, Mode::Separated, Mode::Automatic].map(Way::Separated);
         ways = [Way::Queue(0), Way::Threads].into_iter().chain(separated).collect();
         ways.extend((1..queues).filter(|_| args.each_queue).map(Way::Queue));

@@ -14,7 +14,7 @@ Examples:
   freehold mkfs disk.img --size 8G                 a new image; its space is reserved at once
   freehold mkfs disk.img --size 1t --sparse        an image that takes space as it is filled
   freehold mkfs /dev/nvme1n1 --label scratch       a whole device
-  freehold mkfs nvme:0000:00:04.0                  an NVMe controller that is bound to vfio-pci
+  freehold mkfs nvme:0000:00:04.0                  an NVMe controller that is bound to vfio-pci; with n2 behind it, its namespace 2
   freehold mkfs disk.img --size 8G --force         again, over what it holds")]
 pub struct Args {
     /// Image file or block device

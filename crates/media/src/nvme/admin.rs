@@ -41,6 +41,8 @@ pub(super) enum Trouble {
     Failed(&'static str, Status),
     /// The driver does not support this.
     Unfit(&'static str),
+    /// The namespace that was asked for is not there, or not active.
+    NoNamespace,
 }
 
 impl Trouble {
@@ -52,6 +54,9 @@ impl Trouble {
             Trouble::Timeout(what) => (what, libc::ETIMEDOUT),
             Trouble::Failed(what, _) => (what, libc::EIO),
             Trouble::Unfit(what) => (what, libc::EOPNOTSUPP),
+            Trouble::NoNamespace => {
+                ("looking for the namespace, which is not there or not active", libc::ENODEV)
+            }
         }
     }
 
@@ -327,14 +332,15 @@ impl Admin {
         Ok(identify::Namespace::read_from_bytes(&page).expect("sizes are equal"))
     }
 
-    /// The active namespaces (5.15.2.3), up to 1024; `[1]` from controllers that are too old to tell.
-    pub(super) fn namespaces(&mut self) -> Result<Vec<u32>, Trouble> {
-        match self.identify("listing namespaces", CNS_ACTIVE_NAMESPACES, 0) {
+    /// The active namespaces with identifiers above `after` (5.15.2.3), up to 1024; the next identifier from controllers that are too
+    /// old to tell.
+    pub(super) fn namespaces(&mut self, after: u32) -> Result<Vec<u32>, Trouble> {
+        match self.identify("listing namespaces", CNS_ACTIVE_NAMESPACES, after) {
             Ok(page) => {
                 let all = page.chunks_exact(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]]));
                 Ok(all.take_while(|n| *n != 0).collect())
             }
-            Err(Trouble::Failed(..)) => Ok(vec![1]),
+            Err(Trouble::Failed(..)) => Ok(vec![after + 1]),
             Err(e) => Err(e),
         }
     }

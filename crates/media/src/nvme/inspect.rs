@@ -88,7 +88,7 @@ fn ask(admin: &mut Admin, bus: &dyn Bus, cap: Cap, queues: u16) -> Result<Inspec
     let version = bus.read32(register::VS);
     let controller = admin.identify_controller()?;
     let mut namespaces = Vec::new();
-    for nsid in admin.namespaces()? {
+    for nsid in admin.namespaces(0)? {
         namespaces.push((nsid, admin.identify_namespace(nsid)?));
     }
     let write_cache = match controller.vwc & VWC_PRESENT {

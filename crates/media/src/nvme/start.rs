@@ -43,16 +43,7 @@ pub(super) fn start(bus: Arc<dyn Bus>, options: Options) -> Result<NvmeMedia, Me
     let mut admin = Admin::new(bus.clone(), cap, rings, carver.take(PAGE), options.admin_timeout);
     admin.stop().map_err(trouble)?;
     admin.start().map_err(trouble)?;
-    let nsid = match options.namespace {
-        Some(nsid) => nsid,
-        None => admin
-            .namespaces()
-            .map_err(trouble)?
-            .first()
-            .copied()
-            .ok_or(Trouble::Unfit("it has no namespace"))
-            .map_err(trouble)?,
-    };
+    let nsid = namespace(&mut admin, options.namespace).map_err(trouble)?;
     let limits = identify(&mut admin, cap, nsid).map_err(trouble)?;
     let volatile_cache = limits.cache && admin.write_cache().map_err(trouble)?;
     let queues = admin.number_of_queues(queues).map_err(trouble)?;
@@ -132,6 +123,13 @@ fn bytes(queues: u16, entries: u16) -> usize {
     // The answers to admin commands, two pages of shadow doorbells, zeros.
     let fixed = rings(admin::ENTRIES) + 4 * PAGE;
     fixed + queues as usize * (rings(entries) + 2 * PAGE * (entries as usize - 1))
+}
+
+/// The active namespace with this identifier, or with the smallest.
+fn namespace(admin: &mut Admin, wanted: Option<u32>) -> Result<u32, Trouble> {
+    let after = wanted.map_or(0, |nsid| nsid.saturating_sub(1));
+    let next = admin.namespaces(after)?.first().copied();
+    next.filter(|nsid| wanted.is_none_or(|w| *nsid == w)).ok_or(Trouble::NoNamespace)
 }
 
 fn identify(admin: &mut Admin, cap: Cap, nsid: u32) -> Result<Limits, Trouble> {

@@ -3,7 +3,7 @@
 use crate::rig::*;
 use format::nvme::identify::oncs;
 use media::nvme::fake::{Config, Failure, FakeController, Fault};
-use media::nvme::{Inspection, NvmeMedia, inspect};
+use media::nvme::{Inspection, NvmeMedia, Options, inspect};
 use media::{Media, MediaError, Op, Request};
 
 fn check(i: &Inspection, config: &Config) {
@@ -50,6 +50,28 @@ fn a_namespace_that_is_not_for_this_driver() {
     assert_eq!(errno(NvmeMedia::start(controller.clone(), patient()).map(drop)), libc::EOPNOTSUPP);
     check(&inspect(controller.clone()).unwrap(), &config);
     assert_eq!(controller.mapped(), 0);
+}
+
+/// The driver takes the namespace that it is told, or the first; one that is not there is said to be missing.
+#[test]
+fn namespaces_are_chosen() {
+    let config = Config { nsid: 7, ..Config::new(SIZE) };
+    for (wanted, there) in [
+        (None, true),
+        (Some(7), true),
+        (Some(1), false),
+        (Some(6), false),
+        (Some(8), false),
+        (Some(0), false),
+    ] {
+        let controller = FakeController::new(config.clone());
+        let result = NvmeMedia::start(controller.clone(), Options { namespace: wanted, ..patient() });
+        match there {
+            true => drop(result.unwrap()),
+            false => assert_eq!(errno(result.map(drop)), libc::ENODEV, "{wanted:?}"),
+        }
+        assert_eq!((controller.mapped(), controller.violations().len()), (0, 0), "{wanted:?}");
+    }
 }
 
 /// A driven controller is asked beside its requests, which all end as they should.

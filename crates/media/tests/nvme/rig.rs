@@ -45,7 +45,7 @@ pub fn kinds() -> Vec<Config> {
         Config { mdts: 2, ..small },
         Config { lba: 4096, atomic_blocks: 1, sgl: false, ..all.clone() },
         Config { atomic_blocks: 3, sgl: false, shadow_doorbells: true, dstrd: 1, ..all.clone() },
-        Config { mdts: 0, write_zeroes: false, interrupts: false, volatile_cache: false, ..all },
+        Config { nsid: 7, mdts: 0, write_zeroes: false, interrupts: false, volatile_cache: false, ..all },
     ]
 }
 

@@ -58,10 +58,15 @@ impl State {
         let mut page = [0u8; PAGE as usize];
         match entry.cdw10.get() & 0xFF {
             CNS_CONTROLLER => page.copy_from_slice(self.controller().as_bytes()),
-            CNS_NAMESPACE if entry.nsid.get() == 1 => page.copy_from_slice(self.namespace().as_bytes()),
+            CNS_NAMESPACE if entry.nsid.get() == self.config.nsid => {
+                page.copy_from_slice(self.namespace().as_bytes());
+            }
             // An inactive namespace is all zeros (5.15.2.1).
             CNS_NAMESPACE => {}
-            CNS_ACTIVE_NAMESPACES => page[..4].copy_from_slice(&1u32.to_le_bytes()),
+            CNS_ACTIVE_NAMESPACES if entry.nsid.get() < self.config.nsid => {
+                page[..4].copy_from_slice(&self.config.nsid.to_le_bytes());
+            }
+            CNS_ACTIVE_NAMESPACES => {}
             _ => return Err(Status::INVALID_FIELD),
         }
         let to = self.memory.at(entry.dptr1.get(), PAGE).ok_or(Status::DATA_TRANSFER_ERROR)?;
@@ -104,7 +109,7 @@ impl State {
         c.fr = *b"1.0     ";
         c.mdts = config.mdts;
         (c.sqes, c.cqes) = (0x66, 0x44);
-        c.nn = 1.into();
+        c.nn = self.config.nsid.into();
         let optional = |on: bool, bit: u16| if on { bit } else { 0 };
         c.oncs = (optional(config.write_zeroes, oncs::WRITE_ZEROES)
             | optional(config.deallocate, oncs::DATASET_MANAGEMENT))

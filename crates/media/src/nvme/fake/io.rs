@@ -36,7 +36,7 @@ impl State {
     }
 
     fn try_carry_out(&mut self, entry: &Submission) -> Result<(), Status> {
-        if entry.nsid.get() != 1 {
+        if entry.nsid.get() != self.config.nsid {
             return Err(Status(Status::INVALID_NAMESPACE.0 | DNR));
         }
         match entry.opcode {

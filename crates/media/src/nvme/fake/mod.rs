@@ -31,6 +31,8 @@ use std::time::Duration;
 pub struct Config {
     /// Size of the namespace, bytes.
     pub bytes: u64,
+    /// Identifier of the namespace, the only one that is active.
+    pub nsid: u32,
     /// Logical block, bytes: 512 or 4096.
     pub lba: u32,
     /// Atomic write unit when power fails, logical blocks.
@@ -70,6 +72,7 @@ impl Config {
     pub fn new(bytes: u64) -> Config {
         Config {
             bytes,
+            nsid: 1,
             lba: 512,
             atomic_blocks: 8,
             volatile_cache: true,
