@@ -6,7 +6,7 @@
 //! do and little is lost with a process that is killed; whoever makes changes closes it only when the worker does not follow, or when the
 //! volume is nearly full. Tested in tests/barriers.rs, tests/power.rs and tests/explore.rs.
 
-use crate::core::{Core, Res};
+use crate::core::{Core, Res, Stop, Wait};
 use crate::epoch::Reason;
 use fs::Error;
 use fs::cache::PAGE;
@@ -31,7 +31,7 @@ impl Core {
         if self.running.is_empty() {
             // Closed epochs are on their way, perhaps by age alone.
             self.ordered = self.last_closed();
-        } else if self.running.gate.is_some() || self.lacks_room_for_order() {
+        } else if self.running.gate.is_some() || self.lacks_room_for_order(0) {
             self.close_epoch_for(Reason::Barrier)?;
         } else {
             if !std::mem::replace(&mut self.running.barrier, true) {
@@ -44,14 +44,16 @@ impl Core {
         Ok(())
     }
 
-    /// Whether the running epoch must be closed before anything else changes, because there is a barrier in it: the worker does not
-    /// follow, or its pages might not find a place.
-    pub fn barrier_ends_epoch(&mut self) -> bool {
-        if !self.running.barrier {
+    /// Whether the running epoch must be closed before anything else changes, because nothing of it overwrites in place (there is a barrier
+    /// in it, or an atomic write): the worker does not follow, or its pages might not find a place.
+    pub fn order_ends_epoch(&mut self) -> bool {
+        if !self.running.keeps_places() {
             return false;
         }
-        self.tell_of_growth();
-        self.is_larger(BARRIER_BYTES_MAX, 3) || self.lacks_room_for_order()
+        if self.running.barrier {
+            self.tell_of_growth();
+        }
+        self.is_larger(BARRIER_BYTES_MAX, 3) || self.lacks_room_for_order(0)
     }
 
     /// Whether the worker should close the running epoch, if there is a barrier in it, because of its size.
@@ -74,9 +76,31 @@ impl Core {
         size(self.cache.dirty()) > bytes || size(self.overwrites()) > self.log.record_max() / part
     }
 
-    /// Whether the dirty pages might not all find a place other than their own.
-    fn lacks_room_for_order(&self) -> bool {
-        self.space.spare(self.keep) < self.overwrites() as u64 + BARRIER_SPARE
+    /// Whether the dirty pages might not all find a place other than their own when so many more blocks are `taken`.
+    fn lacks_room_for_order(&self, taken: u64) -> bool {
+        self.space.spare(self.keep) < self.overwrites() as u64 + taken + BARRIER_SPARE
+    }
+
+    /// Waits for a checkpoint where [`Core::checkpoint_comes_first`]. Called before a change, and before blocks are taken for one.
+    pub fn let_checkpoint_by(&mut self, taken: u64) -> Res<()> {
+        if self.checkpoint_comes_first(taken) {
+            self.hurry_checkpoint();
+            return Err(Stop::Wait(Wait::Progress));
+        }
+        Ok(())
+    }
+
+    /// Whether a checkpoint must come before more pages are changed, or so many blocks are `taken`. A block whose image is in the log is
+    /// not overwritten before a checkpoint has passed that image, and a checkpoint begins by closing the running epoch. So an epoch must
+    /// not have more such pages than find new blocks or fit into its record, beside what else may be in there and what one call adds.
+    pub fn checkpoint_comes_first(&self, taken: u64) -> bool {
+        let images = self.overwrites().min(self.logged.len());
+        if images == 0 || !self.lacks_room_for_order(taken) {
+            return false;
+        }
+        let max = self.log.record_max();
+        let held = self.running.bytes + self.running.pages.len() * PAGE;
+        held.max(max / 2) + images * PAGE > max / 16 * 9
     }
 
     /// Dirty pages for which no block is reserved.

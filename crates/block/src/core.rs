@@ -306,10 +306,10 @@ impl Core {
             return Err(Stop::Wait(Wait::Progress));
         }
         let long = self.running.bytes > self.log.record_max() / 2;
-        if long || self.barrier_ends_epoch() {
+        if long || self.order_ends_epoch() {
             self.close_epoch(false)?;
         }
-        Ok(())
+        self.let_checkpoint_by(0)
     }
 
     /// Latches the volume: the medium may no longer be what memory says.
@@ -480,10 +480,11 @@ impl Core {
     /// Reserves blocks for a delayed allocation. When space is waiting to be freed, starts freeing it and waits; `ticket`
     /// remembers that between repetitions.
     pub fn reserve(&mut self, blocks: u64, ticket: &mut Option<u64>) -> Res<()> {
-        if blocks == 0 || self.space.reserve(blocks, self.keep) {
+        if blocks == 0 {
             return Ok(());
         }
-        self.wait_for_space(ticket)
+        self.let_checkpoint_by(blocks)?;
+        if self.space.reserve(blocks, self.keep) { Ok(()) } else { self.wait_for_space(ticket) }
     }
 
     /// Waits for a checkpoint to free what can be freed; `NoSpace` when it did and that was not enough.

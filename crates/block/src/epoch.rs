@@ -98,6 +98,11 @@ impl Running {
         }
     }
 
+    /// Whether nothing of it may overwrite in place, on whatever volume.
+    pub fn keeps_places(&self) -> bool {
+        self.atomic || self.barrier
+    }
+
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
             && self.dirty_files.is_empty()
@@ -183,6 +188,11 @@ impl Core {
                     // What was freed may be needed, or what was written before be in the way.
                     if self.space.quarantined() > 0 || !self.guards.is_empty() {
                         self.begin_mark();
+                    }
+                    // Behind an ordered epoch nothing goes in place before that is durable.
+                    if self.ordered > self.durable {
+                        self.want_flush(self.ordered);
+                        self.advance();
                     }
                     return Err(wait);
                 }

@@ -135,6 +135,7 @@ impl Core {
             return Ok(slot);
         }
         let segment = SEGMENT_BLOCKS as u64;
+        self.let_checkpoint_by(segment)?;
         let spare = self.space.free_now() >= self.space.reserved() + self.keep + segment;
         let index = self.slab.next_index();
         if index as usize >= format::limits::INODE_SEGMENTS_MAX {

@@ -280,13 +280,16 @@ impl Volume {
         let mut room = Room(&self.inner.shared, fs::room_for(offset, from.len()));
         let (mut done, mut ticket) = (0, None);
         poll_fn(|cx| {
-            let mut core = room.0.lock();
-            match core.write_promised((handle, offset), from, &mut room.1, &mut done, &mut ticket) {
-                Ok(()) => Poll::Ready(Ok(())),
-                Err(Stop::Error(e)) => Poll::Ready(Err(e)),
-                Err(Stop::Wait(wait)) => {
-                    core.wait(wait, cx.waker());
-                    Poll::Pending
+            loop {
+                let (mut core, piece) = (room.0.lock(), (from, WRITE_CHUNK));
+                match core.write_promised((handle, offset), piece, &mut room.1, &mut done, &mut ticket) {
+                    Ok(()) if done < from.len() => {}
+                    Ok(()) => return Poll::Ready(Ok(())),
+                    Err(Stop::Error(e)) => return Poll::Ready(Err(e)),
+                    Err(Stop::Wait(wait)) => {
+                        core.wait(wait, cx.waker());
+                        return Poll::Pending;
+                    }
                 }
             }
         })

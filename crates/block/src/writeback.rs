@@ -91,7 +91,7 @@ impl Core {
             self.running.dirty_files.remove(&slot);
             return Ok(());
         };
-        let bound = self.strict || self.running.atomic || self.running.barrier;
+        let bound = self.strict || self.running.keeps_places();
         let purpose = if bound { purpose.max(Purpose::Order) } else { purpose };
         let ranges = tail.dirty.within(start, end);
         for (start, end) in ranges {
@@ -209,13 +209,18 @@ impl Core {
             return Ok((Target::Blocks { run, new: true }, n));
         }
         // A full volume: order is kept by the log as long as a record can take it, then given up for this page.
-        // Behind a barrier there is no giving up, so that as much as fits: `barrier_ends_epoch` sees to it that it is enough.
+        // Behind a barrier and beside an atomic write there is no giving up, nor with a block whose image is in the log, so that as much as
+        // fits: `order_ends_epoch` and `checkpoint_comes_first` see to it that it is enough.
         let max = self.log.record_max();
-        let limit = if self.running.barrier { max / 8 * 7 } else { max / 2 };
-        if self.running.bytes + self.running.pages.len() * PAGE < limit {
+        let gives_up = !self.running.keeps_places();
+        let in_log = self.has_image(block.0);
+        let limit = if gives_up && !in_log { max / 2 } else { max / 8 * 7 };
+        // What it holds of this block already is replaced, which makes it no longer; and nothing else may be done with such a block.
+        let again = self.running.pages.contains_key(&block.0);
+        if again || self.running.bytes + self.running.pages.len() * PAGE < limit {
             return Ok((Target::Record { block }, 1));
         }
-        if in_place.count > 0 && !self.running.atomic && !self.running.barrier {
+        if in_place.count > 0 && gives_up {
             return Ok((Target::Blocks { run: Run { block, count: 1 }, new: false }, 1));
         }
         self.hurry_checkpoint();

@@ -5,6 +5,8 @@
 use block::{MkfsOptions, OpenOptions, Volume, Worker};
 use fs::{Attr, Cred, FileSystem, Handle, Ino, OpenFlags, block_on};
 use media::flash::{Config, SimFlash};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,8 +40,12 @@ impl Rig {
     }
 
     fn with_cache(bytes: u64, cache_bytes: usize) -> Rig {
+        Rig::made(bytes, &MkfsOptions::default(), cache_bytes)
+    }
+
+    fn made(bytes: u64, mkfs: &MkfsOptions, cache_bytes: usize) -> Rig {
         let flash = Arc::new(SimFlash::new(Config::new(bytes)).unwrap());
-        block::mkfs(flash.clone(), &MkfsOptions::default()).unwrap();
+        block::mkfs(flash.clone(), mkfs).unwrap();
         let clock = Arc::new(Millis::default());
         let options = OpenOptions { cache_bytes, clock: clock.clone(), ..OpenOptions::default() };
         let (volume, worker) = Volume::open_manual(flash, options).unwrap();
@@ -222,4 +228,114 @@ fn a_full_volume_keeps_the_order() {
     let now = rig.volume.counters();
     assert_eq!(now.barriers - before.barriers, 200);
     assert!(now.epochs - before.epochs >= 100, "{now:?}");
+}
+
+/// An epoch with an atomic write in it must not overwrite in place either. So that its record can take what others overwrite meanwhile, it is
+/// closed in time.
+#[test]
+fn a_full_volume_takes_atomic_writes_beside_plain_ones() {
+    let mut rig = Rig::new(64 << 20);
+    let (volume, file, data) = (rig.volume.clone(), rig.file, vec![1; 256 << 10]);
+    let mut end = 0;
+    while let Ok(n) = rig.wait(volume.write(file, end, &data)) {
+        end += n as u64;
+    }
+    rig.sync();
+    let mut taken = 0;
+    for round in 0..40u64 {
+        // What is dirty may be too much already: then it changes nothing.
+        match rig
+            .wait(volume.write_atomic(file, &[(0, &[round as u8; 8192]), (1 << 20, &[round as u8; 4096])]))
+        {
+            Ok(()) => taken += 1,
+            Err(e) => assert!(matches!(e, fs::Error::NoSpace), "{e}"),
+        }
+        for piece in 0..round % 20 {
+            let at = (2 << 20) + piece * (256 << 10);
+            assert_eq!(rig.wait(volume.write(file, at, &data)).unwrap(), data.len());
+        }
+        if round % 3 == 0 {
+            rig.sync();
+        }
+    }
+    rig.sync();
+    assert!(taken > 10, "{taken}");
+}
+
+/// Overwrites, atomic writes, barriers, syncs, holes and their blocks in any order, where there is hardly a free one: every call ends, and the
+/// file is as they left it. From the seed `FREEHOLD_SEED` on, `FREEHOLD_SEEDS` of them.
+#[test]
+fn nothing_waits_for_ever_on_a_full_volume() {
+    const LEN: u64 = 8 << 20;
+    let number =
+        |name: &str, usual: u64| std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or(usual);
+    let first = number("FREEHOLD_SEED", 1);
+    for seed in first..first + number("FREEHOLD_SEEDS", 24) {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let mkfs = MkfsOptions { strict: seed % 4 == 3, ..MkfsOptions::default() };
+        let mut rig = Rig::made(64 << 20, &mkfs, [4 << 20, 16 << 20][seed as usize % 2]);
+        let (volume, file) = (rig.volume.clone(), rig.file);
+        let mut model = vec![0xee; LEN as usize];
+        rig.wait(volume.write(file, 0, &model)).unwrap();
+        let flags = OpenFlags::READ | OpenFlags::WRITE;
+        let (_, other) = block_on(volume.create(&Cred::root(), Ino::ROOT, b"g", 0o644, flags)).unwrap();
+        let (mut end, data) = (0, vec![1; 256 << 10]);
+        while let Ok(n) = rig.wait(volume.write(other, end, &data)) {
+            end += n as u64;
+        }
+        rig.sync();
+        let (mut taken, mut refused) = (0, 0);
+        for number in 0..400u32 {
+            let fill = number as u8;
+            let piece = |rng: &mut SmallRng, most: u64| {
+                let len = rng.random_range(1..=most);
+                (rng.random_range(0..=(LEN - len)), len as usize)
+            };
+            match rng.random_range(0..16) {
+                0..5 => {
+                    let (at, len) = piece(&mut rng, 300 << 10);
+                    // A hole may find no block: then the write ends there.
+                    let done = rig.wait(volume.write(file, at, &vec![fill; len])).unwrap_or(0);
+                    model[at as usize..][..done].fill(fill);
+                    refused += (done < len) as u32;
+                }
+                5..9 => {
+                    let pieces: Vec<_> = (0..4).map(|_| piece(&mut rng, 16 << 10)).collect();
+                    let data = vec![fill; 16 << 10];
+                    let all: Vec<_> = pieces.iter().map(|&(at, len)| (at, &data[..len])).collect();
+                    match rig.wait(volume.write_atomic(file, &all)) {
+                        Ok(()) => {
+                            pieces.iter().for_each(|&(at, len)| model[at as usize..][..len].fill(fill));
+                            taken += 1;
+                        }
+                        Err(e) => assert!(matches!(e, fs::Error::NoSpace), "{e}"),
+                    }
+                }
+                9..11 => rig.wait(volume.barrier(file, true)).unwrap(),
+                11 if number % 2 == 0 => {
+                    let (at, len) = piece(&mut rng, 3 << 20);
+                    let whole = fs::Fallocate::Allocate { keep_size: true };
+                    refused += rig.wait(volume.fallocate(file, whole, at, len as u64)).is_err() as u32;
+                }
+                11 => rig.sync(),
+                12 => rig.wait(volume.checkpoint()).unwrap(),
+                13 => rig.pass(rng.random_range(1..6000)),
+                14 => rig.settle(),
+                _ => {
+                    let (at, len) = piece(&mut rng, 64 << 10);
+                    let hole = fs::Fallocate::PunchHole;
+                    if rig.wait(volume.fallocate(file, hole, at, len as u64)).is_ok() {
+                        model[at as usize..][..len].fill(0);
+                    }
+                }
+            }
+        }
+        rig.sync();
+        let mut found = vec![1; LEN as usize];
+        assert_eq!(rig.wait(volume.read(file, 0, &mut found)).unwrap(), found.len());
+        let wrong = found.iter().zip(&model).position(|(a, b)| a != b);
+        assert_eq!(wrong, None, "seed {seed}");
+        println!("seed {seed}: {taken} atomic writes, {refused} short ones");
+        assert!(taken > 10, "seed {seed}: {taken}");
+    }
 }

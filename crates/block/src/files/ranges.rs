@@ -168,6 +168,7 @@ impl Core {
                 Mapping::Block { count, .. } => page += count as u64,
                 Mapping::Hole { until } => {
                     let want = (until.min(end) - page).min(64 * SEGMENT_BLOCKS as u64);
+                    self.let_checkpoint_by(want)?;
                     let spare = self.space.spare(self.keep);
                     if spare == 0 {
                         self.wait_for_space(ticket)?;

@@ -67,20 +67,23 @@ impl Core {
         }
         let spare = self.space.spare(self.keep).saturating_sub(ROOM_SPARE) / ROOM_PART;
         let room = most.min(spare);
+        if self.checkpoint_comes_first(room) {
+            return Ok(0);
+        }
         Ok(if room > 0 && self.space.set_aside(room, self.keep) { room } else { 0 })
     }
 
-    /// A step of a write that may take blocks out of `room`, which were set aside, and leaves what it did not need.
+    /// As [`Core::write`], but it may take blocks out of `room`, which were set aside, and leaves what it did not need.
     pub fn write_promised(
         &mut self,
         (handle, offset): (Handle, u64),
-        from: &dyn Source,
+        (from, chunk): (&dyn Source, usize),
         room: &mut u64,
         done: &mut usize,
         ticket: &mut Option<u64>,
     ) -> Res<()> {
         self.space.begin_drawing(*room);
-        let result = self.write(handle, offset, from, from.len(), done, ticket);
+        let result = self.write(handle, offset, from, chunk, done, ticket);
         *room = self.space.end_drawing();
         result
     }
