@@ -90,6 +90,18 @@ impl Clock for RealClock {
     }
 }
 
+/// Which calls return when what they have changed is durable, beside writes through handles that ask for it (O_SYNC, O_DSYNC).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Synchronous {
+    /// None.
+    #[default]
+    Nothing,
+    /// Those that change directories, as with the mount option `dirsync`.
+    Directories,
+    /// All, as with `sync`.
+    Everything,
+}
+
 /// How a volume is opened.
 #[derive(Clone)]
 pub struct OpenOptions {
@@ -106,6 +118,8 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Reads do not move access times; otherwise they follow relatime.
     pub noatime: bool,
+    /// Calls that return when what they have changed is durable.
+    pub synchronous: Synchronous,
     /// Whole free segments are discarded once their blocks may be reused.
     pub discard: bool,
     /// How long files that were open without a name when the volume was last stopped are kept, so that those who had them can open them
@@ -124,6 +138,7 @@ impl Default for OpenOptions {
             read_ahead_max: 8 << 20,
             read_only: false,
             noatime: false,
+            synchronous: Synchronous::Nothing,
             discard: false,
             orphans_kept: Duration::ZERO,
             clock: Arc::new(RealClock),
@@ -297,6 +312,11 @@ impl Core {
             return Err(Error::ReadOnly);
         }
         Ok(())
+    }
+
+    /// Whether changes may be promised now and made later.
+    pub fn takes_late_changes(&self) -> bool {
+        !self.strict && self.options.synchronous == Synchronous::Nothing
     }
 
     /// As [`Core::writable`], and waits while the running epoch must not grow.

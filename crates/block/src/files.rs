@@ -66,6 +66,7 @@ impl Core {
         self.check_open(cred, slot, flags)?;
         if flags.contains(OpenFlags::TRUNCATE) {
             self.admit()?;
+            self.drop_capability(slot, ticket)?;
             self.truncate(slot, 0, ticket)?;
             let writer = perm::Writer::new(cred, &self.attr(slot));
             let now = self.now().into();
@@ -124,6 +125,9 @@ impl Core {
         let new = perm::setattr(cred, &old, set, writable, self.now())?;
         self.admit()?;
         self.need_tail(slot)?;
+        if old.kind == FileType::Regular && (set.size.is_some() || set.uid.is_some() || set.gid.is_some()) {
+            self.drop_capability(slot, ticket)?;
+        }
         if let Some(size) = set.size {
             self.truncate(slot, size, ticket)?;
         }
@@ -258,6 +262,7 @@ impl Core {
         if *done >= room {
             return Err(Error::TooLarge.into());
         }
+        self.drop_capability(open.slot, ticket)?;
         let until = if append { room } else { room.min(*done + chunk) };
         self.write_step(open.slot, base, (from, until), done, ticket)?;
         if open.flags.contains(OpenFlags::DIRECT) {

@@ -42,7 +42,7 @@ mod volume;
 mod worker;
 mod writeback;
 
-pub use crate::core::{Clock, Counters, OpenOptions, RealClock};
+pub use crate::core::{Clock, Counters, OpenOptions, RealClock, Synchronous};
 pub use crate::mkfs::{MkfsOptions, MkfsReport, mkfs};
 pub use crate::volume::{CacheUsage, Volume};
 pub use crate::worker::Worker;

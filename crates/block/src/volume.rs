@@ -4,7 +4,7 @@
 mod filesystem;
 
 use crate::clean;
-use crate::core::{Core, Counters, OpenOptions, Res, Stop};
+use crate::core::{Core, Counters, OpenOptions, Res, Stop, Synchronous};
 use crate::handles::Open;
 use crate::pages::CopyOut;
 use crate::shared::Shared;
@@ -41,6 +41,7 @@ pub struct CacheUsage {
 
 struct Inner {
     shared: Arc<Shared>,
+    synchronous: Synchronous,
     worker: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -67,10 +68,11 @@ impl Volume {
 
     /// Opens a volume whose worker the caller drives with [`Worker::step`]: for tests that own time and the only thread.
     pub fn open_manual(media: Arc<dyn Media>, options: OpenOptions) -> Result<(Volume, Worker)> {
+        let synchronous = options.synchronous;
         let core = crate::recover::open(media, options)?;
         let shared = Shared::new(core);
         let worker = Worker { shared: shared.clone(), done: Vec::new() };
-        Ok((Volume { inner: Arc::new(Inner { shared, worker: Mutex::new(None) }) }, worker))
+        Ok((Volume { inner: Arc::new(Inner { shared, synchronous, worker: Mutex::new(None) }) }, worker))
     }
 
     /// Makes everything durable and stops the volume; calls that change something fail with `Closed` from now on.
@@ -144,6 +146,22 @@ impl Volume {
                 }
             }
         })
+    }
+
+    /// As [`Volume::op`], for a call of this kind.
+    async fn op_synced<T: Send>(
+        &self,
+        calls: Synchronous,
+        f: impl FnMut(&mut Core) -> Res<T> + Send,
+    ) -> Result<T> {
+        let done = self.op(f).await?;
+        self.synced(calls).await?;
+        Ok(done)
+    }
+
+    /// Something was changed by a call of this kind: makes it durable if that is asked for ([`OpenOptions::synchronous`]).
+    async fn synced(&self, calls: Synchronous) -> Result<()> {
+        if self.inner.synchronous >= calls { self.sync_all().await } else { Ok(()) }
     }
 
     async fn sync_all(&self) -> Result<()> {
@@ -250,7 +268,9 @@ impl Volume {
             loop {
                 let mut core = shared.lock();
                 let result = core.write(handle, offset, from, WRITE_CHUNK, &mut done, &mut ticket);
-                let syncs = |open: &Open| open.flags.intersects(OpenFlags::SYNC | OpenFlags::DSYNC);
+                let everything = self.inner.synchronous == Synchronous::Everything;
+                let syncs =
+                    |open: &Open| everything || open.flags.intersects(OpenFlags::SYNC | OpenFlags::DSYNC);
                 match result {
                     Ok(()) if done < from.len() => {}
                     Err(Stop::Error(e)) if done == 0 => return Poll::Ready(Err(e)),

@@ -47,7 +47,7 @@ pub mod patience;
 pub mod service;
 pub mod sessions;
 
-pub use block::{Counters, MkfsOptions, MkfsReport, OpenOptions as VolumeOptions, Volume};
+pub use block::{Counters, MkfsOptions, MkfsReport, OpenOptions as VolumeOptions, Synchronous, Volume};
 pub use fs::{
     Attr, Blocking, Client, Cred, Error, File, FileSystem, FileType, OpenOptions, Result, StatFs, Time,
 };

@@ -1,6 +1,6 @@
 //! What follows `-o`: the door's options ([`fuse::MountOptions`]) and those of the engine, in one list.
 
-use crate::{VolumeOptions, memory};
+use crate::{Synchronous, VolumeOptions, memory};
 use fs::Ordered;
 use fuse::MountOptions;
 use sched::queues::Mode;
@@ -91,6 +91,11 @@ impl ServeOptions {
         let v = &mut all.volume;
         v.read_only = all.mount.read_only;
         v.noatime = all.mount.noatime;
+        v.synchronous = match (all.mount.sync, all.mount.dirsync) {
+            (true, _) => Synchronous::Everything,
+            (false, true) => Synchronous::Directories,
+            (false, false) => Synchronous::Nothing,
+        };
         if all.share == Share::Off {
             v.orphans_kept = Duration::ZERO;
         }

@@ -45,7 +45,7 @@ impl Core {
         }
         let slot = open.slot;
         self.admit()?;
-        self.need_tail(slot)?;
+        self.drop_capability(slot, ticket)?;
         self.throttle()?;
         self.edit(slot);
         if matches!(self.tail_mut(slot).data, Data::Inline(_)) {

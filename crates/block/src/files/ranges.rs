@@ -96,7 +96,7 @@ impl Core {
         let slot = open.slot;
         let end = offset.checked_add(len).filter(|&e| e <= FILE_SIZE_MAX).ok_or(Error::TooLarge)?;
         self.admit()?;
-        self.need_tail(slot)?;
+        self.drop_capability(slot, ticket)?;
         let size = self.slab.get(slot).size;
         let keep_size = match what {
             Fallocate::Allocate { keep_size } | Fallocate::ZeroRange { keep_size } => keep_size,
@@ -208,7 +208,7 @@ impl Core {
         self.writable()?;
         let open = self.handles.file(handle, OpenFlags::WRITE)?;
         let prompt = OpenFlags::APPEND | OpenFlags::DIRECT | OpenFlags::SYNC | OpenFlags::DSYNC;
-        if self.strict || open.flags.intersects(prompt) {
+        if !self.takes_late_changes() || open.flags.intersects(prompt) {
             return Err(LATE);
         }
         let inode = self.slab.get(open.slot);

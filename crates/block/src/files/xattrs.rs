@@ -10,7 +10,21 @@ use format::Ino;
 use format::limits::{XATTR_TOTAL_MAX, XATTR_VALUE_MAX};
 use fs::{Cred, Error, XattrFlags, perm};
 
+/// What a program may do beyond its user's rights (capabilities(7)).
+const CAPABILITY: &[u8] = b"security.capability";
+
 impl Core {
+    /// The file's content or owner is about to change: capabilities were given to what it was, so they go, as with Linux, whoever does that.
+    pub fn drop_capability(&mut self, slot: Slot, ticket: &mut Option<u64>) -> Res<()> {
+        self.need_tail(slot)?;
+        match self.slab.get(slot).tail.as_ref() {
+            Some(tail) if tail.xattrs.iter().any(|(n, _)| **n == *CAPABILITY) => {}
+            _ => return Ok(()),
+        }
+        self.admit()?;
+        self.change_xattrs(slot, 0, ticket, |xattrs| xattrs.retain(|(n, _)| **n != *CAPABILITY))
+    }
+
     pub fn getxattr(&mut self, cred: &Cred, ino: Ino, name: &[u8]) -> Res<Vec<u8>> {
         let (slot, _) = self.inode(ino)?;
         perm::check_xattr(cred, &self.attr(slot), name, false)?;

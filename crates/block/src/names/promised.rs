@@ -25,7 +25,7 @@ impl Core {
     /// See [`fs::FileSystem::promise`].
     pub fn promise(&mut self, most: usize) -> Result<Vec<Promise>, Error> {
         self.writable()?;
-        if self.strict {
+        if !self.takes_late_changes() {
             return Err(Error::NotSupported("creates that are late"));
         }
         if self.admit().is_err() {
@@ -62,7 +62,7 @@ impl Core {
     /// See [`fs::FileSystem::set_room_aside`].
     pub fn set_room_aside(&mut self, most: u64) -> Result<u64, Error> {
         self.writable()?;
-        if self.strict {
+        if !self.takes_late_changes() {
             return Err(Error::NotSupported("writes that are late"));
         }
         let spare = self.space.spare(self.keep).saturating_sub(ROOM_SPARE) / ROOM_PART;

@@ -5,7 +5,7 @@
 //! beside it. Tested against the reference model in tests/differential.rs.
 
 use super::Volume;
-use crate::core::Stop;
+use crate::core::{Stop, Synchronous};
 use crate::loans::Loans;
 use crate::names::New;
 use format::Ino;
@@ -19,9 +19,23 @@ use std::sync::Arc;
 const COPY_CHUNK: usize = 256 << 10;
 
 impl Volume {
+    /// A file was opened, and perhaps cut off.
+    async fn opened(&self, handle: Handle, flags: OpenFlags) -> Result<Handle> {
+        if flags.contains(OpenFlags::TRUNCATE)
+            && let Err(e) = self.synced(Synchronous::Everything).await
+        {
+            let _ = self.release(handle).await;
+            return Err(e);
+        }
+        Ok(handle)
+    }
+
     async fn make(&self, cred: &Cred, parent: Ino, name: &[u8], new: New<'_>) -> Result<Attr> {
         let mut ticket = None;
-        self.op(|core| core.make(cred, parent, name, &new, &mut ticket).map(|slot| core.attr(slot))).await
+        self.op_synced(Synchronous::Directories, |core| {
+            core.make(cred, parent, name, &new, &mut ticket).map(|slot| core.attr(slot))
+        })
+        .await
     }
 }
 
@@ -65,7 +79,7 @@ impl FileSystem for Volume {
 
     async fn setattr(&self, cred: &Cred, ino: Ino, set: SetAttr) -> Result<Attr> {
         let mut ticket = None;
-        self.op(move |core| core.setattr(cred, ino, &set, &mut ticket)).await
+        self.op_synced(Synchronous::Everything, move |core| core.setattr(cred, ino, &set, &mut ticket)).await
     }
 
     async fn access(&self, cred: &Cred, ino: Ino, mask: Access) -> Result<()> {
@@ -120,15 +134,16 @@ impl FileSystem for Volume {
 
     async fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
         let mut ticket = None;
-        self.op(move |core| core.link(cred, ino, parent, name, &mut ticket)).await
+        self.op_synced(Synchronous::Directories, move |core| core.link(cred, ino, parent, name, &mut ticket))
+            .await
     }
 
     async fn unlink(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
-        self.op(move |core| core.unlink(cred, parent, name)).await
+        self.op_synced(Synchronous::Directories, move |core| core.unlink(cred, parent, name)).await
     }
 
     async fn rmdir(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
-        self.op(move |core| core.rmdir(cred, parent, name)).await
+        self.op_synced(Synchronous::Directories, move |core| core.rmdir(cred, parent, name)).await
     }
 
     async fn rename(
@@ -140,12 +155,16 @@ impl FileSystem for Volume {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        self.op(move |core| core.rename(cred, (parent, name), (new_parent, new_name), flags)).await
+        self.op_synced(Synchronous::Directories, move |core| {
+            core.rename(cred, (parent, name), (new_parent, new_name), flags)
+        })
+        .await
     }
 
     async fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle> {
         let mut ticket = None;
-        self.op(move |core| core.open(cred, ino, flags, &mut ticket)).await
+        let handle = self.op(move |core| core.open(cred, ino, flags, &mut ticket)).await?;
+        self.opened(handle, flags).await
     }
 
     async fn open_exact(
@@ -155,11 +174,12 @@ impl FileSystem for Volume {
         flags: OpenFlags,
     ) -> Result<Handle> {
         let mut ticket = None;
-        self.op(move |core| match core.inode(ino)?.1.generation {
+        let open = self.op(move |core| match core.inode(ino)?.1.generation {
             found if found == generation => core.open(cred, ino, flags, &mut ticket),
             _ => Err(Error::Stale.into()),
-        })
-        .await
+        });
+        let handle = open.await?;
+        self.opened(handle, flags).await
     }
 
     async fn create(
@@ -170,8 +190,8 @@ impl FileSystem for Volume {
         perm: u16,
         flags: OpenFlags,
     ) -> Result<(Attr, Handle)> {
-        let mut ticket = None;
-        self.op(move |core| {
+        let (mut ticket, mut made) = (None, None);
+        let opened = self.op(|core| {
             let new =
                 New { kind: FileType::Regular, perm: perm & 0o7777, rdev: 0, target: b"", promised: None };
             if !flags.intersects(OpenFlags::READ | OpenFlags::WRITE)
@@ -189,14 +209,23 @@ impl FileSystem for Volume {
                         _ => {}
                     }
                     let handle = core.open(cred, found.ino, flags, &mut ticket)?;
+                    made = flags.contains(OpenFlags::TRUNCATE).then_some(Synchronous::Everything);
                     return Ok((core.attr(found.ino.0 as u32), handle));
                 }
                 made => made?,
             };
+            made = Some(Synchronous::Directories);
             let handle = core.open_slot(cred, slot, flags, false)?;
             Ok((core.attr(slot), handle))
-        })
-        .await
+        });
+        let (attr, handle) = opened.await?;
+        if let Some(calls) = made
+            && let Err(e) = self.synced(calls).await
+        {
+            let _ = self.release(handle).await;
+            return Err(e);
+        }
+        Ok((attr, handle))
     }
 
     fn promise(&self, most: usize) -> Result<Vec<Promise>> {
@@ -277,6 +306,7 @@ impl FileSystem for Volume {
 
     async fn write_atomic(&self, handle: Handle, pieces: &[(u64, &[u8])]) -> Result<()> {
         self.write_atomic_now(handle, pieces).await?;
+        self.synced(Synchronous::Everything).await?;
         if self.handle(handle)?.flags.intersects(OpenFlags::SYNC | OpenFlags::DSYNC) {
             self.sync_all().await?;
         }
@@ -361,17 +391,24 @@ impl FileSystem for Volume {
         flags: XattrFlags,
     ) -> Result<()> {
         let mut ticket = None;
-        self.op(move |core| core.setxattr(cred, ino, name, value, flags, &mut ticket)).await
+        self.op_synced(Synchronous::Everything, move |core| {
+            core.setxattr(cred, ino, name, value, flags, &mut ticket)
+        })
+        .await
     }
 
     async fn removexattr(&self, cred: &Cred, ino: Ino, name: &[u8]) -> Result<()> {
         let mut ticket = None;
-        self.op(move |core| core.removexattr(cred, ino, name, &mut ticket)).await
+        self.op_synced(Synchronous::Everything, move |core| core.removexattr(cred, ino, name, &mut ticket))
+            .await
     }
 
     async fn fallocate(&self, handle: Handle, what: Fallocate, offset: u64, len: u64) -> Result<()> {
         let mut ticket = None;
-        self.op(move |core| core.fallocate(handle, what, offset, len, &mut ticket)).await
+        self.op_synced(Synchronous::Everything, move |core| {
+            core.fallocate(handle, what, offset, len, &mut ticket)
+        })
+        .await
     }
 
     async fn seek(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64> {
@@ -411,7 +448,7 @@ impl FileSystem for Volume {
             }
         }
         let mut buffer = vec![0; COPY_CHUNK.min(len as usize)];
-        let mut copied = 0;
+        let (mut copied, mut syncs) = (0, false);
         while copied < len {
             let want = buffer.len().min((len - copied) as usize);
             let n = self.read_now(from, from_offset + copied, &mut buffer[..want]).await?;
@@ -419,13 +456,19 @@ impl FileSystem for Volume {
                 break;
             }
             match self.write_now(to, to_offset + copied, &&buffer[..n]).await {
-                Ok((written, _)) => copied += written as u64,
+                Ok((written, asked)) => {
+                    copied += written as u64;
+                    syncs = asked;
+                }
                 Err(e) if copied == 0 => return Err(e),
                 Err(_) => break,
             }
         }
         // The source counts as read when the copy is done: within one file this moves its access time.
         self.inner.shared.lock().accessed_by(from);
+        if syncs && copied > 0 {
+            self.sync_all().await?;
+        }
         Ok(copied)
     }
 
