@@ -49,6 +49,15 @@ pub fn check_delete(cred: &Cred, dir: &Attr, victim: &Attr) -> Result<()> {
     Ok(())
 }
 
+/// Whether the caller may give another name to a file where hard links are protected (proc_sys_fs(5), `protected_hardlinks`): to its own,
+/// and to what it may read and write anyway and is no program with set-id bits. `NotPermitted`.
+pub fn check_link(cred: &Cred, attr: &Attr) -> Result<()> {
+    let set_id = attr.perm & S_ISUID != 0 || attr.perm & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP;
+    let owns = cred.uid == attr.uid || cred.privileged();
+    let may = || check(cred, attr, Access::READ | Access::WRITE).is_ok();
+    if owns || attr.kind == FileType::Regular && !set_id && may() { Ok(()) } else { Err(Error::NotPermitted) }
+}
+
 /// Owner, group and permission bits of an inode that the caller makes in `dir`. `perm` is what was asked for, umask applied.
 ///
 /// In a set-group-id directory the group is the directory's, and new directories get the bit too. A caller outside that group
@@ -276,6 +285,16 @@ mod tests {
     }
     fn checked(uid: u32) -> Cred {
         Cred { checked: true, ..Cred::user(uid, uid, &[]) }
+    }
+
+    #[test]
+    fn links_to_files_of_others() {
+        let me = Cred::user(5, 5, &[]);
+        let of = |uid, perm| check_link(&me, &attr(FileType::Regular, uid, 5, perm)).is_ok();
+        assert!(of(5, 0) && of(5, 0o4755) && of(6, 0o666) && of(6, 0o660) && of(6, 0o2660));
+        assert!(!of(6, 0o644) && !of(6, 0o606) && !of(6, 0o4666) && !of(6, 0o2676));
+        assert!(check_link(&me, &attr(FileType::Symlink, 6, 5, 0o777)).is_err());
+        assert!(check_link(&Cred::root(), &attr(FileType::Regular, 6, 5, 0o4000)).is_ok());
     }
 
     #[test]

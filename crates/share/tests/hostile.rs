@@ -163,6 +163,10 @@ fn credentials_come_from_the_kernel() {
     let root = Client::new(Arc::new(Remote::connect(server.path()).unwrap()), Cred::root()).blocking();
     root.write("/secret", b"x").unwrap();
     root.chmod("/secret", 0o600).unwrap();
+    root.write("/readable", b"x").unwrap();
+    root.mkdir("/tmp", 0o1777).unwrap();
+    root.chmod("/tmp", 0o1777).unwrap();
+    let protected = std::fs::read("/proc/sys/fs/protected_hardlinks").is_ok_and(|word| word[0] != b'0');
     let path = server.path().to_path_buf();
     let child = std::thread::spawn(move || {
         // File system credentials of this thread alone: the raw calls do not reach the others.
@@ -180,6 +184,10 @@ fn credentials_come_from_the_kernel() {
         assert_eq!(fs.read("/secret"), Err(fs::Error::AccessDenied));
         assert_eq!(fs.write("/new", b"x"), Err(fs::Error::AccessDenied));
         assert_eq!(fs.chmod("/secret", 0o666).unwrap_err(), fs::Error::NotPermitted);
+        // A name in a directory of one's own keeps a file of somebody else alive.
+        assert_eq!(fs.link("/readable", "/tmp/kept").is_err(), protected);
+        fs.write("/tmp/own", b"x").unwrap();
+        fs.link("/tmp/own", "/tmp/own2").unwrap();
         let root = Cred::root();
         let opened = remote.block_on(remote.open(&root, attr.ino, fs::OpenFlags::READ));
         assert_eq!(opened, Err(fs::Error::AccessDenied));

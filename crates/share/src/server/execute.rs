@@ -250,7 +250,12 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             let attr = fs.symlink(cred, ino, p.first(), p.second()).await?;
             out.made(fs, ino, p.first(), &attr, before).await?;
         }
-        Op::Link => out.attr(&fs.link(cred, ino, Ino(r.other.get()), p.first()).await?)?,
+        Op::Link => {
+            if protects_hard_links() {
+                fs::perm::check_link(cred, &fs.getattr(ino, None).await?)?;
+            }
+            out.attr(&fs.link(cred, ino, Ino(r.other.get()), p.first()).await?)?
+        }
         Op::Unlink => fs.unlink(cred, ino, p.first()).await?,
         Op::Rmdir => fs.rmdir(cred, ino, p.first()).await?,
         Op::Rename => {
@@ -474,4 +479,9 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
         }
     }
     Ok(0)
+}
+
+/// Whether this system protects hard links, which the kernel does for those of a mount. Asked each time, as it may be changed.
+fn protects_hard_links() -> bool {
+    std::fs::read("/proc/sys/fs/protected_hardlinks").is_ok_and(|word| word.first() != Some(&b'0'))
 }
