@@ -156,7 +156,10 @@ pub(crate) fn find(path: &[u8], opening: bool) -> fs::Result<Option<Place>> {
     let Some(socket) = &volume.socket else { return Ok(None) };
     let rest = &path[volume.prefix.len()..];
     let path = PathBuf::from(OsStr::from_bytes(if rest.is_empty() { b"/" } else { rest }));
-    if opening && let Some(session) = &volume.session {
+    // Where nothing is open here, a name may be all that somebody asks for: of a super-journal, for a database on another volume.
+    if let Some(session) = &volume.session
+        && (opening || Arc::strong_count(session) == 1)
+    {
         // It says by itself whether it has ended.
         let _ = session.heed(session.remote.block_on(session.remote.ping()));
         if session.ended.load(Ordering::Relaxed) {

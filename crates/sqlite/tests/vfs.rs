@@ -6,7 +6,7 @@ mod rig;
 use freehold_sqlite::abi;
 use rig::{Rig, check, connect, journal, number, one};
 use rusqlite::{Connection, ErrorCode, ffi};
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
 use std::sync::Mutex;
 
@@ -265,6 +265,33 @@ fn who_was_connected_to_a_manager_that_ended_starts_again() {
     assert_eq!(number(&connection, "select count(*) from t"), 0);
     connection.execute_batch("insert into t values(2)").unwrap();
     check(&connection);
+}
+
+/// What SQLite learns from the VFS about whether a file is there.
+fn exists(path: &str) -> Result<bool, c_int> {
+    let (path, mut there) = (CString::new(path).unwrap(), -1);
+    // SAFETY: a method of a VFS, with what it takes.
+    let code = unsafe {
+        let vfs = ffi::sqlite3_vfs_find(c"freehold".as_ptr());
+        (*vfs).xAccess.unwrap()(vfs, path.as_ptr(), ffi::SQLITE_ACCESS_EXISTS, &mut there)
+    };
+    if code == ffi::SQLITE_OK { Ok(there == 1) } else { Err(code) }
+}
+
+#[test]
+fn names_are_looked_up_with_the_manager_that_is_there_now() {
+    let _one = one();
+    let rig = Rig::new(7, 4096);
+    let connection = rig.connect("name.db", "");
+    connection.execute_batch("create table t(v)").unwrap();
+    assert_eq!(exists("/flash/name.db"), Ok(true));
+    let flash = rig.flash.clone();
+    drop(rig);
+    let _rig = Rig::open(std::sync::Arc::new(flash.crash_image(|_, _| true)));
+    // Not for those who still have something open that the old one knew of.
+    assert_eq!(exists("/flash/name.db"), Err(ffi::SQLITE_IOERR_ACCESS));
+    drop(connection);
+    assert_eq!(exists("/flash/name.db"), Ok(true));
 }
 
 #[test]
