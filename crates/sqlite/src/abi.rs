@@ -168,6 +168,7 @@ pub const FCNTL_VFSNAME: c_int = 12;
 pub const FCNTL_POWERSAFE_OVERWRITE: c_int = 13;
 pub const FCNTL_PRAGMA: c_int = 14;
 pub const FCNTL_HAS_MOVED: c_int = 20;
+pub const FCNTL_SYNC: c_int = 21;
 pub const FCNTL_COMMIT_PHASETWO: c_int = 22;
 pub const FCNTL_BEGIN_ATOMIC_WRITE: c_int = 31;
 pub const FCNTL_COMMIT_ATOMIC_WRITE: c_int = 32;

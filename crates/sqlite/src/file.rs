@@ -149,6 +149,7 @@ impl OpenFile {
                 },
                 FCNTL_POWERSAFE_OVERWRITE => *number = 1,
                 FCNTL_HAS_MOVED => *number = self.has_moved() as c_int,
+                FCNTL_SYNC => self.commit.announce(!argument.is_null()),
                 FCNTL_COMMIT_PHASETWO => {
                     let committed = self.commit.committed(&self.file);
                     self.code(committed, IOERR_FSYNC)?;

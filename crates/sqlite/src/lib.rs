@@ -12,12 +12,14 @@
 //!
 //! Invariants:
 //! - With full durability, a commit that asked for a sync returns success only after an fsync that was begun after the last change of the
-//!   transaction, the removal of its journal included (`commit`).
+//!   transaction, the removal of its journal included; of that of several databases, the removal of the super-journal (`commit`).
+//! - With either durability, of several databases in a transaction all are durable before the super-journal is removed, and what a rollback brought
+//!   back in one of them is too (`commit`).
 //! - Whoever had a file open in a session that ended uses no other session: its locks are gone (`volumes`). All its calls fail.
 //! - Locks are those of SQLite's own VFS for Unix, on the same bytes, and its `-shm` file is the same too, mapped through the kernel's
 //!   mount: connections with either VFS exclude each other as they should (`locks`, `shm`).
 //!
-//! Tested in `tests/vfs.rs` (in-process) and, with programs, mounts and killed servers, in `freehold/tests/sqlite.rs`.
+//! Tested in `tests/vfs.rs` (in-process), through power cuts in `tests/power.rs` and `tests/several.rs`, and, with programs, mounts and killed servers, in `freehold/tests/sqlite.rs`.
 
 pub mod abi;
 mod commit;

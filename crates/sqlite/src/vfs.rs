@@ -1,7 +1,7 @@
 //! The VFS: SQLite's `sqlite3_vfs`. Paths on volumes are served here; everything else is asked of the VFS that was the default before.
 
 use crate::abi::*;
-use crate::commit::Commit;
+use crate::commit::{self, Commit};
 use crate::file::{METHODS, OpenFile, Slot};
 use crate::volumes::{self, Place};
 use fs::{Access, Error, OpenOptions};
@@ -143,6 +143,9 @@ unsafe fn open_here(
     // SAFETY: as the caller says.
     let Some(path) = (unsafe { bytes(name) }) else { return Ok(None) };
     let kind = flags & KINDS;
+    if kind == OPEN_SUPER_JOURNAL {
+        commit::super_journal_is_looked_for(false);
+    }
     if kind == 0 {
         // A temporary file.
         return Ok(None);
@@ -229,6 +232,13 @@ unsafe fn open_here(
     Ok(Some(OK))
 }
 
+/// Whether it is the name of a super-journal, as SQLite decides it (`pagerIsSuperJrnlName`): that of a database, `-mj`, and
+/// nine digits of which the seventh is a 9.
+fn is_super_journal(path: &[u8]) -> bool {
+    let name = path.last_chunk::<12>();
+    name.is_some_and(|n| n.starts_with(b"-mj") && n[9] == b'9' && n[3..].iter().all(u8::is_ascii_hexdigit))
+}
+
 /// The database that a journal or WAL belongs to.
 fn database_of(path: &Path) -> Option<PathBuf> {
     let bytes = path.as_os_str().as_bytes();
@@ -268,6 +278,9 @@ unsafe extern "C" fn access(_: *mut Vfs, name: *const c_char, flags: c_int, out:
     let done = ours(IOERR_ACCESS, || {
         // SAFETY: SQLite's argument.
         let path = unsafe { bytes(name) }.ok_or(IOERR_ACCESS)?;
+        if is_super_journal(path) {
+            commit::super_journal_is_looked_for(true);
+        }
         let Some(place) = volumes::find(path, false).map_err(|_| IOERR_ACCESS)? else { return Ok(None) };
         let client = place.session.client();
         let found = match flags {

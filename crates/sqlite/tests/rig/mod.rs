@@ -1,4 +1,4 @@
-//! A volume on simulated flash, served in this process; databases on it are at `/flash/...`, which exists nowhere else.
+//! Volumes on simulated flash, served in this process; databases on them are at `/flash/...` and `/second/...`, which exist nowhere else.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -10,23 +10,28 @@ use share::Server;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
 
-pub const MOUNT: &str = "/flash";
+pub const MOUNTS: [&str; 2] = ["/flash", "/second"];
 
 static DIR: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
     let dir = tempfile::tempdir().unwrap();
-    let said = format!("{MOUNT}={}", dir.path().join("socket").display());
+    let said = MOUNTS.map(|at| format!("{at}={}{at}", dir.path().display())).join(";");
     // SAFETY: once, at the beginning of each test, and nobody else in this process asks for it meanwhile.
     unsafe { std::env::set_var("FREEHOLD_MOUNTS", said) };
     freehold_sqlite::register!(rusqlite::ffi, false).unwrap();
     dir
 });
 
-/// One volume at a time is mounted.
+/// One volume at a time is at a mount.
 static ONE: Mutex<()> = Mutex::new(());
 
 /// To be held by a test for as long as it has a [`Rig`]: others may run in the same process.
 pub fn one() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Registers the VFS, as a [`Rig`] does by itself.
+pub fn register() {
+    LazyLock::force(&DIR);
 }
 
 pub struct Rig {
@@ -38,14 +43,23 @@ pub struct Rig {
 impl Rig {
     /// An empty volume.
     pub fn new(seed: u64, atomic_unit: u32) -> Rig {
+        Rig::new_at(0, seed, atomic_unit)
+    }
+
+    /// The same at another of the mounts.
+    pub fn new_at(mount: usize, seed: u64, atomic_unit: u32) -> Rig {
         let flash = SimFlash::new(Config { seed, atomic_unit, ..Config::new(96 << 20) }).unwrap();
         let mkfs = MkfsOptions { log_bytes: Some(8 << 20), ..MkfsOptions::default() };
         let flash = Arc::new(flash);
         block::mkfs(flash.clone(), &mkfs).unwrap();
-        Rig::open(flash)
+        Rig::open_at(mount, flash)
     }
 
     pub fn open(flash: Arc<SimFlash>) -> Rig {
+        Rig::open_at(0, flash)
+    }
+
+    pub fn open_at(mount: usize, flash: Arc<SimFlash>) -> Rig {
         let options = OpenOptions {
             cache_bytes: 16 << 20,
             dirty_bytes_max: 1 << 20,
@@ -56,7 +70,8 @@ impl Rig {
         let volume = Arc::new(Volume::open(flash.clone(), options).unwrap());
         let options = share::server::Options { opening: volume.opening(), ..Default::default() };
         let doors = Watched::new(volume.clone());
-        let server = Server::start_at_door(doors.door(), &DIR.path().join("socket"), options).unwrap();
+        let socket = DIR.path().join(&MOUNTS[mount][1..]);
+        let server = Server::start_at_door(doors.door(), &socket, options).unwrap();
         Rig { flash, volume, server: Some(server) }
     }
 
@@ -81,7 +96,7 @@ impl Drop for Rig {
 }
 
 pub fn connect(name: &str, parameters: &str) -> rusqlite::Result<Connection> {
-    let uri = format!("file:{MOUNT}/{name}?vfs=freehold&{parameters}");
+    let uri = format!("file:{}/{name}?vfs=freehold&{parameters}", MOUNTS[0]);
     let connection = Connection::open_with_flags(uri, OpenFlags::default() | OpenFlags::SQLITE_OPEN_URI)?;
     connection.busy_timeout(Duration::from_secs(20))?;
     Ok(connection)
