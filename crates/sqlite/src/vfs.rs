@@ -239,6 +239,13 @@ fn is_super_journal(path: &[u8]) -> bool {
     name.is_some_and(|n| n.starts_with(b"-mj") && n[9] == b'9' && n[3..].iter().all(u8::is_ascii_hexdigit))
 }
 
+/// Whether the kernel cannot say if a file is there.
+fn is_uncertain(path: &[u8]) -> bool {
+    use std::io::ErrorKind::{NotADirectory, NotFound};
+    let found = std::fs::metadata(Path::new(OsStr::from_bytes(path)));
+    found.is_err_and(|e| !matches!(e.kind(), NotFound | NotADirectory))
+}
+
 /// The database that a journal or WAL belongs to.
 fn database_of(path: &Path) -> Option<PathBuf> {
     let bytes = path.as_os_str().as_bytes();
@@ -278,10 +285,15 @@ unsafe extern "C" fn access(_: *mut Vfs, name: *const c_char, flags: c_int, out:
     let done = ours(IOERR_ACCESS, || {
         // SAFETY: SQLite's argument.
         let path = unsafe { bytes(name) }.ok_or(IOERR_ACCESS)?;
-        if is_super_journal(path) {
+        // One that is not there commits a transaction: whoever cannot tell must not say so.
+        let is_super = is_super_journal(path);
+        if is_super {
             commit::super_journal_is_looked_for(true);
         }
-        let Some(place) = volumes::find(path, false).map_err(|_| IOERR_ACCESS)? else { return Ok(None) };
+        let Some(place) = volumes::find(path, false).map_err(|_| IOERR_ACCESS)? else {
+            // The VFS for Unix takes every error for an absence; the mount of a server that was killed is one.
+            return if is_super && is_uncertain(path) { Err(IOERR_ACCESS) } else { Ok(None) };
+        };
         let client = place.session.client();
         let found = match flags {
             // An empty journal is none.
@@ -291,7 +303,8 @@ unsafe extern "C" fn access(_: *mut Vfs, name: *const c_char, flags: c_int, out:
         };
         let found = match place.session.heed(found) {
             Ok(found) => found,
-            Err(Error::NotFound | Error::NotDirectory | Error::AccessDenied | Error::ReadOnly) => false,
+            Err(Error::NotFound | Error::NotDirectory) => false,
+            Err(Error::AccessDenied | Error::ReadOnly) if !is_super => false,
             Err(_) => return Err(IOERR_ACCESS),
         };
         // SAFETY: a place for the answer.

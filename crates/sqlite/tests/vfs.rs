@@ -299,6 +299,23 @@ fn names_are_looked_up_with_the_manager_that_is_there_now() {
 }
 
 #[test]
+fn a_super_journal_is_not_taken_for_absent_where_nobody_can_tell() {
+    let _one = one();
+    let _rig = Rig::new(7, 4096);
+    let dir = tempfile::tempdir().unwrap();
+    // Looking through it fails, as through the mount of a server that was killed.
+    std::os::unix::fs::symlink("dead", dir.path().join("dead")).unwrap();
+    let at = |name: &str| exists(&format!("{}/{name}", dir.path().display()));
+    assert_eq!(at("dead/one.db-mj1A2B3C9F0"), Err(ffi::SQLITE_IOERR_ACCESS));
+    assert_eq!(at("dead/one.db-journal"), Ok(false));
+    assert_eq!(at("one.db-mj1A2B3C9F0"), Ok(false));
+    assert_eq!(at("missing/one.db-mj1A2B3C9F0"), Ok(false));
+    assert_eq!(exists("/flash/one.db-mj1A2B3C9F0"), Ok(false));
+    std::fs::write(dir.path().join("one.db-mj1A2B3C9F0"), "names").unwrap();
+    assert_eq!(at("one.db-mj1A2B3C9F0"), Ok(true));
+}
+
+#[test]
 fn other_paths_are_the_business_of_the_vfs_below() {
     let _one = one();
     let rig = Rig::new(7, 4096);
