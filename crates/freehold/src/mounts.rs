@@ -56,6 +56,53 @@ pub fn of_image(image: &Path) -> io::Result<Vec<MountInfo>> {
         .collect())
 }
 
+/// Another mount of the same file system.
+#[derive(Clone, Debug)]
+pub struct Elsewhere {
+    /// The mount.
+    pub mount: MountInfo,
+    /// When it is in another mount namespace: a process that sees it there.
+    pub seen_by: Option<Process>,
+}
+
+impl Elsewhere {
+    /// Whether unmounting `mount` leaves this one: the kernel takes copies in other namespaces along when they are of its peer group or follow
+    /// it.
+    pub fn outlives(&self, mount: &MountInfo) -> bool {
+        let goes_along = |group| self.mount.shared == Some(group) || self.mount.master == Some(group);
+        self.seen_by.is_none() || !mount.shared.is_some_and(goes_along)
+    }
+}
+
+impl std::fmt::Display for Elsewhere {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.mount.point.display())?;
+        self.seen_by.as_ref().map_or(Ok(()), |p| write!(f, " of {p}"))
+    }
+}
+
+/// The other mounts of the file system behind `mount`, which need not be mounted any more: bind mounts, and copies in other mount namespaces
+/// of which a process can be seen.
+pub fn others(mount: &MountInfo) -> Vec<Elsewhere> {
+    // A number alone may be that of the next file system already.
+    let is_same = |m: &MountInfo| m.device == mount.device && m.source == mount.source && m.id != mount.id;
+    let here = list().unwrap_or_default().into_iter().filter(is_same);
+    let mut found: Vec<Elsewhere> = here.map(|mount| Elsewhere { mount, seen_by: None }).collect();
+    let mut namespaces: Vec<PathBuf> = std::fs::read_link("/proc/self/ns/mnt").into_iter().collect();
+    for pid in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = pid.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else { continue };
+        let Ok(namespace) = std::fs::read_link(format!("/proc/{pid}/ns/mnt")) else { continue };
+        if namespaces.contains(&namespace) {
+            continue;
+        }
+        namespaces.push(namespace);
+        let table = std::fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+        let there = share::mounts::table(&table).into_iter().filter(is_same);
+        found.extend(there.map(|mount| Elsewhere { mount, seen_by: Some(Process::new(pid)) }));
+    }
+    found
+}
+
 /// The mount of a loop device on this image file, when there is one.
 pub fn through_loop(image: &Path) -> Option<MountInfo> {
     let path = std::fs::canonicalize(image).ok().filter(|p| p.is_file())?;

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 /// One line of `/proc/self/mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountInfo {
+    /// The kernel's number of this mount.
+    pub id: u64,
     /// `major:minor` of what is mounted.
     pub device: String,
     /// What of it: `/`, or the directory that a bind mount shows.
@@ -16,6 +18,10 @@ pub struct MountInfo {
     pub point: PathBuf,
     /// Whether nothing can be changed through it.
     pub read_only: bool,
+    /// Its peer group, of which mounts in other namespaces can be, too.
+    pub shared: Option<u64>,
+    /// The peer group that it follows.
+    pub master: Option<u64>,
     /// Type, for FUSE with the subtype: `fuse.freehold`.
     pub kind: String,
     /// The source, for Freehold the image or device.
@@ -49,15 +55,21 @@ pub fn table(text: &[u8]) -> Vec<MountInfo> {
 /// Fields: id, parent, major:minor, root, mount point, options, optional fields, "-", type, source, options.
 fn parse(line: &[u8]) -> Option<MountInfo> {
     let mut fields = line.split(|&b| b == b' ');
-    let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
+    let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<u64>().ok();
+    let id = number(fields.next()?)?;
+    let device = String::from_utf8(fields.nth(1)?.to_vec()).ok()?;
     let (root, point) = (unescape(fields.next()?), unescape(fields.next()?).into());
     let is_ro = |options: &[u8]| options.split(|&b| b == b',').any(|o| o == b"ro");
     let mut read_only = is_ro(fields.next()?);
-    fields.by_ref().find(|f| *f == b"-")?;
+    let (mut shared, mut master) = (None, None);
+    for field in fields.by_ref().take_while(|f| *f != b"-") {
+        shared = field.strip_prefix(b"shared:").and_then(number).or(shared);
+        master = field.strip_prefix(b"master:").and_then(number).or(master);
+    }
     let kind = String::from_utf8(fields.next()?.to_vec()).ok()?;
     let source = unescape(fields.next()?);
     read_only |= fields.next().is_some_and(is_ro);
-    Some(MountInfo { device, root, point, read_only, kind, source })
+    Some(MountInfo { id, device, root, point, read_only, shared, master, kind, source })
 }
 
 /// Undoes the octal escapes of mountinfo.
@@ -91,13 +103,15 @@ mod tests {
         let line =
             b"36 35 0:42 / /mnt/a\\040b rw,noatime master:1 - fuse.freehold /srv/x\\054y.img rw,user_id=0";
         let m = parse(line).unwrap();
+        assert_eq!((m.id, m.shared, m.master), (36, None, Some(1)));
         assert_eq!((m.device.as_str(), m.kind.as_str()), ("0:42", "fuse.freehold"));
         assert_eq!(
             (m.point.as_path(), m.source.as_os_str()),
             (Path::new("/mnt/a b"), OsStr::new("/srv/x,y.img"))
         );
         assert!(m.is_freehold() && !m.read_only && m.root == "/" && parse(b"").is_none());
-        let bound = parse(b"37 35 0:42 /sub /mnt/b ro - fuse.freehold /srv/x rw").unwrap();
+        let bound = parse(b"37 35 0:42 /sub /mnt/b ro shared:2 master:3 - fuse.freehold /srv/x rw").unwrap();
+        assert_eq!((bound.shared, bound.master), (Some(2), Some(3)));
         assert!(bound.read_only && bound.root == "/sub");
     }
 }

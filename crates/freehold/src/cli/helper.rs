@@ -1,7 +1,7 @@
 //! The other names of this program: helpers of mount(8), umount(8), mkfs(8) and fsck(8). Their command lines are given by those.
 //!
 //! - `mount.freehold`, `mount.fuse.freehold`: `SPEC DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`
-//! - `umount.freehold`, `umount.fuse.freehold`: `DIR [-nlfvr] [-N NAMESPACE] [-t TYPE]`
+//! - `umount.freehold`, `umount.fuse.freehold`: `DIR [-nlfvr] [-N NAMESPACE] [-t TYPE]`. With -l it returns at once, and ends nothing
 //! - `mkfs.freehold`: as `freehold mkfs`
 //! - `fsck.freehold`: `[-apynfvVrl] [-C[FD]] [-t TYPE] DEVICE`. With -a, -p or -y it repairs, with -n or nothing it only looks
 
@@ -98,7 +98,8 @@ fn mount_args(given: &[OsString]) -> anyhow::Result<Option<mount::Args>> {
 fn umount_args(given: &[OsString]) -> anyhow::Result<umount::Args> {
     let line = parse(given, "nlfvrc")?;
     let [target] = line.words.as_slice() else { bail!("usage: umount.freehold DIR [-nlfvr]") };
-    Ok(umount::Args::from_helper(target.clone(), line.flags.contains(['f', 'l'])))
+    let (force, lazy) = (line.flags.contains('f'), line.flags.contains('l'));
+    Ok(umount::Args::from_helper(target.clone(), force, lazy))
 }
 
 fn fsck_run(given: &[OsString]) -> ExitCode {

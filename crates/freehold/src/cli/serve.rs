@@ -159,7 +159,8 @@ fn make_room(image: &Path, point: &Path) -> anyhow::Result<()> {
     let (at, source) = (point.display(), m.source.display());
     let is_ours = image.canonicalize().is_ok_and(|i| m.source == i.as_os_str());
     if is_ours && umount::is_dead(&m) {
-        umount::unmount(&m.point, true).with_context(|| format!("clearing away the dead mount at {at}"))?;
+        umount::unmount(&m.point, umount::How::Abort)
+            .with_context(|| format!("clearing away the dead mount at {at}"))?;
         tracing::warn!("{at}: its server had died; the mount is cleared away");
         return Ok(());
     }

@@ -49,7 +49,11 @@ impl Place {
     }
     /// The command, in this place.
     pub fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_freehold"));
+        self.command_of(Path::new(env!("CARGO_BIN_EXE_freehold")))
+    }
+    /// Another program, in this place.
+    pub fn command_of(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
         command.current_dir(self.dir.path()).env_remove("FREEHOLD_LOG").env_remove("NOTIFY_SOCKET");
         // Volumes of others on this machine are not seen, nor ours by them.
         command.env("FREEHOLD_RUN_DIR", self.path("run"));
