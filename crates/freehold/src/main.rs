@@ -61,8 +61,9 @@ fn main() -> ExitCode {
         return done;
     }
     let is_fsck = words.get(1).is_some_and(|w| w == "fsck");
-    let command = match Freehold::try_parse_from(words) {
-        Ok(freehold) => freehold.command,
+    let plain = cli::run::Args::plain(&words).map(Command::Run);
+    let command = match plain.map_or_else(|| Freehold::try_parse_from(words).map(|f| f.command), Ok) {
+        Ok(command) => command,
         Err(e) => {
             let _ = e.print();
             // fsck(8) has a code of its own for wrong usage.

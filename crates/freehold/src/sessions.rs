@@ -16,7 +16,7 @@
 use crate::mounts::{self, MountInfo};
 use crate::options::Share;
 pub use share::offers::{Offer, Reach, directories};
-use share::offers::{is_trusted, own_directory, socket_name};
+use share::offers::{is_open, is_trusted, own_directory, socket_name};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
@@ -92,7 +92,7 @@ fn usual(point: &Path) -> io::Result<Option<PathBuf>> {
     let at = dir.join(socket_name(&mount.device));
     // The number was another mount's before: its server may be about to end.
     let until = Instant::now() + Duration::from_secs(1);
-    while is_served(&at) {
+    while is_open(&at) {
         if Instant::now() > until {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, format!("{} is in use", at.display())));
         }
@@ -104,14 +104,6 @@ fn usual(point: &Path) -> io::Result<Option<PathBuf>> {
     }
 }
 
-/// Whether somebody listens at a socket, as far as this user can know.
-fn is_served(socket: &Path) -> bool {
-    match share::Remote::connect(socket) {
-        Ok(_) => true,
-        Err(e) => !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused),
-    }
-}
-
 /// All volumes of Freehold that this process sees mounted, in the order of their mount points. Sockets that servers left behind in directories of this user are
 /// removed.
 ///
@@ -120,7 +112,7 @@ fn is_served(socket: &Path) -> bool {
 pub fn list() -> io::Result<Vec<Offer>> {
     let all = mounts::list()?;
     directories().iter().filter(|dir| is_trusted(dir)).for_each(|dir| sweep(dir, &all));
-    share::offers::list()
+    Ok(share::offers::list_of(&all))
 }
 
 /// Removes sockets of mounts that are gone. What belongs to a mount stays: its server may be about to listen.
@@ -128,7 +120,8 @@ fn sweep(dir: &Path, all: &[MountInfo]) {
     if std::fs::metadata(dir).is_ok_and(|m| m.uid() != rustix::process::geteuid().as_raw()) {
         return;
     }
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+    let entries: Vec<_> = std::fs::read_dir(dir).into_iter().flatten().flatten().collect();
+    for entry in &entries {
         let file = entry.file_name();
         let Some(device) = file.to_str().and_then(|f| f.strip_suffix(".sock")) else { continue };
         let Some((major, minor)) = device.split_once('-') else { continue };
@@ -137,12 +130,12 @@ fn sweep(dir: &Path, all: &[MountInfo]) {
         }
         let device = format!("{major}:{minor}");
         // In another container it may be mounted still.
-        if all.iter().all(|m| m.device != device) && !is_served(&entry.path()) {
+        if all.iter().all(|m| m.device != device) && !is_open(&entry.path()) {
             let _ = std::fs::remove_file(entry.path());
         }
     }
     // What led to one of them.
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+    for entry in &entries {
         let leads = entry.file_name().to_str().is_some_and(|f| f.starts_with("at-") && f.ends_with(".sock"));
         let is_link = entry.file_type().is_ok_and(|t| t.is_symlink());
         if leads && is_link && !entry.path().exists() {

@@ -1,9 +1,9 @@
-//! Several mounts of one volume, of which one is unmounted. Without /dev/fuse, or without root where
+//! Several mounts of one volume, of which one is unmounted, and volumes beside one whose server hangs. Without /dev/fuse, or without root where
 //! that is needed, each of the tests only says that it was skipped.
 
 mod common;
 
-use common::{Place, Said, can_mount, eventually, server, signal};
+use common::{Place, Said, can_mount, eventually, library, server, signal};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -109,4 +109,90 @@ fn a_lazy_umount_does_not_wait_and_ends_nothing() {
     signal(pid, libc::SIGCONT);
     assert!(out.status.success() && took < Duration::from_secs(5), "{out:?} {took:?}");
     eventually("it is closed", || freehold::mounts::lock_holder(&image).is_none());
+}
+
+#[test]
+fn a_server_that_hangs_holds_nobody_else_up() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    let image = p.volume("still.img");
+    p.volume("b.img");
+    p.volume("c.img");
+    let (still, alive) = (p.mkdir("still"), p.mkdir("alive"));
+    p.mkdir("other");
+    p.line("mount still.img still").ok();
+    p.line("mount b.img alive").ok();
+    let pid = server(&image);
+    // What the kernel knows of the directory must be too old to be told without the server.
+    std::thread::sleep(Duration::from_millis(1100));
+    signal(pid, libc::SIGSTOP);
+    let line = |line: &str| {
+        let mut command = p.command();
+        let (out, took) = within(command.env("FREEHOLD_PRELOAD", library()).args(line.split_whitespace()));
+        println!("{line}: {took:?}");
+        (Said::from(out), took)
+    };
+    let said: Vec<_> = [
+        "run --list",
+        "run -- sh -c env;echo>alive/f",
+        "mount c.img other",
+        "mount c.img still",
+        "clients alive",
+        "top --once other",
+        "clients",
+        "umount other",
+        "umount alive",
+        // With nobody left to begin a session with.
+        "run true",
+        "umount --force still",
+    ]
+    .map(|words| (words, line(words)))
+    .into();
+    signal(pid, libc::SIGCONT);
+    for (words, (said, took)) in said {
+        let soon = !matches!(words, "clients" | "umount --force still");
+        assert!(!soon || took < Duration::from_secs(3), "{words}: {took:?}");
+        match words {
+            "run --list" => {
+                let line = |at: &Path| said.out.lines().find(|l| l.starts_with(&*at.to_string_lossy()));
+                assert!(line(&still).unwrap().contains("does not answer"), "{said:?}");
+                assert!(line(&alive).unwrap().contains("0-"), "{said:?}");
+            }
+            "mount c.img still" => said.fails(&["mounted at still already"]),
+            "run true" => said.fails(&["does not answer"]),
+            "clients" => assert!(said.err.contains("still.img"), "{said:?}"),
+            "umount --force still" => said.fails(&["unmounted", "does not answer"]),
+            _ => {
+                let offered = |at: &Path| said.out.contains(&format!("{}=", at.display()));
+                let is_run = words.starts_with("run");
+                assert!(!is_run || offered(&alive) && !offered(&still), "{said:?}");
+                said.ok();
+            }
+        }
+    }
+}
+
+#[test]
+fn few_descriptors_are_enough_to_start_a_program() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        p.volume(&format!("{name}.img"));
+        p.mkdir(name);
+        p.line(&format!("mount {name}.img {name}")).ok();
+    }
+    std::fs::write(p.path("a/f"), "content").unwrap();
+    let run = |limit: u32, words: &str| -> Said {
+        let script = format!("ulimit -n {limit}; exec \"$0\" run {words}");
+        let mut sh = p.command_of(Path::new("sh"));
+        let sh = sh.args(["-c", &script, env!("CARGO_BIN_EXE_freehold")]);
+        sh.env("FREEHOLD_PRELOAD", library()).output().unwrap().into()
+    };
+    assert_eq!(run(6, "cat a/f").ok(), "content");
+    let listed = run(3, "--list");
+    assert!(listed.code != Some(0) || listed.out.contains("too few descriptors"), "{listed:?}");
 }

@@ -9,6 +9,7 @@
 
 mod changes;
 pub mod client;
+mod knock;
 mod leased;
 mod locked;
 mod memory;

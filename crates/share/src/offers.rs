@@ -4,6 +4,7 @@
 //! Only directories of root and of the asking user are looked into, as whoever owns one can pretend to be the server.
 //! Tested in `freehold/tests/run.rs`.
 
+use crate::knock;
 use crate::mounts::{self, MountInfo};
 use std::ffi::OsString;
 use std::io;
@@ -11,6 +12,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const OF_ROOT: &str = "/run/freehold";
+
+pub use crate::knock::is_open;
 
 /// The directories in which sockets are looked for: the own one first.
 pub fn directories() -> Vec<PathBuf> {
@@ -77,22 +80,38 @@ pub struct Offer {
 /// # Errors
 /// The table of mounts cannot be read.
 pub fn list() -> io::Result<Vec<Offer>> {
-    let all = mounts::list()?;
+    Ok(list_of(&mounts::list()?))
+}
+
+/// As [`list`], of a table of mounts.
+pub fn list_of(all: &[MountInfo]) -> Vec<Offer> {
     let directories: Vec<PathBuf> = directories().into_iter().filter(|d| is_trusted(d)).collect();
     // Of mounts at one point the last one counts.
     let is_hidden =
         |i: usize, m: &MountInfo| all[i + 1..].iter().any(|later| m.point.starts_with(&later.point));
-    let shown = all.iter().enumerate().filter(|(i, m)| m.is_freehold() && !is_hidden(*i, m)).map(|(_, m)| m);
-    let mut offers: Vec<Offer> = shown
-        .map(|m| Offer {
-            point: m.point.clone(),
-            image: m.source.clone(),
-            reach: reach(m, &directories),
-            inner: inner(&all, &m.point),
+    let shown: Vec<&MountInfo> = all
+        .iter()
+        .enumerate()
+        .filter(|(i, m)| m.is_freehold() && !is_hidden(*i, m))
+        .map(|(_, m)| m)
+        .collect();
+    let places: Vec<Vec<PathBuf>> = shown
+        .iter()
+        .map(|m| match only_kernel(m) {
+            Some(_) => Vec::new(),
+            None => directories.iter().map(|d| d.join(socket_name(&m.device))).collect(),
         })
         .collect();
+    let mut answers = knock::knock(&places.concat()).into_iter();
+    let offer = |(m, sockets): (&&MountInfo, Vec<PathBuf>)| Offer {
+        point: m.point.clone(),
+        image: m.source.clone(),
+        reach: reach(m, sockets.into_iter().zip(answers.by_ref())),
+        inner: inner(all, &m.point),
+    };
+    let mut offers: Vec<Offer> = shown.iter().zip(places).map(offer).collect();
     offers.sort_by(|a, b| a.point.cmp(&b.point));
-    Ok(offers)
+    offers
 }
 
 /// The mount points below `point`.
@@ -101,33 +120,44 @@ pub fn inner(all: &[MountInfo], point: &Path) -> Vec<PathBuf> {
     all.iter().filter(below).map(|m| m.point.clone()).collect()
 }
 
-fn reach(m: &MountInfo, directories: &[PathBuf]) -> Reach {
-    if m.root != "/" {
-        return Reach::Kernel("only a part of a volume is mounted there".into());
-    }
-    if m.read_only {
+/// Why there can be no sessions, whoever serves it.
+fn only_kernel(m: &MountInfo) -> Option<&'static str> {
+    match m {
+        m if m.root != "/" => Some("only a part of a volume is mounted there"),
         // A session would know nothing of a mount that was made read-only later.
-        return Reach::Kernel("it is mounted read-only".into());
+        m if m.read_only => Some("it is mounted read-only"),
+        m if m.point == Path::new("/") => Some("it is the root directory"),
+        _ => None,
     }
-    if m.point == Path::new("/") {
-        return Reach::Kernel("it is the root directory".into());
+}
+
+/// `answers`: of all sockets where it could be served.
+fn reach(m: &MountInfo, answers: impl Iterator<Item = (PathBuf, io::Result<()>)>) -> Reach {
+    if let Some(why) = only_kernel(m) {
+        return Reach::Kernel(why.into());
     }
     let mut why =
         "its server offers no sessions (it was mounted with -o noshare, or by another user)".to_string();
-    for socket in directories.iter().map(|d| d.join(socket_name(&m.device))) {
-        match crate::Remote::connect(&socket) {
-            Ok(_) => return Reach::Session(socket),
-            Err(e) => match e.kind() {
-                io::ErrorKind::NotFound => {}
-                io::ErrorKind::ConnectionRefused => why = "its server does not answer".into(),
-                io::ErrorKind::PermissionDenied => {
-                    why = "it is for another user alone (mounted without allow_other)".into();
-                }
-                _ => why = format!("no session can be begun: {e}"),
-            },
+    let (mut found, mut answers) = (None, answers);
+    // All of the answers: the next ones are of the next mount.
+    answers.by_ref().for_each(|(socket, answer)| match answer {
+        _ if found.is_some() => {}
+        Ok(()) => found = Some(socket),
+        Err(e) if e.raw_os_error() == Some(libc::EMFILE) => {
+            why = "this process has too few descriptors for a session (ulimit -n)".into();
         }
-    }
-    Reach::Kernel(why)
+        Err(e) => match e.kind() {
+            io::ErrorKind::NotFound => {}
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::TimedOut => {
+                why = "its server does not answer".into();
+            }
+            io::ErrorKind::PermissionDenied => {
+                why = "it is for another user alone (mounted without allow_other)".into();
+            }
+            _ => why = format!("no session can be begun: {e}"),
+        },
+    });
+    found.map_or(Reach::Kernel(why), Reach::Session)
 }
 
 /// The value of `FREEHOLD_MOUNTS`: mount paths, absolute, normal and without a slash at their end, and sockets. Parts that make no sense are left out:

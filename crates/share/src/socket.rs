@@ -46,6 +46,14 @@ pub(crate) fn connect(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// As [`connect`], without waiting for room in the manager's queue (`WouldBlock`); nor does the connection wait for anything.
+pub(crate) fn connect_now(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
 /// The next connection, if there is one. It does not block either.
 pub(crate) fn accept(listener: impl AsFd) -> io::Result<Option<OwnedFd>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -96,6 +104,9 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> i
 }
 
 /// Receives a message and its descriptors. 0 bytes: the other side is gone.
+///
+/// # Errors
+/// `EMFILE` when this process can have no more descriptors, and so did not get all that came.
 pub(crate) fn receive(socket: impl AsFd, to: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -110,6 +121,9 @@ pub(crate) fn receive(socket: impl AsFd, to: &mut [u8]) -> io::Result<(usize, Ve
             got => break got?,
         }
     };
+    if got.flags.contains(rustix::net::ReturnFlags::CTRUNC) {
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
+    }
     let mut fds = Vec::new();
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(more) = message {

@@ -148,7 +148,8 @@ fn check_place(dir: &Path) -> anyhow::Result<()> {
     let Some(m) = mounts::at(dir).unwrap_or(None) else { return Ok(()) };
     if m.is_freehold() {
         let (at, source) = (dir.display(), m.source.display());
-        if m.is_dead() {
+        // One that is served is not asked: its server may hang.
+        if mounts::lock_holder(Path::new(&m.source)).is_none() && m.is_dead() {
             return Err(explain::dead(dir));
         }
         bail!("{source} is mounted at {at} already. Stop it with: freehold umount {at}");

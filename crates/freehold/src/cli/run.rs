@@ -49,6 +49,20 @@ pub struct Args {
     program: Vec<OsString>,
 }
 
+impl Args {
+    /// What the words of a command line mean in the usual case, `freehold run PROGRAM ...`, where it does not take a parser of all commands, which is a
+    /// good part of what starting a program costs.
+    pub fn plain(words: &[OsString]) -> Option<Args> {
+        let rest = words.strip_prefix(&[words.first()?.clone(), "run".into()])?;
+        let program = match rest {
+            [dashes, program @ ..] if dashes == "--" => program,
+            [first, ..] if first.as_bytes().starts_with(b"-") => return None,
+            program => program,
+        };
+        (!program.is_empty()).then(|| Args { list: false, program: program.to_vec() })
+    }
+}
+
 pub fn run(args: Args) -> anyhow::Result<()> {
     let offers = sessions::list().context("cannot read the table of mounts")?;
     if args.list {
@@ -157,4 +171,46 @@ fn library() -> anyhow::Result<PathBuf> {
         let looked: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
         anyhow!("{LIBRARY} is not in {}. Install it there, or name it in FREEHOLD_PRELOAD", looked.join(", "))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Whole {
+        #[command(subcommand)]
+        command: Command,
+    }
+
+    #[derive(clap::Subcommand)]
+    enum Command {
+        Run(Args),
+    }
+
+    #[test]
+    fn plain_command_lines_mean_what_the_parser_says() {
+        for (line, plain) in [
+            ("freehold run true", true),
+            ("freehold run ls -l --help -- x", true),
+            ("freehold run -- ls -l -- x", true),
+            ("freehold run -- -x y", true),
+            ("freehold run --", false),
+            ("freehold run", false),
+            ("freehold run --list", false),
+            ("freehold run --help", false),
+            ("freehold run -x true", false),
+            ("freehold", false),
+            ("freehold mount run", false),
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let got = Args::plain(&words).map(|a| a.program);
+            assert_eq!(got.is_some(), plain, "{line}");
+            if let Some(got) = got {
+                let Command::Run(parsed) = Whole::try_parse_from(&words).ok().unwrap().command;
+                assert_eq!(got, parsed.program, "{line}");
+            }
+        }
+    }
 }
