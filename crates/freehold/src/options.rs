@@ -186,6 +186,8 @@ impl ServeOptions {
             }
             "discard" if value.is_empty() => v.discard = true,
             "nodiscard" if value.is_empty() => v.discard = false,
+            "noshare" | "write_leases" | "nowrite_leases" | "ordered" | "durable" | "discard"
+            | "nodiscard" => return Err(format!("option '{word}': it takes no value")),
             _ => return self.mount.set(word),
         }
         Ok(())
@@ -338,6 +340,14 @@ mod tests {
         ] {
             let e = ServeOptions::parse([bad], false).err().unwrap();
             assert!(e.contains(bad.split('=').next().unwrap()), "{e}");
+        }
+        for bad in
+            ["ordered=1", "durable=1", "discard=x", "noshare=1", "nowrite_leases=1", "ro=1", "noatime=0"]
+        {
+            let e = ServeOptions::parse([bad], false).err().unwrap();
+            assert!(e.contains("takes no value"), "{e}");
+            // Nor is it one of those that are ignored because they are not known.
+            assert!(ServeOptions::parse([bad], true).is_err(), "{bad}");
         }
         assert!(ServeOptions::parse(["wibble,colour=red,ro"], true).is_ok_and(|o| o.volume.read_only));
         assert!(ServeOptions::parse(["cache=1"], true).is_err());

@@ -211,6 +211,10 @@ impl MountOptions {
                 }
             }
             k if k.starts_with("x-") || k.starts_with("X-") => {}
+            // Without its value it would be known; mount(8) gives some of its own words one.
+            _ if key != "user" && MountOptions::default().set(key).is_ok() => {
+                return Err(wrong("it takes no value"));
+            }
             _ => return Err(format!("unknown mount option '{key}'")),
         }
         Ok(())
