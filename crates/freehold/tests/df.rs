@@ -94,7 +94,7 @@ fn a_request_that_was_taken_does_not_keep_df() {
     }
     let ended = df.try_wait().unwrap();
     // The kernel answers everybody now.
-    std::process::Command::new("umount").args(["-f", "-l"]).arg(&mnt).status().unwrap();
+    std::process::Command::new("umount").args(["-i", "-f", "-l"]).arg(&mnt).status().unwrap();
     take.join().unwrap();
     let mut text = String::new();
     df.stderr.take().unwrap().read_to_string(&mut text).unwrap();
