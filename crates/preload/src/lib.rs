@@ -13,6 +13,9 @@
 //!
 //! When the manager ends, calls wait for another one that serves the volume at the same place (`share::Connect`; `FREEHOLD_RESUME`: for how many seconds).
 //!
+//! It begins with its constructor, which is the last before main, or with the first call before that; only with the constructor where the program has an allocator of its
+//! own (jemalloc): files that the constructors of other libraries use then are those of the FUSE mount.
+//!
 //! How it is made: [`hook`](self) replaces functions; `mounts` has the sessions; `path` decides where a path leads; `arena` and `table`
 //! make open files of descriptors; then one file for each family of calls.
 //!
@@ -66,12 +69,13 @@ mod table;
 mod wide;
 mod xattr;
 
-/// Starts the library before main, so that redirected standard streams are ours from the beginning.
+/// Starts the library before main, so that redirected standard streams are ours from the beginning, and by nobody's call but the loader's: none
+/// of the program's locks is held.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = {
     extern "C" fn begin() {
-        let _ = std::panic::catch_unwind(mounts::active);
+        let _ = std::panic::catch_unwind(mounts::start);
     }
     begin
 };

@@ -51,13 +51,34 @@ static UMASK: AtomicU32 = AtomicU32::new(0o022);
 pub(crate) fn active() -> bool {
     match STATE.load(Ordering::Acquire) {
         ON => true,
-        UNKNOWN => start(),
+        UNKNOWN => start_early(),
         _ => false,
     }
 }
 
+/// A call of another library's constructor, before ours has run. It starts the library, except where the program has an allocator of its own:
+/// such a one reads its settings (jemalloc: by readlink) while it holds the lock that our first allocation would wait for. Then it is libc's.
 #[cold]
-fn start() -> bool {
+fn start_early() -> bool {
+    allocator_is_libcs() && start()
+}
+
+/// Whether malloc is that of libc, which makes no calls that are hooked. Itself it allocates nothing.
+fn allocator_is_libcs() -> bool {
+    let object = |function: *const libc::c_void| {
+        // SAFETY: all zeros is a valid value, which the call fills.
+        unsafe {
+            let mut info: libc::Dl_info = std::mem::zeroed();
+            (libc::dladdr(function, &mut info) != 0).then_some(info.dli_fbase)
+        }
+    };
+    let of_libc = object(libc::gnu_get_libc_version as *const libc::c_void);
+    of_libc.is_some() && object(libc::malloc as *const libc::c_void) == of_libc
+}
+
+/// Starts the library, once. Calls that come meanwhile, also those that the start itself brings about, go to libc.
+#[cold]
+pub(crate) fn start() -> bool {
     if STATE.compare_exchange(UNKNOWN, STARTING, Ordering::AcqRel, Ordering::Acquire).is_err() {
         return false;
     }
