@@ -30,7 +30,7 @@
 //! bind, inotify and fanotify, `name_to_handle_at`, `ftw`, `nftw`, `glob`, libc's own `fts`, `wordexp`, `tmpnam`, `mount`, io_uring's paths,
 //! static programs and raw system calls; and whatever a process opens that has set up a ring of liburing (`rings`). Through a descriptor of ours these
 //! fail: splice (`EINVAL`), io_uring and raw system calls, also those of AIO (`EBADF` for reads, `EPERM` for writes; calls by syscall(2) are served as far as `numbers` says), most of ioctl (`ENOTTY`),
-//! `wprintf` and its kin on streams. Shared writable mappings need the FUSE mount,
+//! `wprintf` and its kin on streams, `psiginfo` and what libc itself says to descriptor 2 of a damaged heap or stack before it aborts. Shared writable mappings need the FUSE mount,
 //! and others see what is written to them after msync (`mmap`).
 //! Signals end waits for locks and nothing else. A signal handler that uses files of a volume while the same thread
 //! is inside of a call of ours is refused in the same way (`EBADF`, `EPERM`) instead of waiting for itself. C++ streams that took
@@ -49,6 +49,7 @@ mod fds;
 mod hook;
 mod ids;
 mod lexical;
+mod messages;
 mod mmap;
 mod mounts;
 mod named;

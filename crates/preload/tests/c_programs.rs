@@ -1,7 +1,7 @@
 //! Small programs in C, for what scripts cannot ask for: the same program in an ordinary directory and in a volume. Skipped without gcc.
 
 mod rig;
-use rig::Rig;
+use rig::{MOUNT, Rig};
 use std::process::{Command, Stdio};
 
 /// Compiles `name` in the directory where programs stand, with these options of gcc.
@@ -83,3 +83,52 @@ fn files_in_constructors() {
     }
 }
 
+const MESSAGES: &str = r#"
+#define _GNU_SOURCE
+#include <err.h>
+#include <errno.h>
+#include <error.h>
+#include <execinfo.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <unistd.h>
+static int list(int fd, const char *format, ...) {
+    va_list l; va_start(l, format);
+    int n = vdprintf(fd, format, l);
+    va_end(l);
+    return n;
+}
+int main(int n, char **a) {
+    int fd = open(a[1], O_CREAT | O_RDWR | O_TRUNC, 0644), ro = open(a[1], O_RDONLY);
+    printf("%d\n", dprintf(fd, "%d %s %c %.3f %ld %d %d %d %Lf %f %f %f %f %f %f %f %f %d\n",
+        1, "two", '3', 4.5, 5L, 6, 7, 8, 9.5L, 1., 2., 3., 4., 5., 6., 7., 8., 10));
+    printf("%d\n", list(fd, "%s %f %d\n", "list", 2.5, 3));
+    printf("%d\n", dprintf(fd, "%*d\n", 100000, 5));
+    printf("%d\n", dprintf(fd, "plain\n"));
+    printf("%d %d\n", dprintf(ro, "x"), errno);
+    printf("%d %d\n", dprintf(-1, "x"), errno);
+    dprintf(1, "%s\n", "to the pipe");
+    int out = dup(2); dup2(fd, 2);
+    errno = ENOENT; perror("perror"); errno = ENOENT; warn("warn"); error(0, 5, "error"); psignal(SIGSEGV, "psignal");
+    h_errno = HOST_NOT_FOUND; herror("herror"); herror(0);
+    void *frames[] = { (void *)main };
+    backtrace_symbols_fd(frames, 1, fd);
+    dup2(out, 2); fflush(stdout);
+    return 0;
+}
+"#;
+
+#[test]
+fn messages_to_descriptors() {
+    let rig = Rig::new();
+    for options in [&["-D_FORTIFY_SOURCE=0"][..], &["-O2", "-D_FORTIFY_SOURCE=2"]] {
+        if compiles(&rig, "a", MESSAGES, options) {
+            rig.same("./a $T/f; tr -d ' ' < $T/f | sed 's/\\[.*//'");
+        }
+    }
+    let out = rig.bash("tail -n 1 $T/f | wc -l", MOUNT.as_ref());
+    assert_eq!(String::from_utf8_lossy(&out.stdout), "1\n", "{out:?}");
+}
