@@ -1,6 +1,7 @@
 //! Size, space, durability, mode, owner and times: truncate, fallocate, fsync, chmod, chown, utimensat and their kin.
 
 use crate::hook::{Out, Res, errno, fail, hook};
+use crate::mapped;
 use crate::mounts;
 use crate::path::{Found, To};
 use crate::stat::find;
@@ -22,7 +23,11 @@ fn set_at(
 }
 
 fn apply(found: &Found, set: SetAttr) -> Res<c_int> {
+    let sizes = set.size.is_some();
     found.mount.run(|fs| fs.setattr(mounts::cred(), found.attr.ino, set))?;
+    if sizes {
+        mapped::resized((found.mount, found.attr.ino));
+    }
     Ok(0)
 }
 
@@ -35,8 +40,12 @@ fn set_fd(fd: c_int, set: SetAttr) -> Res<c_int> {
     if crate::ids::others() && set.size.is_none() {
         return fail(libc::EPERM);
     }
+    let sizes = set.size.is_some();
     let set = SetAttr { handle: Some(open.handle()?), ..set };
     open.mount.run(|fs| fs.setattr(mounts::cred(), open.ino, set))?;
+    if sizes {
+        mapped::resized((open.mount, open.ino));
+    }
     Ok(0)
 }
 
@@ -107,6 +116,7 @@ fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> Res<c_int> {
     };
     let handle = open.handle()?;
     open.mount.run(|fs| fs.fallocate(handle, what, offset, len))?;
+    mapped::grown((open.mount, open.ino), || Some(offset.saturating_add(len)));
     Ok(0)
 }
 

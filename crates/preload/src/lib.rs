@@ -49,6 +49,7 @@ mod fds;
 mod hook;
 mod ids;
 mod lexical;
+mod mapped;
 mod messages;
 mod mmap;
 mod mounts;

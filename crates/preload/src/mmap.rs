@@ -1,11 +1,12 @@
 //! mmap of files of ours.
 //!
 //! Shared mappings, and private ones that are large, are made by the kernel over the FUSE mount. What is written to a shared mapping is seen
-//! by others after msync, as a kernel that keeps dirty pages to itself has it. Small private mappings are anonymous memory into which
+//! by others after msync, as a kernel that keeps dirty pages to itself has it. When this process makes the file longer, the mapping reaches as far as that (`mapped`). Small private mappings are anonymous memory into which
 //! the file is read at once, which is what takes the place of the others too where there is no mount, except that shared writable ones
 //! fail then with `ENODEV`: such memory does not see what is written to the file afterwards, and behind the file's end are zeros instead of SIGBUS.
 
 use crate::hook::{Out, Res, errno, fail, hook};
+use crate::mapped;
 use crate::rw::read_at;
 use crate::table::{self, Open};
 use fs::FileType;
@@ -19,6 +20,9 @@ const LARGE: usize = 8 << 20;
 /// # Safety
 /// As of mmap(2).
 unsafe fn map(addr: Address, len: size_t, prot: c_int, flags: c_int, fd: c_int, at: off_t) -> Res<isize> {
+    if flags & libc::MAP_FIXED != 0 {
+        mapped::remove(addr.addr(), len);
+    }
     if flags & libc::MAP_ANONYMOUS != 0 {
         return Err(Out::Libc);
     }
@@ -86,6 +90,9 @@ unsafe fn over_fuse(
             && st.st_dev == open.mount.dev;
         let base = if same { mmap::real(addr, len, prot, flags, fd as c_int, at) } else { -1 };
         let error = if same { errno() } else { libc::ENODEV };
+        if base != -1 {
+            mapped::add((open.mount, open.ino), fd as c_int, st.st_size as u64, (base as usize, len));
+        }
         libc::syscall(libc::SYS_close, fd);
         if base == -1 { fail(error) } else { Ok(base) }
     }

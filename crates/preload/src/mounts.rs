@@ -196,6 +196,7 @@ pub(crate) extern "C" fn after_fork() {
     crate::cwd::after_fork();
     crate::stdio::after_fork();
     crate::aio::after_fork();
+    crate::mapped::after_fork();
     for mount in mounts() {
         if mount.connecting.is_locked() {
             // SAFETY: the thread that held it exists only in the parent.
@@ -323,5 +324,6 @@ pub(crate) fn is_own(fd: c_int) -> bool {
         && (mounts().iter().any(|m| m.owns(fd))
             || crate::arena::is_own(fd)
             || pool::is_own(fd)
-            || crate::cwd::is_own(fd))
+            || crate::cwd::is_own(fd)
+            || crate::mapped::is_own(fd))
 }

@@ -113,6 +113,7 @@ fn create_plain(plain: Plain<'_>, flags: c_int, mode: mode_t) -> Option<Res<c_in
     };
     match created {
         Ok((attr, handle)) => {
+            truncated((plain.mount, attr.ino), flags);
             let (target, flags) = (Target::of(&attr), kept(flags));
             Some(table::insert(plain.mount, target, flags, plain.whole().as_deref(), Some(handle), made))
         }
@@ -160,7 +161,16 @@ fn open_existing(
         // Was something else a moment ago.
         _ => return fail(libc::ENXIO),
     };
-    Ok((Some(opened?), made))
+    let opened = opened?;
+    truncated((mount, target.ino), flags);
+    Ok((Some(opened), made))
+}
+
+/// A file was opened with these flags.
+fn truncated(file: (&mounts::Mount, fs::Ino), flags: c_int) {
+    if flags & libc::O_TRUNC != 0 {
+        crate::mapped::resized(file);
+    }
 }
 
 /// Makes or opens a file, where symlinks at its end lead.
@@ -193,6 +203,7 @@ fn create(to: To<Entry>, flags: c_int, mode: mode_t) -> Res<To<Opened>> {
         match made {
             Ok((attr, handle)) => {
                 let path = entry.dir.path.map(|p| path::join(&[&p, b"/", &entry.name]));
+                truncated((mount, attr.ino), flags);
                 let (target, handle) = (Target::of(&attr), Some(handle));
                 return Ok(To::Volume(Opened { mount, target, handle, made: None, path }));
             }

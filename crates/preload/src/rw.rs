@@ -1,6 +1,7 @@
 //! read, write and their many variants; lseek; what copies between descriptors.
 
 use crate::hook::{Out, Res, fail, hook, memory, memory_mut};
+use crate::mapped;
 use crate::table::{self, Open};
 use fs::{FileSystem, FileType, Seek};
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
@@ -39,7 +40,9 @@ fn write_at(open: &Open, offset: u64, from: &[u8]) -> Res<usize> {
         return Ok(0);
     }
     let len = from.len().min(CALL_MAX);
-    open.mount.run(|fs| fs.write(handle, offset, &from[..len]))
+    let n = open.mount.run(|fs| fs.write(handle, offset, &from[..len]))?;
+    mapped::grown((open.mount, open.ino), || if appends(open) { None } else { Some(offset + n as u64) });
+    Ok(n)
 }
 
 fn read_here(open: &Open, to: &mut [u8]) -> Res<ssize_t> {
@@ -197,6 +200,7 @@ unsafe fn copy_range(
     };
     let (at_a, at_b) = (here(&a, &fixed_a)?, here(&b, &fixed_b)?);
     let n = a.mount.run(|fs| fs.copy_range(ha, at_a, hb, at_b, len.min(1 << 30) as u64))?;
+    mapped::grown((b.mount, b.ino), || Some(at_b + n));
     for (open, fixed, at) in [(&a, fixed_a, at_a), (&b, fixed_b, at_b)] {
         match fixed {
             Some(place) => *place = (at + n) as off_t,
