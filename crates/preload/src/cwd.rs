@@ -10,6 +10,7 @@ use crate::hook::{Out, Res, errno, fail, hook, text};
 use crate::mounts::{self, Mount, borrowed_memory, mounts};
 use crate::path::{self, Dir, To};
 use crate::table;
+use crate::upward;
 use fs::{Access, FileSystem, FileType, Ino};
 use libc::{AT_FDCWD, c_char, c_int};
 use parking_lot::Mutex;
@@ -131,14 +132,8 @@ fn kernel_text() -> Vec<u8> {
 fn begin() {
     keep(None);
     let text = kernel_text();
-    let inside = mounts().iter().find(|m| {
-        text.strip_prefix(&m.prefix[..]).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
-    });
-    if let Some(mount) = inside
-        && let Ok(To::Volume(found)) = path::resolve(AT_FDCWD, &text, true)
-        && found.attr.kind == FileType::Directory
-    {
-        *CWD.lock() = Cwd::Volume(Dir { mount, ino: found.attr.ino, path: found.path });
+    if let Some(dir) = in_volume(&text) {
+        *CWD.lock() = Cwd::Volume(dir);
         return;
     }
     let ends = text.len() - text.ends_with(b"/") as usize;
@@ -148,13 +143,79 @@ fn begin() {
     *CWD.lock() = Cwd::Kernel { above, text };
 }
 
-fn enter(dir: Dir) -> Res<c_int> {
-    dir.mount.run(|fs| fs.access(mounts::cred(), dir.ino, Access::EXEC))?;
-    if let Some(below) = &dir.path
-        && let Ok(path) = CString::new([&dir.mount.prefix[..], below].concat())
+/// The directory of a volume in which we stand, when the kernel, which stands there too, has this path for it. The path may be that of another one by now:
+/// which directory it is the kernel knows for sure.
+fn in_volume(text: &[u8]) -> Option<Dir> {
+    let here = kernel_inode();
+    let below = |m: &&Mount| {
+        text.strip_prefix(&m.prefix[..]).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+    };
+    if mounts().iter().any(|m| below(&m))
+        && let Ok(To::Volume(found)) = path::resolve(AT_FDCWD, text, true)
+        && found.attr.kind == FileType::Directory
+        && here.is_none_or(|(dev, ino)| dev != found.mount.dev || ino == found.attr.ino.0)
     {
-        // SAFETY: a C string of our own. Failing is allowed: see the module.
-        let moved = unsafe { libc::syscall(libc::SYS_chdir, path.as_ptr()) } == 0;
+        return Some(Dir { mount: found.mount, ino: found.attr.ino, path: found.path });
+    }
+    let (dev, ino) = here?;
+    let mount = mounts().iter().find(|m| m.dev == dev)?;
+    mount.for_paths()?;
+    let path = upward::path_of(mount, Ino(ino)).ok()?;
+    Some(Dir { mount, ino: Ino(ino), path: Some(path) })
+}
+
+/// Device and inode of the kernel's current directory.
+fn kernel_inode() -> Option<(u64, u64)> {
+    // SAFETY: all zeros is a valid value, which the call fills; the path is a C string.
+    unsafe {
+        let mut st: libc::stat = std::mem::zeroed();
+        let done = libc::syscall(libc::SYS_newfstatat, AT_FDCWD, c".".as_ptr(), &mut st, 0);
+        (done == 0).then_some((st.st_dev, st.st_ino))
+    }
+}
+
+/// Sends the kernel to a path of a volume on the FUSE mount; one that is too long for a call in several. It stays where it was when that fails.
+fn send_kernel(mount: &Mount, below: &[u8]) -> bool {
+    let go = |path: &[u8]| {
+        // SAFETY: a C string of our own.
+        CString::new(path).is_ok_and(|path| unsafe { libc::syscall(libc::SYS_chdir, path.as_ptr()) } == 0)
+    };
+    let whole = [&mount.prefix[..], below].concat();
+    if whole.len() < path::PATH_MAX {
+        return go(&whole);
+    }
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: a C string; descriptors of our own, here and below.
+    let back = unsafe { libc::syscall(libc::SYS_openat, AT_FDCWD, c".".as_ptr(), flags, 0) } as c_int;
+    let mut rest = &whole[1..];
+    let mut gone = back >= 0 && go(b"/");
+    while gone && !rest.is_empty() {
+        // Names are at most 255 bytes.
+        let end = match rest.len() {
+            ..path::PATH_MAX => rest.len(),
+            _ => rest[..path::PATH_MAX - 1].iter().rposition(|&b| b == b'/').unwrap_or(rest.len()),
+        };
+        gone = go(&rest[..end]);
+        rest = rest.get(end + 1..).unwrap_or(&[]);
+    }
+    // SAFETY: as above.
+    unsafe {
+        if !gone && back >= 0 {
+            libc::syscall(libc::SYS_fchdir, back);
+        }
+        libc::syscall(libc::SYS_close, back);
+    }
+    gone
+}
+
+fn enter(mut dir: Dir) -> Res<c_int> {
+    dir.mount.run(|fs| fs.access(mounts::cred(), dir.ino, Access::EXEC))?;
+    if dir.path.is_none() {
+        dir.path = upward::path_of(dir.mount, dir.ino).ok();
+    }
+    if let Some(below) = &dir.path {
+        // Failing is allowed: see the module.
+        let moved = send_kernel(dir.mount, below);
         if borrowed_memory() {
             // A child of vfork goes there for what it will execute, which without the kernel would start elsewhere.
             return if moved {
@@ -177,14 +238,26 @@ fn enter(dir: Dir) -> Res<c_int> {
 fn current() -> Res<Vec<u8>> {
     match now() {
         Cwd::Kernel { .. } => Err(Out::Libc),
-        Cwd::Volume(Dir { mount, ino, path: Some(below) }) => {
-            let path = [&mount.prefix[..], &below].concat();
-            match path::resolve(AT_FDCWD, &path, true)? {
-                To::Volume(found) if found.attr.ino == ino => Ok(path),
-                _ => fail(libc::ENOENT),
+        Cwd::Volume(Dir { mount, ino, path: known }) => {
+            let path = known.map(|below| [&mount.prefix[..], &below].concat());
+            if let Some(path) = path
+                && let Ok(To::Volume(found)) = path::resolve(AT_FDCWD, &path, true)
+                && found.attr.ino == ino
+            {
+                return Ok(path);
             }
+            // It was moved, or one above it, or the path is longer than what is kept.
+            let below = upward::path_of(mount, ino)?;
+            let path = [&mount.prefix[..], &below].concat();
+            if !borrowed_memory()
+                && let Cwd::Volume(dir) = &mut *CWD.lock()
+                && dir.ino == ino
+                && dir.mount.hash == mount.hash
+            {
+                dir.path = Some(below);
+            }
+            Ok(path)
         }
-        Cwd::Volume(_) => fail(libc::ENOENT),
     }
 }
 

@@ -68,6 +68,7 @@ mod spawn;
 mod stat;
 mod stdio;
 mod table;
+mod upward;
 mod wide;
 mod xattr;
 

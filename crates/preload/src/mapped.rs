@@ -6,7 +6,7 @@
 //! allocates, as allocators call these with their locks held. What is not kept: more than [`MOST`] mappings at a time, and what a mapping
 //! over another one, or an unmapping from its middle, leaves of it.
 //!
-//! Where tested: crates/freehold/tests/mapped.rs.
+//! Where tested: crates/freehold/tests/run_more.rs.
 
 use crate::arena::HIGH;
 use crate::hook::{Out, hook};

@@ -300,3 +300,26 @@ print(os.read(c, 3))
 "#,
     );
 }
+
+/// The path of the current directory is the one that it has now, however it came by that, and however long that is.
+#[test]
+fn current_directories_that_move() {
+    let Some(rig) = rig() else { return };
+    same(
+        &rig,
+        r#"
+libc.getcwd.restype = ctypes.c_void_p
+def pwd(): print(subprocess.run(['/bin/pwd'], capture_output=True).stdout.decode().strip()[len(t):] or 'none'); sys.stdout.flush()
+def cwd(n):
+    room = ctypes.create_string_buffer(n)
+    return len(room.value) - len(t) if libc.getcwd(room, n) else errno.errorcode[ctypes.get_errno()]
+os.makedirs(j(t, 'a/b/c')); os.chdir(j(t, 'a/b/c')); os.rename(j(t, 'a'), j(t, 'moved')); print(os.getcwd()[len(t):]); pwd()
+os.makedirs(j(t, 'a/b/c')); print(os.getcwd()[len(t):]); pwd(); os.chdir('..'); print(os.getcwd()[len(t):]); os.chdir('c')
+os.rename(j(t, 'moved/b/c'), j(t, 'c2')); print(os.getcwd()[len(t):], os.path.realpath('x')[len(t):]); os.rmdir(j(t, 'c2')); print(tries(os.getcwd))
+os.chdir(t)
+for i in range(24):
+    os.mkdir('d' * 200); os.chdir('d' * 200); print(cwd(10), cwd(4096), cwd(9000))
+d = os.open('.', os.O_RDONLY); os.chdir('/'); os.fchdir(d); print(cwd(9000))
+"#,
+    );
+}

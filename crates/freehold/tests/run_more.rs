@@ -1,0 +1,95 @@
+//! `freehold run` beside a real mount, where what the kernel thinks counts: files that a program makes longer while it has them mapped, and current
+//! directories that others move. What programs say and leave is compared with an ordinary directory.
+//!
+//! Without /dev/fuse, and the mappings without gcc, this is skipped. Growth by other processes is not tested, as nothing is promised for it
+//! (docs/SEMANTICS.md).
+
+mod common;
+
+use common::{Place, can_mount, library};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A mounted volume, and an ordinary directory.
+struct Rig {
+    p: Place,
+    mnt: PathBuf,
+    plain: PathBuf,
+}
+
+impl Rig {
+    fn new() -> Option<Rig> {
+        if !can_mount() {
+            return None;
+        }
+        let p = Place::new();
+        p.volume("a.img");
+        let (mnt, plain) = (p.mkdir("mnt"), p.mkdir("plain"));
+        p.line("mount a.img mnt").ok();
+        Some(Rig { p, mnt, plain })
+    }
+
+    /// Runs a program with the ordinary directory as its last argument, and under `freehold run` with the volume: it says the same, ends in the same way
+    /// and leaves the same files.
+    #[track_caller]
+    fn same(&self, program: &str, args: &[&str]) {
+        let mut under = self.p.command();
+        under.env("FREEHOLD_PRELOAD", library()).args(["run", "--", program]);
+        let runs = [(Command::new(program), &self.plain), (under, &self.mnt)];
+        let [want, got] = runs.map(|(mut command, at)| {
+            command.args(args).arg(at).env("LC_ALL", "C").current_dir(self.p.path(""));
+            let out = command.output().unwrap();
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(at.to_str().unwrap(), "$T");
+            (out.status.code(), text(&out.stdout), text(&out.stderr))
+        });
+        assert_eq!(want, got, "ordinary directory (left) and volume (right) differ");
+        let (want, got) = (left(&self.plain), left(&self.mnt));
+        let names = |files: &[(PathBuf, Vec<u8>)]| {
+            files.iter().map(|(name, bytes)| (name.clone(), bytes.len())).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&want), names(&got), "what is left differs");
+        assert!(want == got, "what is left differs");
+    }
+
+    #[track_caller]
+    fn done(self) {
+        self.p.line("umount mnt").ok();
+        assert!(self.p.line("fsck a.img").ok().contains("clean"));
+    }
+}
+
+/// The bytes of each file, by name.
+fn left(at: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let paths = std::fs::read_dir(at).unwrap().map(|e| e.unwrap().path());
+    let name = |path: &Path| path.strip_prefix(at).unwrap().to_path_buf();
+    let mut files: Vec<_> =
+        paths.filter(|p| p.is_file()).map(|p| (name(&p), std::fs::read(&p).unwrap())).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn files_grow_while_they_are_mapped() {
+    let Some(rig) = Rig::new() else { return };
+    std::fs::write(rig.p.path("a.c"), include_str!("run/mapped.c")).unwrap();
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O1", "-w", "-o", "a", "a.c"]).current_dir(rig.p.path(""));
+    if !gcc.status().is_ok_and(|s| s.success()) {
+        return println!("skipped: there is no gcc");
+    }
+    rig.same("./a", &[]);
+    rig.done();
+}
+
+/// Of moved directories the programs that are started there know where they are, too, and so do those below a path that no call can take.
+#[test]
+fn current_directories_that_move() {
+    let Some(rig) = Rig::new() else { return };
+    const MOVED: &str = "T=$1; cd $T; mkdir -p a/b/c; cd a/b/c; mv $T/a $T/moved
+        /bin/pwd; pwd -P; bash -c 'pwd -P; /bin/pwd'; mkdir -p $T/a/b/c; /bin/pwd; bash -c /bin/pwd; echo x > here; ls $T/moved/b/c $T/a/b/c
+        cd ..; mv $T/moved/b $T/up; /bin/pwd; cd c; /bin/pwd; cd $T; rm -r a moved up";
+    rig.same("bash", &["-c", MOVED, "bash"]);
+    let deep = "cd $1; for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25; do mkdir $(printf %0200d $i); cd -P $(printf %0200d $i) 2> /dev/null || echo no; done; /bin/pwd; bash -c 'echo in > f; ls'; ls";
+    rig.same("bash", &["-c", deep, "bash"]);
+    rig.done();
+}
