@@ -1,5 +1,5 @@
-//! `freehold run` beside a real mount, where what the kernel thinks counts: files that a program makes longer while it has them mapped, and current
-//! directories that others move. What programs say and leave is compared with an ordinary directory.
+//! `freehold run` beside a real mount, where what the kernel thinks counts: files that a program makes longer while it has them mapped, current
+//! directories that others move, and limits of the size of files. What programs say and leave is compared with an ordinary directory.
 //!
 //! Without /dev/fuse, and the mappings without gcc, this is skipped. Growth by other processes is not tested, as nothing is promised for it
 //! (docs/SEMANTICS.md).
@@ -91,5 +91,19 @@ fn current_directories_that_move() {
     rig.same("bash", &["-c", MOVED, "bash"]);
     let deep = "cd $1; for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25; do mkdir $(printf %0200d $i); cd -P $(printf %0200d $i) 2> /dev/null || echo no; done; /bin/pwd; bash -c 'echo in > f; ls'; ls";
     rig.same("bash", &["-c", deep, "bash"]);
+    rig.done();
+}
+
+/// Also below what the library's own memory has (256 KiB), where the kernel would end the program at its first file.
+#[test]
+fn limits_of_the_size_of_files() {
+    let Some(rig) = Rig::new() else { return };
+    const LIMITS: &str = "T=$1; exec 2> /dev/null; seq 100000 > $T/big
+        (ulimit -f 8; cat $T/big | wc -c; cat $T/big > $T/small; echo $?; truncate -s 100000 $T/x; echo $?; ls $T; bash -c \"cp $T/big $T/small2\"; echo $?)
+        (ulimit -f 1000; cat $T/big $T/big > $T/copy; echo $?; bash -c \"cat $T/big $T/big >> $T/more\"; echo $?
+        truncate -s 1024001 $T/x; echo $?; truncate -s 1024000 $T/x; echo $?; fallocate -l 2000000 $T/x; echo $?; truncate -s 5 $T/x
+        trap '' XFSZ; dd if=/dev/zero of=$T/dd bs=100000 count=20 status=none; echo $?; dd if=/dev/zero of=$T/dd bs=1 seek=1024000 count=1 status=none; echo $?)
+        cat $T/big $T/big $T/big > $T/whole; echo $?; (ulimit -f 1000; exec 5<> $T/whole; echo x >&5; echo $?)";
+    rig.same("bash", &["-c", LIMITS, "bash"]);
     rig.done();
 }

@@ -23,7 +23,7 @@ const NAME: &std::ffi::CStr = c"freehold-open-files";
 const LINK: &[u8] = b"/memfd:freehold-open-files";
 const SLOT: usize = 512;
 const SLOTS: usize = 512;
-const BYTES: usize = SLOT * SLOTS;
+pub(crate) const BYTES: usize = SLOT * SLOTS;
 /// Position of slot 0, far beyond the end of the memfd.
 const BASE: i64 = 1 << 40;
 /// Our own descriptors are put from here upwards, out of the way of the program's.

@@ -1,9 +1,11 @@
 //! Size, space, durability, mode, owner and times: truncate, fallocate, fsync, chmod, chown, utimensat and their kin.
 
 use crate::hook::{Out, Res, errno, fail, hook};
+use crate::limits;
 use crate::mapped;
 use crate::mounts;
 use crate::path::{Found, To};
+use crate::rw::size;
 use crate::stat::find;
 use crate::table;
 use fs::{Fallocate, FileSystem, FileType, SetAttr, SetTime, Time};
@@ -24,6 +26,7 @@ fn set_at(
 
 fn apply(found: &Found, set: SetAttr) -> Res<c_int> {
     let sizes = set.size.is_some();
+    limits::allows(set.size.unwrap_or(0), || Ok(found.attr.size))?;
     found.mount.run(|fs| fs.setattr(mounts::cred(), found.attr.ino, set))?;
     if sizes {
         mapped::resized((found.mount, found.attr.ino));
@@ -41,6 +44,7 @@ fn set_fd(fd: c_int, set: SetAttr) -> Res<c_int> {
         return fail(libc::EPERM);
     }
     let sizes = set.size.is_some();
+    limits::allows(set.size.unwrap_or(0), || size(&open))?;
     let set = SetAttr { handle: Some(open.handle()?), ..set };
     open.mount.run(|fs| fs.setattr(mounts::cred(), open.ino, set))?;
     if sizes {
@@ -114,6 +118,9 @@ fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> Res<c_int> {
     let (Ok(offset), Ok(len)) = (u64::try_from(offset), u64::try_from(len)) else {
         return fail(libc::EINVAL);
     };
+    if mode & (KEEP | libc::FALLOC_FL_PUNCH_HOLE) == 0 {
+        limits::allows(offset.saturating_add(len), || size(&open))?;
+    }
     let handle = open.handle()?;
     open.mount.run(|fs| fs.fallocate(handle, what, offset, len))?;
     mapped::grown((open.mount, open.ino), || Some(offset.saturating_add(len)));

@@ -49,6 +49,7 @@ mod fds;
 mod hook;
 mod ids;
 mod lexical;
+mod limits;
 mod mapped;
 mod messages;
 mod mmap;

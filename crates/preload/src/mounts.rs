@@ -92,6 +92,7 @@ pub(crate) fn start() -> bool {
     }
     PID.store(std::process::id(), Ordering::Relaxed);
     crate::spawn::find();
+    crate::limits::ask();
     UMASK.store(kernel_umask().unwrap_or(0o022), Ordering::Relaxed);
     if let Some(seconds) = std::env::var("FREEHOLD_RESUME").ok().and_then(|s| s.parse().ok()) {
         let _ = RESUME.set(seconds);
@@ -269,9 +270,10 @@ impl Mount {
         connect
     }
 
-    /// The session, for a path that begins here. `None` also while the process has other credentials than it, or has the kernel read and write.
+    /// The session, for a path that begins here. `None` also while the process has other credentials than it, has the kernel read and write, or may not have our memory.
     pub(crate) fn for_paths(&'static self) -> Option<&'static Remote> {
-        if crate::ids::others() || crate::rings::used() { None } else { self.session() }
+        let elsewhere = crate::ids::others() || crate::rings::used() || crate::limits::too_small();
+        if elsewhere { None } else { self.session() }
     }
 
     /// Runs calls of the session. `EIO` without one.

@@ -1,6 +1,7 @@
 //! read, write and their many variants; lseek; what copies between descriptors.
 
 use crate::hook::{Out, Res, fail, hook, memory, memory_mut};
+use crate::limits;
 use crate::mapped;
 use crate::table::{self, Open};
 use fs::{FileSystem, FileType, Seek};
@@ -39,7 +40,8 @@ fn write_at(open: &Open, offset: u64, from: &[u8]) -> Res<usize> {
     if from.is_empty() {
         return Ok(0);
     }
-    let len = from.len().min(CALL_MAX);
+    let at = || if appends(open) { size(open) } else { Ok(offset) };
+    let len = limits::room(from.len().min(CALL_MAX), at)?;
     let n = open.mount.run(|fs| fs.write(handle, offset, &from[..len]))?;
     mapped::grown((open.mount, open.ino), || if appends(open) { None } else { Some(offset + n as u64) });
     Ok(n)
@@ -64,7 +66,7 @@ fn write_here(open: &Open, from: &[u8]) -> Res<ssize_t> {
     })
 }
 
-fn size(open: &Open) -> Res<u64> {
+pub(crate) fn size(open: &Open) -> Res<u64> {
     let handle = open.handle()?;
     Ok(open.mount.run(|fs| fs.getattr(open.ino, Some(handle)))?.size)
 }
@@ -199,7 +201,8 @@ unsafe fn copy_range(
         None => Ok(open.place.slot().offset.load(std::sync::atomic::Ordering::Relaxed)),
     };
     let (at_a, at_b) = (here(&a, &fixed_a)?, here(&b, &fixed_b)?);
-    let n = a.mount.run(|fs| fs.copy_range(ha, at_a, hb, at_b, len.min(1 << 30) as u64))?;
+    let len = limits::room(len.min(1 << 30), || Ok(at_b))? as u64;
+    let n = a.mount.run(|fs| fs.copy_range(ha, at_a, hb, at_b, len))?;
     mapped::grown((b.mount, b.ino), || Some(at_b + n));
     for (open, fixed, at) in [(&a, fixed_a, at_a), (&b, fixed_b, at_b)] {
         match fixed {
