@@ -202,6 +202,16 @@ pub(crate) fn take(cloexec: c_int) -> Res<(c_int, Place)> {
     fail(libc::ENFILE)
 }
 
+/// Which memfd is behind a descriptor, and where in it the description stands, if that can be a slot of ours.
+pub(crate) fn where_is(fd: c_int) -> Option<(u64, i64)> {
+    // SAFETY: all zeros is a valid value, which the call fills; a position is asked for.
+    unsafe {
+        let at = libc::syscall(libc::SYS_lseek, fd, 0i64, libc::SEEK_CUR);
+        let mut st: libc::stat = std::mem::zeroed();
+        (at > BASE && libc::syscall(libc::SYS_fstat, fd, &mut st) == 0).then_some((st.st_ino, at))
+    }
+}
+
 /// The slot of a descriptor that was inherited, if it is one of ours. `known` are arenas mapped already.
 pub(crate) fn inherited(fd: c_int, known: &mut Vec<Arc<Arena>>) -> Option<Place> {
     let mut path = [0u8; 32];
@@ -272,6 +282,11 @@ impl Place {
         }
         slot.path_len.store(if known { facts.path.len() as u32 + 1 } else { 0 }, Ordering::Relaxed);
         slot.used.store(1, Ordering::Release);
+    }
+
+    /// Whether such descriptions mean this slot (`where_is`).
+    pub(crate) fn is_at(&self, place: (u64, i64)) -> bool {
+        (self.arena.ino, self.position()) == place
     }
 
     /// Where the kernel's descriptions that mean this slot stand in the memfd.

@@ -154,8 +154,12 @@ hook! {
             other => other,
         }
     }
-    fn posix_fadvise | posix_fadvise64(fd: c_int, _offset: off_t, _len: off_t, _advice: c_int) -> c_int {
-        if table::is_ours(fd) { Ok(0) } else { Err(Out::Libc) }
+    fn posix_fadvise | posix_fadvise64(fd: c_int, _offset: off_t, len: off_t, advice: c_int) -> c_int {
+        if !table::is_ours(fd) {
+            return Err(Out::Libc);
+        }
+        let known = (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice) && len >= 0;
+        Ok(if known { 0 } else { libc::EINVAL })
     }
     fn readahead(fd: c_int, _offset: off_t, _len: libc::size_t) -> libc::ssize_t {
         if table::is_ours(fd) { Ok(0) } else { Err(Out::Libc) }
@@ -193,7 +197,8 @@ hook! {
     }
     fn utimensat(dirfd: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
         if path.is_null() {
-            return set_fd(dirfd, times_of(times)?);
+            // Only the call of the kernel takes that, and libc says so.
+            return Err(Out::Libc);
         }
         let real = |path| utimensat::real(AT_FDCWD, path, times, flags & !libc::AT_EMPTY_PATH);
         set_at((dirfd, path, flags), times_of(times)?, real)

@@ -144,7 +144,9 @@ fn link_at(from: (c_int, &[u8]), to: (c_int, &[u8]), flags: c_int) -> Res<c_int>
                 _ => return fail(libc::EXDEV),
             };
             if found.attr.kind == FileType::Directory {
-                return fail(libc::EPERM);
+                let is_there = !b.ordinary()
+                    || b.dir.mount.run(|fs| fs.lookup(mounts::cred(), b.dir.ino, &b.name)).is_ok();
+                return fail(if is_there { libc::EEXIST } else { libc::EPERM });
             }
             link_ino(found.attr.ino, &b)
         }

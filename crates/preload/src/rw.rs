@@ -146,7 +146,9 @@ fn durable(open: &Open, flags: c_int) -> Res<()> {
 }
 
 fn seek(fd: c_int, offset: off_t, whence: c_int) -> Res<off_t> {
-    let open = table::get(fd).ok_or(Out::Libc)?;
+    // Of a copy that a child of vfork has made the kernel's offset says which file it is, and must stay.
+    let borrowed = crate::mounts::borrowed_memory();
+    let open = if borrowed { table::of_child(fd) } else { table::get(fd) }.ok_or(Out::Libc)?;
     if open.flags() & libc::O_PATH != 0 {
         return fail(libc::EBADF);
     }
@@ -172,6 +174,21 @@ fn seek(fd: c_int, offset: off_t, whence: c_int) -> Res<off_t> {
     })
 }
 
+/// Why nothing can be copied between a file of ours and this one of the kernel's.
+fn why_not(fd: c_int) -> c_int {
+    // SAFETY: all zeros is a valid value, which the call fills.
+    let (done, mode) = unsafe {
+        let mut st: libc::stat = std::mem::zeroed();
+        (libc::syscall(libc::SYS_fstat, fd, &mut st), st.st_mode & libc::S_IFMT)
+    };
+    match mode {
+        _ if done != 0 => libc::EBADF,
+        libc::S_IFREG => libc::EXDEV,
+        libc::S_IFDIR => libc::EISDIR,
+        _ => libc::EINVAL,
+    }
+}
+
 /// # Safety
 /// The offsets are null or lead to offsets.
 unsafe fn copy_range(
@@ -185,7 +202,9 @@ unsafe fn copy_range(
     let (a, b) = match (table::get(from), table::get(to)) {
         (None, None) => return Err(Out::Libc),
         (Some(a), Some(b)) if a.mount.hash == b.mount.hash => (a, b),
-        _ => return fail(libc::EXDEV),
+        (Some(_), Some(_)) => return fail(libc::EXDEV),
+        (Some(_), None) => return fail(why_not(to)),
+        (None, Some(_)) => return fail(why_not(from)),
     };
     if flags != 0 || a.kind != FileType::Regular || b.kind != FileType::Regular {
         return fail(libc::EINVAL);

@@ -149,6 +149,12 @@ pub(crate) fn get(fd: c_int) -> Option<Open> {
     }
 }
 
+/// The description of a descriptor in a child of vfork, which has descriptors of its own, and the table of its parent.
+pub(crate) fn of_child(fd: c_int) -> Option<Open> {
+    let place = arena::where_is(fd)?;
+    (0..TOP.load(Ordering::Relaxed)).filter_map(|fd| get(fd as c_int)).find(|open| open.place.is_at(place))
+}
+
 /// Puts a reference into the table, or none, and gives what was there. Whoever reads the entry before that has its own reference before
 /// that of the table can be given up.
 fn exchange(entry: &AtomicPtr<Description>, open: Option<Open>) -> Option<Open> {

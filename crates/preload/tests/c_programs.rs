@@ -132,3 +132,41 @@ fn messages_to_descriptors() {
     let out = rig.bash("tail -n 1 $T/f | wc -l", MOUNT.as_ref());
     assert_eq!(String::from_utf8_lossy(&out.stdout), "1\n", "{out:?}");
 }
+
+const ANSWERS: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define SAY(call) do { errno = 0; long r = (call); printf("%ld %d\n", r, errno); } while (0)
+int main(int n, char **a) {
+    chdir(a[1]);
+    int fd = open("f", O_CREAT | O_RDWR | O_TRUNC, 0644);
+    write(fd, "hello", 5);
+    SAY(posix_fadvise(fd, 0, 0, 99)); SAY(posix_fadvise(fd, 0, -1, 0)); SAY(posix_fadvise(fd, 0, 9, POSIX_FADV_DONTNEED));
+    SAY(utimensat(fd, NULL, NULL, 0)); SAY(futimens(fd, NULL));
+    int device = open("/dev/null", O_RDWR), pipes[2], dir = open("/", O_RDONLY); pipe(pipes); lseek(fd, 0, 0);
+    SAY(copy_file_range(fd, NULL, device, NULL, 5, 0)); SAY(copy_file_range(fd, NULL, pipes[1], NULL, 5, 0));
+    SAY(copy_file_range(pipes[0], NULL, fd, NULL, 5, 0)); SAY(copy_file_range(fd, NULL, 99, NULL, 5, 0));
+    SAY(copy_file_range(dir, NULL, fd, NULL, 5, 0));
+    mkdir("d", 0755); SAY(link("d", "f")); SAY(link("d", "d")); SAY(link("d", "new")); SAY(link("f", "d"));
+    fflush(stdout);
+    pid_t child = vfork();
+    if (child == 0) { dup2(fd, 1); lseek(1, 0, SEEK_END); execlp("echo", "echo", "behind", NULL); _exit(9); }
+    int status; waitpid(child, &status, 0); printf("%d\n", status);
+    char text[99]; long got = pread(fd, text, 99, 0); printf("%.*s", (int)got, text);
+    return 0;
+}
+"#;
+
+#[test]
+fn answers_as_of_the_kernel() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", ANSWERS, &["-w"]) {
+        rig.same("./a $T");
+    }
+}
