@@ -4,6 +4,8 @@
 //! `FREEHOLD_KILL_SECONDS`, from the seed `FREEHOLD_KILL_SEED`. Without /dev/fuse, or without root and fusermount3, each test only says that it was skipped.
 
 mod common;
+#[path = "bucket/end.rs"]
+mod end;
 #[path = "bucket/load.rs"]
 mod load;
 #[path = "bucket/store.rs"]

@@ -314,6 +314,16 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Closes a file or directory: its flock locks are released, and an inode without a name goes away with its last handle.
     fn release(&self, handle: Handle) -> impl Future<Output = Result<()>> + Send;
 
+    /// As [`FileSystem::release`], of a handle that nobody has closed: its door is gone, and the program behind it was told nothing of what it wrote.
+    /// Engines where a close makes a file visible ([`FileSystem::commits_at_close`]) drop what no close has made; others keep what was written.
+    fn abandon(&self, handle: Handle) -> impl Future<Output = Result<()>> + Send {
+        self.release(handle)
+    }
+
+    /// The door is gone, and nobody waits any more for the calls that are still under way. They are to come to an end soon: engines that try again when a
+    /// network fails do so for some seconds more, and then no longer.
+    fn hurry(&self) {}
+
     /// Returns when everything done to the volume before this call is durable. `datasync` may skip times of the inode.
     fn fsync(&self, handle: Handle, datasync: bool) -> impl Future<Output = Result<()>> + Send;
 

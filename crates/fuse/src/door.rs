@@ -141,7 +141,7 @@ pub async fn serve<F: FileSystem>(
         Ok(Answer::Pages(pages)) => drop(reply.pages(&pages)),
         Ok(Answer::Opened(s, handle)) => {
             if !reply.data(&s.bytes[..s.len]) {
-                let _ = door.close(handle.0).await;
+                let _ = door.abandon(handle.0).await;
             }
         }
         Err(e) => drop(reply.error(e.0)),

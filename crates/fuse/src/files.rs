@@ -76,7 +76,7 @@ impl<F: FileSystem> Door<F> {
                 _ => self.kill_suid(ino, handle).await,
             };
             if let Err(e) = done.and(self.written(ino).await) {
-                let _ = self.close(handle.0).await;
+                let _ = self.abandon(handle.0).await;
                 return Err(e);
             }
         }
@@ -92,18 +92,31 @@ impl<F: FileSystem> Door<F> {
 
     /// Closes a file or directory in the engine, and what belongs to it.
     pub(crate) async fn close(&self, fh: u64) -> fs::Result<()> {
+        if let Some(plain) = self.forget(fh).await {
+            let _ = self.fs.release(plain).await;
+        }
+        self.fs.release(Handle(fh)).await
+    }
+
+    /// As `close`, of a file that no program has got.
+    pub(crate) async fn abandon(&self, fh: u64) -> fs::Result<()> {
+        if let Some(plain) = self.forget(fh).await {
+            let _ = self.fs.abandon(plain).await;
+        }
+        self.fs.abandon(Handle(fh)).await
+    }
+
+    /// Forgets a file, and returns the plain handle that belongs to it.
+    async fn forget(&self, fh: u64) -> Option<Handle> {
         let (plain, owners) = self.handles.remove(fh);
         if let Some(changers) = &self.changers {
             changers.forget(fh);
         }
         // Locks of open file descriptions have the description as owner, which no flush ever names.
         for owner in owners {
-            let _ = self.fs.flush(Handle(fh), LockOwner(owner)).await;
+            let _ = self.fs.setlk(Handle(fh), LockOwner(owner), Err((0, u64::MAX)), false).await;
         }
-        if let Some(plain) = plain {
-            let _ = self.fs.release(plain).await;
-        }
-        self.fs.release(Handle(fh)).await
+        plain
     }
 
     pub(crate) async fn release(&self, body: &[u8]) -> Outcome {

@@ -3,7 +3,8 @@
 //! `mount` returns when INIT was answered and the threads run. Each thread has a descriptor of its own
 //! (`FUSE_DEV_IOC_CLONE`), blocks in read, and costs nothing while idle. When the kernel ends the connection (unmounted by us or
 //! from outside, or aborted) every read fails; a last thread then interrupts what waits for locks, lets running requests end,
-//! closes in the engine what is still open, and lets go of the engine.
+//! closes in the engine what is still open (what no program has closed is
+//! abandoned, see [`FileSystem::abandon`]), and lets go of the engine.
 
 use crate::abi::{self, InHeader, Init, InitIn, InitOut, op};
 use crate::device::{Buffer, BufferPool, Device, Notifier, REQUEST_AT, Reply, take};
@@ -29,6 +30,8 @@ const WORKERS: usize = 2;
 struct End {
     over: Mutex<bool>,
     changed: Condvar,
+    /// Whether we have unmounted while nothing was open: then whatever is still known as open was closed. Held while that is tried.
+    clean: Mutex<bool>,
 }
 
 /// A mounted volume. Dropping it unmounts, even if files are open.
@@ -216,11 +219,18 @@ fn start<F: FileSystem>(door: Arc<Door<F>>, device: Arc<Device>, end: Arc<End>) 
     }
     Builder::new().name("fuse-end".into()).spawn(move || {
         join(receivers);
+        door.fs.hurry();
         door.interrupts.close();
         exec.stop();
         join(workers);
+        let clean = *end.clean.lock();
         for handle in door.handles.drain() {
-            if let Err(e) = fs::block_on(door.fs.release(handle)) {
+            let closed = match clean {
+                true => fs::block_on(door.fs.release(handle)),
+                // Nobody has closed it: its program is told by its next call that it has lost the file.
+                false => fs::block_on(door.fs.abandon(handle)),
+            };
+            if let Err(e) = closed {
                 tracing::debug!(error = %e, "closing a file that was open at the end of the mount");
             }
         }
@@ -278,7 +288,12 @@ impl Mount {
         let mut attached = self.attached.lock();
         let Some(it) = &*attached else { return Ok(()) };
         if self.is_mounted() {
-            match it.detach(false) {
+            let mut clean = self.end.clean.lock();
+            let detached = it.detach(false);
+            // It may live on in another namespace, and end there by force.
+            *clean = detached.is_ok() && self.device.is_gone();
+            drop(clean);
+            match detached {
                 Err(e) if force && e.raw_os_error() == Some(libc::EBUSY) => {
                     it.write_back();
                     it.detach(true)?;

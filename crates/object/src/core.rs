@@ -18,9 +18,10 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use tokio::runtime;
 use tokio::sync::{Notify, RwLock, Semaphore};
 
@@ -45,6 +46,8 @@ pub struct Core<S> {
     pub namespace: RwLock<()>,
     pub progress: Progress,
     pub runtime: runtime::Handle,
+    /// When the door went, or the first of what it left was abandoned.
+    ends: OnceLock<Instant>,
 }
 
 /// Small requests at a time.
@@ -98,6 +101,7 @@ impl<S: Store> Core<S> {
             namespace: RwLock::new(()),
             progress: Progress::default(),
             runtime,
+            ends: OnceLock::new(),
             store: Arc::new(store),
             options,
         }))
@@ -116,6 +120,11 @@ impl<S: Store> Core<S> {
             }
             Err(_) => Err(Error::Closed),
         }
+    }
+
+    /// The moment so long after the end of the door, which is now if it did not come before.
+    pub fn ends_by(&self, after: Duration) -> Instant {
+        *self.ends.get_or_init(Instant::now) + after
     }
 
     /// `ReadOnly` when nothing may be changed.

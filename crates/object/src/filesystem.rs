@@ -1,6 +1,7 @@
 //! The contract ([`FileSystem`]) of a bucket. What needs the store runs on the worker to its end; see [`crate::core`].
 
 use crate::core::{Core, Worker};
+use crate::handles::Open;
 use crate::list::Scan;
 use crate::options::Options;
 use crate::progress::Progress;
@@ -8,7 +9,12 @@ use crate::store::{Store, StoreError};
 use fs::*;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
+/// For how long calls that are under way when their door goes are still tried again.
+const RETRIES_AT_END: Duration = Duration::from_secs(10);
+/// For how long the end of a door waits until unfinished uploads are given up in the store.
+const ABORTS_AT_END: Duration = Duration::from_secs(5);
 /// Bytes that copy_range moves at a time.
 const COPY_CHUNK: u64 = 1 << 20;
 /// A bucket has no size; statfs says so much, bytes.
@@ -74,6 +80,17 @@ impl<S: Store> ObjectFs<S> {
     /// Number of files and directories that are known.
     pub fn known(&self) -> usize {
         self.core.tree.lock().len()
+    }
+
+    /// Takes a handle away, with its locks, and returns what it was open for, if that was a file. `BadHandle`.
+    fn let_go(&self, handle: Handle) -> Result<Option<Arc<Open>>> {
+        if let Some(scan) = self.core.scans.lock().remove(&handle) {
+            self.core.locks.release_handle(scan.dir, handle);
+            return Ok(None);
+        }
+        let open = self.core.opens.lock().remove(&handle).ok_or(Error::BadHandle)?;
+        self.core.locks.release_handle(open.file.ino, handle);
+        Ok(Some(open))
     }
 
     /// Runs a call on the worker.
@@ -252,13 +269,18 @@ impl<S: Store> FileSystem for ObjectFs<S> {
     }
 
     async fn release(&self, handle: Handle) -> Result<()> {
-        if let Some(scan) = self.core.scans.lock().remove(&handle) {
-            self.core.locks.release_handle(scan.dir, handle);
-            return Ok(());
-        }
-        let open = self.core.opens.lock().remove(&handle).ok_or(Error::BadHandle)?;
-        self.core.locks.release_handle(open.file.ino, handle);
+        let Some(open) = self.let_go(handle)? else { return Ok(()) };
         self.run(|core| async move { core.put_file(&open.file).await }).await
+    }
+
+    async fn abandon(&self, handle: Handle) -> Result<()> {
+        let Some(open) = self.let_go(handle)? else { return Ok(()) };
+        let until = self.core.ends_by(ABORTS_AT_END);
+        self.run(|core| async move { core.abandon_file(&open.file, until).await }).await
+    }
+
+    fn hurry(&self) {
+        self.core.store.hurry(self.core.ends_by(RETRIES_AT_END));
     }
 
     async fn fsync(&self, handle: Handle, _datasync: bool) -> Result<()> {

@@ -5,10 +5,12 @@ use crate::error;
 use crate::file::File;
 use crate::readahead::Window;
 use crate::store::Store;
+use crate::stream::Stream;
 use fs::*;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// An open file.
 #[derive(Debug)]
@@ -66,40 +68,62 @@ impl<S: Store> Core<S> {
 
     /// A use of a file is over. With the last one it is committed, if it can be, and what cannot be is dropped.
     pub async fn put_file(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
-        let last = || {
-            let tree = self.tree.lock();
-            tree.get(file.ino).is_ok_and(|inode| inode.opens == 1)
-        };
-        let committed = if last() { self.commit(file).await } else { Ok(()) };
+        let committed = if self.is_last(file) { self.commit(file).await } else { Ok(()) };
+        if let Some(stream) = self.drop_use(file, committed.is_err())? {
+            stream.abandon(self);
+        }
+        committed
+    }
+
+    /// As `put_file`, but what was not committed by a close is nobody's: it is dropped with the last use. A commit under way comes to its end. The
+    /// unfinished upload is given up in the store, if that takes no longer than until then; `gc` finds it otherwise.
+    pub async fn abandon_file(self: &Arc<Self>, file: &Arc<File>, until: Instant) -> Result<()> {
+        let turn = file.turn.write().await;
+        let stream = self.drop_use(file, false)?;
+        drop(turn);
+        if let Some(stream) = stream {
+            let core = self.clone();
+            let aborted = self.runtime.spawn(async move { stream.abort(&core).await });
+            let _ = tokio::time::timeout_at(until.into(), aborted).await;
+        }
+        Ok(())
+    }
+
+    fn is_last(&self, file: &File) -> bool {
+        self.tree.lock().get(file.ino).is_ok_and(|inode| inode.opens == 1)
+    }
+
+    /// Counts a use off. With the last one the file is as its object is: what differs is dropped. `failed`: it may differ in ways
+    /// that nobody knows. Returns the upload that nobody needs any more.
+    fn drop_use(&self, file: &Arc<File>, failed: bool) -> Result<Option<Arc<Stream>>> {
         let mut tree = self.tree.lock();
         let inode = tree.get_mut(file.ino)?;
         inode.opens -= 1;
         if inode.opens > 0 {
-            return committed;
+            return Ok(None);
         }
         inode.file = None;
         let (local, parent, name) = (inode.checked.is_none(), inode.parent, inode.name.clone());
-        {
+        let (stream, differed) = {
             let mut state = file.state.lock();
+            let differed = failed || state.is_dirty();
             self.writes.give(state.change.bytes());
             state.change = crate::change::Change::none(0);
             state.gone = true;
-            if let Some(stream) = state.stream.take() {
-                stream.abandon(self);
-            }
-        }
+            (state.stream.take(), differed)
+        };
         let linked = tree.get(file.ino).is_ok_and(|inode| inode.linked);
         if local && linked {
             // It never came to be.
             tree.unlink(parent, &name);
         } else if let (true, Ok(inode)) = (linked, tree.get_mut(file.ino))
-            && committed.is_err()
+            && differed
         {
             // What is known of it was not made: the store is to be asked.
             inode.about = None;
         }
         tree.drop_unused(file.ino);
-        committed
+        Ok(stream)
     }
 
     /// Opens a file that is known to be current.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Range;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 /// Result of a call of a store.
 pub type Result<T> = std::result::Result<T, StoreError>;
@@ -162,6 +162,9 @@ pub struct Abilities {
 pub trait Store: Send + Sync + 'static {
     /// What the store can do. Does not change once a store is open.
     fn abilities(&self) -> &Abilities;
+
+    /// From now on a call that has failed is not tried again after `until`: whoever made those that are under way has gone.
+    fn hurry(&self, _until: Instant) {}
 
     /// What is known of an object. `NotFound`.
     fn head(&self, key: &str) -> impl Future<Output = Result<Object>> + Send;

@@ -341,6 +341,17 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         self.fs.release(handle).await.and(settled)
     }
 
+    async fn abandon(&self, handle: Handle) -> Result<()> {
+        self.release_strays().await;
+        let settled = self.settle_handle(handle, Call::Close(handle)).await;
+        self.hub.files.write().remove(&handle);
+        self.fs.abandon(handle).await.and(settled)
+    }
+
+    fn hurry(&self) {
+        self.fs.hurry();
+    }
+
     async fn fsync(&self, handle: Handle, datasync: bool) -> Result<()> {
         self.settle_all().await?;
         self.fs.fsync(handle, datasync).await

@@ -18,8 +18,8 @@ use parking_lot::RwLock;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
-use std::time::SystemTime;
-use tokio::sync::Semaphore;
+use std::time::{Instant, SystemTime};
+use tokio::sync::{Semaphore, watch};
 
 /// Most that an answer in XML can be long: a listing of 1,000 keys of 1 KiB, each byte encoded as three.
 const XML_MOST: usize = 16 << 20;
@@ -90,6 +90,8 @@ pub(super) struct Caller {
     site: RwLock<(String, Place)>,
     /// How many seconds the store's clock is ahead.
     ahead: AtomicI64,
+    /// After this nothing is tried again.
+    end: watch::Sender<Option<Instant>>,
 }
 
 impl Caller {
@@ -107,6 +109,7 @@ impl Caller {
             permits: Semaphore::new(config.parallel.max(1)),
             site: RwLock::new((region, place)),
             ahead: AtomicI64::new(0),
+            end: watch::Sender::new(None),
             config,
         })
     }
@@ -125,7 +128,19 @@ impl Caller {
         let mut backoff = Backoff::new(self.config.deadline);
         let (mut doubt, mut corrections) = (false, 0);
         loop {
-            let verdict = match self.attempt(call, backoff.tries() + corrections > 0).await {
+            let attempt = self.attempt(call, backoff.tries() + corrections > 0);
+            let done = match backoff.tries() {
+                // One that goes well comes to its end, however long it is.
+                0 => attempt.await,
+                tries => tokio::select! {
+                    done = attempt => done,
+                    () = self.ended() => {
+                        let error = StoreError::Unavailable(format!("{}: given up", call.kind.name()));
+                        return Outcome { result: Err(late(error, tries)), doubt: true };
+                    }
+                },
+            };
+            let verdict = match done {
                 Ok(answer) => return Outcome { result: Ok(answer), doubt },
                 Err(verdict) => verdict,
             };
@@ -168,10 +183,29 @@ impl Caller {
             match backoff.next(wait) {
                 Some(wait) => {
                     tracing::debug!("{} again in {} ms: {error}", call.kind.name(), wait.as_millis());
-                    pause(wait).await;
+                    tokio::select! {
+                        () = pause(wait) => {}
+                        () = self.ended() => return Outcome { result: Err(late(error, backoff.tries())), doubt },
+                    }
                 }
                 None => return Outcome { result: Err(late(error, backoff.tries())), doubt },
             }
+        }
+    }
+
+    /// From now on nothing is tried again after `until`.
+    pub fn hurry(&self, until: Instant) {
+        self.end.send_replace(Some(until));
+    }
+
+    /// Waits until nothing is to be tried again any more.
+    async fn ended(&self) {
+        let mut end = self.end.subscribe();
+        let until = end.wait_for(Option::is_some).await.ok().and_then(|until| *until);
+        match until {
+            Some(until) => tokio::time::sleep_until(until.into()).await,
+            // Not while somebody calls.
+            None => std::future::pending().await,
         }
     }
 

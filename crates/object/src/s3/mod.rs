@@ -55,6 +55,7 @@ use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::sync::OnceCell;
 
 /// Longest key, bytes.
@@ -143,6 +144,10 @@ impl S3 {
 }
 
 impl Store for S3 {
+    fn hurry(&self, until: Instant) {
+        self.caller.hurry(until);
+    }
+
     fn abilities(&self) -> &Abilities {
         &self.abilities
     }
