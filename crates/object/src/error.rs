@@ -1,6 +1,6 @@
 //! What a store's error is to those who call the file system. The only place where that is decided.
 
-use crate::store::StoreError;
+use crate::store::{Obstacle, StoreError};
 use fs::Error;
 
 /// The error of the contract, with `what` was to be done for the text.
@@ -15,6 +15,18 @@ pub fn of(what: &str, e: StoreError) -> Error {
             Error::AccessDenied
         }
         StoreError::NotSupported(what) => Error::NotSupported(what),
+        StoreError::Full(_) => {
+            tracing::error!("{message}");
+            Error::NoSpace
+        }
+        StoreError::InTheWay(obstacle, _) => {
+            tracing::warn!("{message}");
+            match obstacle {
+                Obstacle::ParentIsFile => Error::NotDirectory,
+                Obstacle::IsDirectory => Error::IsDirectory,
+                Obstacle::NotEmpty => Error::NotEmpty,
+            }
+        }
         StoreError::NoSuchBucket(_)
         | StoreError::Refused(_)
         | StoreError::Damaged(_)

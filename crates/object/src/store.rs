@@ -36,6 +36,12 @@ pub enum StoreError {
     /// The store cannot do this at all.
     #[error("the store cannot do this: {0}")]
     NotSupported(&'static str),
+    /// The store has no more room, or lets this bucket have no more.
+    #[error("the store is full: {0}")]
+    Full(String),
+    /// A store that keeps keys as files has something else where the key would lead.
+    #[error("{1}")]
+    InTheWay(Obstacle, String),
     /// The request is outside the store's limits.
     #[error("refused by the store: {0}")]
     Refused(String),
@@ -45,6 +51,17 @@ pub enum StoreError {
     /// No answer, or none that can be used, until the deadline.
     #[error("store cannot be reached: {0}")]
     Unavailable(String),
+}
+
+/// What stands where a key would lead, in stores where keys are paths of files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// An object is at what would be a directory on the way.
+    ParentIsFile,
+    /// A directory is at the key itself.
+    IsDirectory,
+    /// Other keys are below it.
+    NotEmpty,
 }
 
 /// What names one state of an object: its ETag, with the quotes, as the store gave it.

@@ -3,7 +3,7 @@
 use super::clock;
 use super::http::Answer;
 use super::xml::{self, Complaint};
-use crate::store::StoreError;
+use crate::store::{Obstacle, StoreError};
 use http::StatusCode;
 use std::time::{Duration, SystemTime};
 
@@ -49,8 +49,24 @@ pub fn judge(answer: &Answer, about: About<'_>) -> Verdict {
         "NoSuchKey" | "NoSuchUpload" | "NoSuchVersion" => Verdict::Final(StoreError::NotFound),
         "NoSuchBucket" => Verdict::Final(StoreError::NoSuchBucket(about.bucket.into())),
         "PreconditionFailed" => Verdict::Final(StoreError::Precondition),
-        // Another request for the same key is under way; S3 asks to try again.
-        "ConditionalRequestConflict" | "OperationAborted" => again(false),
+        // Another request for the same key is under way; S3 asks to try again. The third is Ceph's word.
+        "ConditionalRequestConflict" | "OperationAborted" | "ConcurrentModification" => again(false),
+        // Trying again makes no room. The words of MinIO and Ceph; others say it by status 507.
+        "XMinioStorageFull"
+        | "XMinioAdminBucketQuotaExceeded"
+        | "InsufficientStorage"
+        | "QuotaExceeded"
+        | "StorageFull" => Verdict::Final(StoreError::Full(text)),
+        // Of stores that keep keys as files: versitygw's words, and MinIO's.
+        "ObjectParentIsFile" | "XMinioParentIsObject" => {
+            Verdict::Final(StoreError::InTheWay(Obstacle::ParentIsFile, text))
+        }
+        "ExistingObjectIsDirectory" | "XMinioObjectExistsAsDirectory" => {
+            Verdict::Final(StoreError::InTheWay(Obstacle::IsDirectory, text))
+        }
+        "DirectoryNotEmpty" | "ErrDirectoryNotEmpty" => {
+            Verdict::Final(StoreError::InTheWay(Obstacle::NotEmpty, text))
+        }
         // The second is versitygw's word, with status 404.
         "InvalidAccessKeyId" | "XAdminUserNotFound" => Verdict::Final(StoreError::Denied(format!(
             "the store does not know the access key {} ({text})",
@@ -127,7 +143,9 @@ fn by_status(
         (StatusCode::NOT_IMPLEMENTED | StatusCode::METHOD_NOT_ALLOWED, _) => {
             Verdict::Final(StoreError::NotSupported(about.action))
         }
-        (StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS, _) => {
+        (StatusCode::INSUFFICIENT_STORAGE, _) => Verdict::Final(StoreError::Full(text)),
+        // A conflict without a word that says that it passes (above) stays one.
+        (StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS, _) => {
             Verdict::Again { error: StoreError::Unavailable(text), wait, done: true }
         }
         (status, _) if status.is_server_error() || status.is_success() => {
@@ -188,6 +206,32 @@ mod tests {
         }
         let Verdict::Final(StoreError::Refused(text)) = verdict(400, &[], "EntityTooSmall") else { panic!() };
         assert!(text.contains("EntityTooSmall: told"), "{text}");
+    }
+
+    #[test]
+    fn conflicts_that_stay_and_full_stores_are_final() {
+        let of = |status, code| match verdict(status, &[], code) {
+            Verdict::Final(error) => crate::error::of("key", error).errno(),
+            verdict => panic!("{status} {code}: {verdict:?}"),
+        };
+        for (status, code, errno) in [
+            (409, "ObjectParentIsFile", libc::ENOTDIR),
+            (400, "XMinioParentIsObject", libc::ENOTDIR),
+            (409, "ExistingObjectIsDirectory", libc::EISDIR),
+            (409, "DirectoryNotEmpty", libc::ENOTEMPTY),
+            (409, "BucketAlreadyExists", libc::EIO),
+            (409, "", libc::EIO),
+            (507, "", libc::ENOSPC),
+            (507, "InsufficientStorage", libc::ENOSPC),
+            (507, "XMinioStorageFull", libc::ENOSPC),
+            (403, "QuotaExceeded", libc::ENOSPC),
+            (400, "XMinioAdminBucketQuotaExceeded", libc::ENOSPC),
+        ] {
+            assert_eq!(of(status, code), errno, "{status} {code}");
+        }
+        for code in ["OperationAborted", "ConditionalRequestConflict"] {
+            assert!(matches!(verdict(409, &[], code), Verdict::Again { done: false, .. }), "{code}");
+        }
     }
 
     #[test]

@@ -44,7 +44,7 @@ fn refused(result: Result<impl Sized>) -> Result<bool> {
     match result {
         Ok(_) => Ok(false),
         Err(StoreError::Precondition) => Ok(true),
-        Err(StoreError::NotSupported(_) | StoreError::Refused(_)) => Ok(false),
+        Err(StoreError::NotSupported(_) | StoreError::Refused(_) | StoreError::InTheWay(..)) => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -58,6 +58,7 @@ fn known<T>(result: Result<T>) -> Result<Option<T>> {
             | StoreError::Refused(_)
             | StoreError::NotFound
             | StoreError::Precondition
+            | StoreError::InTheWay(..)
             | StoreError::Denied(_),
         ) => Ok(None),
         Err(error) => Err(error),
