@@ -16,7 +16,7 @@ fn compiles(rig: &Rig, name: &str, source: &str, options: &[&str]) -> bool {
     there
 }
 
-/// An allocator that reads its settings while it holds its lock, as jemalloc does.
+/// An allocator that reads its settings while it holds its lock, before our constructor runs, as jemalloc does.
 const ALLOCATOR: &str = r#"
 #include <pthread.h>
 #include <stddef.h>
@@ -38,6 +38,8 @@ void *malloc(size_t n) {
     return p;
 }
 void free(void *p) {}
+void *volatile first;
+__attribute__((constructor)) static void begin(void) { first = malloc(1); }
 void *calloc(size_t a, size_t b) { return malloc(a * b); }
 void *realloc(void *old, size_t n) {
     void *p = malloc(n);
@@ -108,8 +110,8 @@ int main(int n, char **a) {
     printf("%d\n", list(fd, "%s %f %d\n", "list", 2.5, 3));
     printf("%d\n", dprintf(fd, "%*d\n", 100000, 5));
     printf("%d\n", dprintf(fd, "plain\n"));
-    printf("%d %d\n", dprintf(ro, "x"), errno);
-    printf("%d %d\n", dprintf(-1, "x"), errno);
+    int failed = dprintf(ro, "x"); printf("%d %d\n", failed, errno);
+    failed = dprintf(-1, "x"); printf("%d %d\n", failed, errno);
     dprintf(1, "%s\n", "to the pipe");
     int out = dup(2); dup2(fd, 2);
     errno = ENOENT; perror("perror"); errno = ENOENT; warn("warn"); error(0, 5, "error"); psignal(SIGSEGV, "psignal");
