@@ -47,7 +47,7 @@ impl BucketOptions {
             words.into_iter().flat_map(|w| w.split(',')).map(str::trim).filter(|w| !w.is_empty()).collect();
         let profile = words.iter().rev().find_map(|w| w.strip_prefix("profile="));
         let environment = match profile {
-            Some(name) => Environment::of_process().with("AWS_PROFILE", name),
+            Some(name) => Environment::of_process().with_profile(name),
             None => Environment::of_process(),
         };
         let config = Config::new(url, environment)?;
@@ -92,7 +92,11 @@ impl BucketOptions {
             "path_style" if word == key => config.path_style = Some(true),
             "virtual_host" if word == key => config.path_style = Some(false),
             "anonymous" if word == key => config.credentials = Source::Anonymous,
-            "ca" => config.authorities = Some(value.into()),
+            // A server in the background leaves the directory where it was started.
+            "ca" => {
+                let path = std::path::absolute(value).map_err(|e| format!("option '{word}': {e}"))?;
+                config.authorities = Some(path);
+            }
             "uid" => engine.defaults.uid = value.parse().map_err(|_| wrong("a number"))?,
             "gid" => engine.defaults.gid = value.parse().map_err(|_| wrong("a number"))?,
             "umask" => {

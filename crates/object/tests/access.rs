@@ -32,6 +32,27 @@ fn open(store: &Service, variables: &[(&str, &str)]) -> Result<(), StoreError> {
     })
 }
 
+/// A profile that was asked for by name comes before keys in variables, and must be there.
+#[test]
+fn a_profile_that_was_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("credentials");
+    std::fs::write(&file, "[other]\naws_access_key_id = OTHER\naws_secret_access_key = s\n").unwrap();
+    let variables: Vec<_> =
+        KEYS.into_iter().chain([("AWS_SHARED_CREDENTIALS_FILE", file.to_str().unwrap())]).collect();
+    let environment =
+        |name| Environment::of(variables.iter().copied()).with("HOME", "/nonexistent").with_profile(name);
+    let store = takes_all();
+    let mut config = Config::new("s3://bucket", environment("other")).unwrap();
+    config.endpoint = Some(store.address.clone());
+    config.writable = false;
+    runtime().block_on(S3::open(config)).unwrap();
+    let authorization = store.seen()[0].header("authorization").to_owned();
+    assert!(authorization.contains("Credential=OTHER/"), "{authorization}");
+    let missing = Config::new("s3://bucket", environment("nobody")).unwrap_err();
+    assert!(missing.contains("no profile nobody"), "{missing}");
+}
+
 /// A store that takes whoever comes.
 fn takes_all() -> Service {
     Service::start(|_| empty_bucket())

@@ -172,9 +172,47 @@ fn nobody_listens() {
     let server = Server::start(Features::ALL, Faults::none()).unwrap();
     let mut config = config(&server);
     drop(server);
-    config.deadline = Duration::from_millis(300);
+    config.first = Duration::from_millis(300);
+    let begun = std::time::Instant::now();
     let Err(StoreError::Unavailable(text)) = runtime().block_on(S3::open(config)).map(drop) else { panic!() };
     assert!(text.contains("refused"), "{text}");
+    assert!(begun.elapsed() < Duration::from_secs(5), "a store that never answered is not waited for");
+}
+
+/// The store goes away for a moment once it is known: it is waited for as before.
+#[test]
+fn a_store_that_answered_once_is_waited_for() {
+    let server = Server::start(Features::ALL, Faults::none()).unwrap();
+    runtime().block_on(async {
+        let mut config = config(&server);
+        config.first = Duration::from_millis(1);
+        let store = S3::open(config).await.unwrap();
+        server.set_faults(Faults::new(Rates { reset_before: 1000, ..Default::default() }, 1));
+        let (head, ()) = tokio::join!(store.head("nothing"), async {
+            tokio::time::sleep(Duration::from_millis(400)).await;
+            server.set_faults(Faults::none());
+        });
+        assert_eq!(head.unwrap_err(), StoreError::NotFound);
+    });
+}
+
+/// Whoever calls goes: what fails is tried again for a moment, and then no longer.
+#[test]
+fn a_client_in_a_hurry_gives_up() {
+    let server = Server::start(Features::ALL, Faults::none()).unwrap();
+    runtime().block_on(async {
+        let mut config = config(&server);
+        config.deadline = Duration::from_secs(100);
+        let store = S3::open(config).await.unwrap();
+        server.set_faults(Faults::new(Rates { reset_before: 1000, ..Default::default() }, 1));
+        let begun = std::time::Instant::now();
+        let (head, ()) = tokio::join!(store.head("nothing"), async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            store.hurry(begun + Duration::from_millis(500));
+        });
+        assert!(matches!(head, Err(StoreError::Unavailable(_))), "{head:?}");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    });
 }
 
 /// Content and metadata of all keys.

@@ -17,7 +17,7 @@ use http::{Method, Request};
 use parking_lot::RwLock;
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use std::time::{Instant, SystemTime};
 use tokio::sync::{Semaphore, watch};
 
@@ -90,6 +90,8 @@ pub(super) struct Caller {
     site: RwLock<(String, Place)>,
     /// How many seconds the store's clock is ahead.
     ahead: AtomicI64,
+    /// Whether the store has answered anything.
+    reached: AtomicBool,
     /// After this nothing is tried again.
     end: watch::Sender<Option<Instant>>,
 }
@@ -109,6 +111,7 @@ impl Caller {
             permits: Semaphore::new(config.parallel.max(1)),
             site: RwLock::new((region, place)),
             ahead: AtomicI64::new(0),
+            reached: AtomicBool::new(false),
             end: watch::Sender::new(None),
             config,
         })
@@ -125,6 +128,7 @@ impl Caller {
     }
 
     async fn tries(&self, call: &Call<'_>, damage_is_final: bool) -> Outcome {
+        let begun = Instant::now();
         let mut backoff = Backoff::new(self.config.deadline);
         let (mut doubt, mut corrections) = (false, 0);
         loop {
@@ -180,6 +184,9 @@ impl Caller {
                 Verdict::Expired(error) => return Outcome { result: Err(error), doubt },
             };
             doubt |= done;
+            if !self.reached.load(Relaxed) {
+                backoff.end_by(begun + self.config.first);
+            }
             match backoff.next(wait) {
                 Some(wait) => {
                     tracing::debug!("{} again in {} ms: {error}", call.kind.name(), wait.as_millis());
@@ -226,6 +233,7 @@ impl Caller {
             Broken::Certificate(_) => Verdict::Final(StoreError::Unavailable(error.to_string())),
             Broken::TooLong(_) => Verdict::Final(StoreError::Refused(format!("{name}: {error}"))),
         })?;
+        self.reached.store(true, Relaxed);
         let failed = call.kind != Kind::Get && xml::is_error(&answer.body);
         if answer.status.is_success() && !failed {
             return match (call.fits)(&answer) {

@@ -62,6 +62,8 @@ pub struct Config {
     pub patience: Patience,
     /// How long to try a call again after a failure.
     pub deadline: Duration,
+    /// As `deadline`, while the store has not answered anything yet: then the cause is mostly a wrong address.
+    pub first: Duration,
     /// The environment for the chain of credentials.
     pub environment: Environment,
 }
@@ -87,7 +89,12 @@ impl Config {
             return Err(format!("{url}: prefix is too long for keys behind it"));
         }
         let profiles = Profiles::load(&environment)?;
-        let profile = profiles.get(environment.get("AWS_PROFILE").unwrap_or("default"));
+        if let Some(name) = environment.asked_profile()
+            && profiles.get(name).is_none()
+        {
+            return Err(format!("there is no profile {name} (in ~/.aws/config or ~/.aws/credentials)"));
+        }
+        let profile = profiles.get(environment.named_profile().unwrap_or("default"));
         let setting = |variables: &[&str], name: &str| {
             let set = variables.iter().find_map(|variable| environment.get(variable));
             set.or_else(|| profile.and_then(|profile| profile.get(name).map(String::as_str)))
@@ -96,6 +103,10 @@ impl Config {
         let endpoint = setting(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"], "endpoint_url");
         let region = setting(&["AWS_REGION", "AWS_DEFAULT_REGION"], "region");
         let authorities = setting(&["AWS_CA_BUNDLE"], "ca_bundle").map(PathBuf::from);
+        let authorities = match authorities {
+            Some(path) => Some(std::path::absolute(&path).map_err(|e| format!("{}: {e}", path.display()))?),
+            None => None,
+        };
         Ok(Config {
             bucket: bucket.to_owned(),
             prefix,
@@ -110,6 +121,7 @@ impl Config {
             parallel: 64,
             patience: Patience { connect: Duration::from_secs(5), silence: Duration::from_secs(20) },
             deadline: Duration::from_secs(120),
+            first: Duration::from_secs(10),
             environment,
         })
     }

@@ -5,43 +5,78 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Variables of the environment, as they were when they were taken.
+/// Variables that name files.
+const FILES: [&str; 5] = [
+    "AWS_CA_BUNDLE",
+    "AWS_CONFIG_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+];
+
+/// Variables of the environment, as they were when they were taken, and the profile that was asked for beside them.
 #[derive(Clone, Default)]
-pub struct Environment(BTreeMap<String, String>);
+pub struct Environment {
+    variables: BTreeMap<String, String>,
+    profile: Option<String>,
+}
 
 // Some variables are secret: none is shown.
 impl std::fmt::Debug for Environment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Environment({} variables)", self.0.len())
+        write!(f, "Environment({} variables)", self.variables.len())
     }
 }
 
 impl Environment {
-    /// Those of this process that concern S3.
+    /// Those of this process that concern S3. Files are named by absolute paths: a server may leave the directory where it was started.
     pub fn of_process() -> Environment {
         let ours = |name: &str| name.starts_with("AWS_") || name == "HOME";
-        Environment(
-            std::env::vars_os()
-                .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-                .filter(|(name, _)| ours(name))
-                .collect(),
-        )
+        let mut variables: BTreeMap<String, String> = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .filter(|(name, _)| ours(name))
+            .collect();
+        for name in FILES {
+            if let Some(value) = variables.get_mut(name)
+                && let Ok(path) = std::path::absolute(&*value)
+                && let Ok(path) = path.into_os_string().into_string()
+            {
+                *value = path;
+            }
+        }
+        Environment { variables, profile: None }
     }
 
     /// These.
     pub fn of<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Environment {
-        Environment(pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+        let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        Environment { variables: pairs.into_iter().map(own).collect(), profile: None }
     }
 
     /// As this, but for one variable.
     pub fn with(mut self, name: &str, value: &str) -> Environment {
-        self.0.insert(name.to_owned(), value.to_owned());
+        self.variables.insert(name.to_owned(), value.to_owned());
         self
+    }
+
+    /// As this, with a profile that was asked for: its keys come before those in variables, and it must be there.
+    pub fn with_profile(self, name: &str) -> Environment {
+        Environment { profile: Some(name.to_owned()), ..self }
+    }
+
+    /// The profile that was asked for, beside the variables.
+    pub fn asked_profile(&self) -> Option<&str> {
+        self.profile.as_deref()
+    }
+
+    /// The profile that was named, by whatever.
+    pub fn named_profile(&self) -> Option<&str> {
+        self.asked_profile().or_else(|| self.get("AWS_PROFILE"))
     }
 
     /// The value of a variable that is set and not empty.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+        self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
     /// The path of a file in `~/.aws`, or the one that a variable names.

@@ -23,6 +23,11 @@ impl Backoff {
         Backoff { until: Instant::now() + deadline, tries: 0 }
     }
 
+    /// Tries until then at most.
+    pub fn end_by(&mut self, until: Instant) {
+        self.until = self.until.min(until);
+    }
+
     /// How many tries failed.
     pub fn tries(&self) -> u32 {
         self.tries

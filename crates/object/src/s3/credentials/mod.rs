@@ -1,6 +1,6 @@
 //! Keys by the usual chain, renewed before they expire.
 //!
-//! The first of these that is there is taken, once, when a client is opened: keys in the environment; a token for a web identity; the profile
+//! The first of these that is there is taken, once, when a client is opened: a profile that was asked for by name; keys in the environment; a token for a web identity; the profile
 //! (keys, a role with a source, a web identity, a program); a container's credentials; an instance's. Source: "Standardized credential
 //! providers" of the AWS SDKs and Tools Reference Guide. Keys are never logged, and `Debug` does not show them.
 
@@ -141,18 +141,21 @@ impl Provider {
 
 /// The first origin that is there.
 fn chain(environment: &Environment, region: &str) -> Result<Origin, String> {
-    if let Some(keys) = of_environment(environment)? {
+    // What somebody asked for by name comes before what happens to be in the environment.
+    let asked = environment.asked_profile().is_some();
+    if !asked && let Some(keys) = of_environment(environment)? {
         return Ok(Origin::Fixed(keys));
     }
     let sts = role::endpoint(environment, region);
-    if let (Some(file), Some(role)) =
-        (environment.get("AWS_WEB_IDENTITY_TOKEN_FILE"), environment.get("AWS_ROLE_ARN"))
+    if !asked
+        && let (Some(file), Some(role)) =
+            (environment.get("AWS_WEB_IDENTITY_TOKEN_FILE"), environment.get("AWS_ROLE_ARN"))
     {
         let session = environment.get("AWS_ROLE_SESSION_NAME").map(str::to_owned);
         return Ok(Origin::Web(role::Web::new(sts, role.to_owned(), session, PathBuf::from(file))));
     }
     let profiles = Profiles::load(environment)?;
-    let named = environment.get("AWS_PROFILE");
+    let named = environment.named_profile();
     let name = named.unwrap_or("default");
     match profiles.get(name) {
         Some(_) => {
