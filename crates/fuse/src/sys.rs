@@ -75,13 +75,31 @@ fn mount_directly(mountpoint: &Path, o: &MountOptions) -> io::Result<File> {
 /// access times, synchronous writes. What else `options` holds stays as it was.
 ///
 /// # Errors
-/// Those of mount(2): `EPERM` without root, `EINVAL` when nothing is mounted there, `EBUSY` when files are open for writing.
+/// Those of mount(2): `EPERM` without root, `EINVAL` when nothing is mounted there, `EBUSY` when files are open for writing. `ReadOnlyFilesystem` where
+/// the server itself changes nothing, whatever the kernel lets through; the mount stays read-only then.
 pub fn remount(mountpoint: &Path, options: &MountOptions) -> io::Result<()> {
     let target = c_string(mountpoint.as_os_str().as_bytes())?;
-    let (none, flags) = (std::ptr::null(), options.flags() | libc::MS_REMOUNT);
-    // SAFETY: the target is a NUL-terminated string that lives during the call; a remount takes no other strings.
-    let rc = unsafe { libc::mount(none, target.as_ptr(), none, flags, std::ptr::null()) };
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let set = |flags: libc::c_ulong| {
+        let (none, flags) = (std::ptr::null(), flags | libc::MS_REMOUNT);
+        // SAFETY: the target is a NUL-terminated string that lives during the call; a remount takes no other strings.
+        let rc = unsafe { libc::mount(none, target.as_ptr(), none, flags, std::ptr::null()) };
+        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    };
+    set(options.flags())?;
+    if options.read_only || !refuses_changes(&target) {
+        return Ok(());
+    }
+    set(options.flags() | libc::MS_RDONLY)?;
+    let why = "its server was started read-only (ro): unmount it, and mount it anew without ro";
+    Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, why))
+}
+
+/// Asks the server behind a mount that the kernel lets change for a change that is none: the removal of an attribute that is not there.
+fn refuses_changes(target: &CString) -> bool {
+    let name = c"user.freehold.none";
+    // SAFETY: both strings are NUL-terminated and live during the call.
+    let rc = unsafe { libc::lremovexattr(target.as_ptr(), name.as_ptr()) };
+    rc < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EROFS)
 }
 
 fn mount_by_helper(mountpoint: &Path, o: &MountOptions) -> io::Result<(File, Child, UnixStream)> {
