@@ -19,6 +19,7 @@ pub mod ls;
 pub mod mkfs;
 pub mod mount;
 pub mod object;
+mod opening;
 pub mod run;
 pub mod serve;
 mod show;

@@ -4,6 +4,7 @@
 //! standard output: [`READY`], or why it did not work.
 
 use super::daemon::{self, Signals};
+use super::opening::Opening;
 use super::{explain, log};
 use anyhow::{Context, anyhow, bail};
 use freehold::bucket::{self, BucketOptions, BucketService};
@@ -62,7 +63,8 @@ Options (-o), separated by commas:
   read_ahead=, threads=, shared, auto_unmount, fsname=  details of FUSE, see crates/fuse
 
 Options of a bucket, beside ro and those of FUSE (keys come from the environment, profile files, or the machine's identity):
-  endpoint=URL, region=NAME, profile=NAME, ca=FILE      where the store is, and which profile has its keys
+  endpoint=URL, region=NAME, profile=NAME, ca=FILE      where the store is, and which profile has its keys (before those in the
+                                                        environment)
   path_style, virtual_host, anonymous                   how a bucket is addressed; without keys
   uid=, gid=, umask=                                    of objects that do not say [yours, 022]
   expiry=SECONDS                                        for how long what is known of a name counts [1]
@@ -163,6 +165,8 @@ fn run_bucket(args: Args) -> anyhow::Result<()> {
     let options = BucketOptions::parse(url, args.options.iter().map(String::as_str), args.sloppy)
         .map_err(|e| anyhow!("{e} (see freehold mount --help)"))?;
     if args.server {
+        // Only now: options and variables may name files from where the command was given.
+        std::env::set_current_dir("/").context("cannot go to /")?;
         let Err(e) = serve_bucket(&args, &options) else { return Ok(()) };
         let _ = daemon::report(&format!("{e:#}"));
         return Err(e);
@@ -178,7 +182,9 @@ fn serve_bucket(args: &Args, options: &BucketOptions) -> anyhow::Result<()> {
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 256 << 10) };
     let (url, dir) = (args.image.display(), &args.dir);
     let metrics = args.metrics.or(options.metrics).map(Listener::bind).transpose()?;
+    let opening = Opening::watch(args.server)?;
     let fs = options.open().map_err(|e| anyhow!("{url}: {e}"))?;
+    drop(opening);
     let service = BucketService::start(fs, dir, options).map_err(|e| explain::host(e, "mounting at", dir))?;
     let service = Arc::new(service);
     tracing::info!("{url} is served at {}", dir.display());
@@ -246,7 +252,10 @@ fn start(args: &Args) -> anyhow::Result<()> {
             false => freehold::absolute(&args.image).with_context(|| format!("{}", args.image.display()))?,
         })
         .arg(absolute(&args.dir)?);
-    command.current_dir("/").stdin(Stdio::null()).stdout(theirs).stderr(Stdio::null());
+    if !bucket::is_url(&args.image) {
+        command.current_dir("/");
+    }
+    command.stdin(Stdio::null()).stdout(theirs).stderr(Stdio::null());
     // SAFETY: setsid and close_range are async-signal-safe.
     unsafe {
         command.pre_exec(|| {
