@@ -6,6 +6,8 @@
 mod common;
 #[path = "bucket/end.rs"]
 mod end;
+#[path = "bucket/gone.rs"]
+mod gone;
 #[path = "bucket/load.rs"]
 mod load;
 #[path = "bucket/store.rs"]

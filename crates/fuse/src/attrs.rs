@@ -22,14 +22,15 @@ impl<F: FileSystem> Door<F> {
         let (a, _) = take::<abi::GetAttrIn>(body).ok_or(MALFORMED)?;
         let handle = (a.flags & abi::GETATTR_FH != 0).then_some(Handle(a.fh));
         self.known.attr(Ino(head.nodeid));
-        Ok(self.attr_out(&self.fs.getattr(Ino(head.nodeid), handle).await?))
+        let attr = self.asks(head, self.fs.getattr(Ino(head.nodeid), handle)).await?;
+        Ok(self.attr_out(&attr))
     }
 
     pub(crate) async fn statx(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (q, _) = take::<abi::StatxIn>(body).ok_or(MALFORMED)?;
         let handle = (q.flags & abi::GETATTR_FH != 0).then_some(Handle(q.fh));
         self.known.attr(Ino(head.nodeid));
-        let a = self.fs.getattr(Ino(head.nodeid), handle).await?;
+        let a = self.asks(head, self.fs.getattr(Ino(head.nodeid), handle)).await?;
         let (attr_valid, attr_valid_nsec) = split(self.options.attr_timeout);
         let time = |t: Time| abi::SxTime { sec: t.sec, nsec: t.nsec, reserved: 0 };
         Ok(Answer::of(&abi::StatxOut {
@@ -104,8 +105,8 @@ impl<F: FileSystem> Door<F> {
     }
 
     /// A file is about to be written by someone: remember it when it has capabilities.
-    pub(crate) async fn note_capability(&self, ino: Ino) {
-        if self.fs.getxattr(&kernel_cred(), ino, CAPABILITY).await.is_ok() {
+    pub(crate) async fn note_capability(&self, head: &InHeader, ino: Ino) {
+        if self.asks(head, self.fs.getxattr(&kernel_cred(), ino, CAPABILITY)).await.is_ok() {
             self.capable.lock().insert(ino);
             self.any_capable.store(true, Ordering::Release);
         }
@@ -134,7 +135,7 @@ impl<F: FileSystem> Door<F> {
         // Only a mount without default_permissions asks, so here nothing was checked before.
         let cred = Cred { checked: false, ..self.cred(head) };
         let mask = Access::from_bits(a.mask).ok_or(Errno(libc::EINVAL))?;
-        self.fs.access(&cred, Ino(head.nodeid), mask).await?;
+        self.asks(head, self.fs.access(&cred, Ino(head.nodeid), mask)).await?;
         Ok(Answer::Empty)
     }
 
@@ -158,12 +159,14 @@ impl<F: FileSystem> Door<F> {
         let (name, _) = take_name(rest).ok_or(MALFORMED)?;
         // The kernel keeps access control lists like attributes.
         self.known.attr(Ino(head.nodeid));
-        sized(self.fs.getxattr(&self.cred(head), Ino(head.nodeid), name).await?, a.size)
+        let cred = self.cred(head);
+        sized(self.asks(head, self.fs.getxattr(&cred, Ino(head.nodeid), name)).await?, a.size)
     }
 
     pub(crate) async fn listxattr(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (a, _) = take::<abi::GetXattr>(body).ok_or(MALFORMED)?;
-        let names = self.fs.listxattr(&self.cred(head), Ino(head.nodeid)).await?;
+        let cred = self.cred(head);
+        let names = self.asks(head, self.fs.listxattr(&cred, Ino(head.nodeid))).await?;
         let list = names.iter().flat_map(|n| n.iter().copied().chain([0])).collect();
         sized(list, a.size)
     }
@@ -176,7 +179,7 @@ impl<F: FileSystem> Door<F> {
         let ino = Ino(head.nodeid);
         self.fs.setxattr(&self.cred(head), ino, name, value, flags).await?;
         if name == CAPABILITY {
-            self.note_capability(ino).await;
+            self.note_capability(head, ino).await;
         }
         Ok(Answer::Empty)
     }

@@ -8,13 +8,14 @@ use crate::abi::{self, InHeader, op};
 use crate::changers::Changers;
 use crate::device::{Buffer, DATA_AT, Device, REQUEST_AT, Reply, take};
 use crate::handles::Handles;
-use crate::interrupt::Interrupts;
+use crate::interrupt::{Gives, Interrupts};
 use crate::known::Known;
 use crate::meter::class;
 use crate::options::MountOptions;
 use fs::{Attr, Cred, Error, FileSystem, Handle, Ino, Meter};
 use parking_lot::Mutex;
 use std::collections::HashSet;
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -96,7 +97,7 @@ pub struct Door<F> {
     pub handles: Handles,
     /// Who changes them, where the engine does more at their closes than release locks.
     pub changers: Option<Changers>,
-    /// Calls that wait for locks.
+    /// Calls that can be interrupted while they wait.
     pub interrupts: Interrupts,
     /// Inodes that may have file capabilities (`security.capability`), which a write must remove.
     pub capable: Mutex<HashSet<Ino>>,
@@ -158,7 +159,7 @@ impl<F: FileSystem> Door<F> {
                 let (a, _) = take(body).ok_or(MALFORMED)?;
                 self.read(head, a, &mut buffer[DATA_AT..]).await
             }
-            op::WRITE => self.write(head, body).await,
+            op::WRITE => self.tells(head, self.write(head, body)).await,
             op::GETATTR => self.getattr(head, body).await,
             op::LOOKUP => self.lookup(head, body).await,
             op::FORGET => {
@@ -177,7 +178,7 @@ impl<F: FileSystem> Door<F> {
             }
             op::OPEN => self.open(head, body).await,
             op::RELEASE | op::RELEASEDIR => self.release(body).await,
-            op::FLUSH => self.flush(head, body).await,
+            op::FLUSH => self.tells(head, self.flush(head, body)).await,
             op::READDIR | op::READDIRPLUS => {
                 let (a, _) = take(body).ok_or(MALFORMED)?;
                 self.readdir(head, a, &mut buffer[DATA_AT..]).await
@@ -185,26 +186,26 @@ impl<F: FileSystem> Door<F> {
             op::OPENDIR => self.opendir(head).await,
             op::CREATE => self.create(head, body).await,
             op::TMPFILE => self.tmpfile(head, body).await,
-            op::SETATTR => self.setattr(head, body).await,
+            op::SETATTR => self.tells(head, self.setattr(head, body)).await,
             op::STATX => self.statx(head, body).await,
-            op::UNLINK | op::RMDIR => self.remove(head, body).await,
-            op::MKDIR => self.mkdir(head, body).await,
-            op::MKNOD => self.mknod(head, body).await,
-            op::SYMLINK => self.symlink(head, body).await,
+            op::UNLINK | op::RMDIR => self.tells(head, self.remove(head, body)).await,
+            op::MKDIR => self.tells(head, self.mkdir(head, body)).await,
+            op::MKNOD => self.tells(head, self.mknod(head, body)).await,
+            op::SYMLINK => self.tells(head, self.symlink(head, body)).await,
             op::READLINK => self.readlink(head).await,
-            op::LINK => self.link(head, body).await,
-            op::RENAME | op::RENAME2 => self.rename(head, body).await,
-            op::FSYNC | op::FSYNCDIR => self.fsync(head, body).await,
+            op::LINK => self.tells(head, self.link(head, body)).await,
+            op::RENAME | op::RENAME2 => self.tells(head, self.rename(head, body)).await,
+            op::FSYNC | op::FSYNCDIR => self.tells(head, self.fsync(head, body)).await,
             op::STATFS => self.statfs().await,
             op::SYNCFS => Ok(self.fs.sync().await.map(|()| Answer::Empty)?),
             op::GETXATTR => self.getxattr(head, body).await,
             op::LISTXATTR => self.listxattr(head, body).await,
-            op::SETXATTR => self.setxattr(head, body).await,
-            op::REMOVEXATTR => self.removexattr(head, body).await,
+            op::SETXATTR => self.tells(head, self.setxattr(head, body)).await,
+            op::REMOVEXATTR => self.tells(head, self.removexattr(head, body)).await,
             op::ACCESS => self.access(head, body).await,
-            op::FALLOCATE => self.fallocate(head, body).await,
+            op::FALLOCATE => self.tells(head, self.fallocate(head, body)).await,
             op::LSEEK => self.lseek(body).await,
-            op::COPY_FILE_RANGE => self.copy(head, body).await,
+            op::COPY_FILE_RANGE => self.tells(head, self.copy(head, body)).await,
             op::GETLK => self.getlk(body).await,
             op::SETLK | op::SETLKW => self.setlk(head, body).await,
             op::INTERRUPT => {
@@ -213,7 +214,7 @@ impl<F: FileSystem> Door<F> {
                 Ok(Answer::Nothing)
             }
             op::DESTROY => Ok(Answer::Empty),
-            op::IOCTL => self.ioctl(body).await,
+            op::IOCTL => self.tells(head, self.ioctl(body)).await,
             // The kernel then says the same to all later callers without asking: poll, bmap, what is newer than this door.
             _ => Err(Errno(libc::ENOSYS)),
         }
@@ -224,12 +225,33 @@ impl<F: FileSystem> Door<F> {
         Cred { uid: head.uid, gid: head.gid, groups: no_groups(), checked: true }
     }
 
+    /// Makes a call that changes nothing, or nothing that stays when it is dropped: it can be interrupted where it waits for a network.
+    pub async fn asks<T>(&self, head: &InHeader, call: impl Future<Output = fs::Result<T>>) -> fs::Result<T> {
+        match self.changers {
+            Some(_) => self.interrupts.guard(head.unique, Gives::Late(head.pid), call).await,
+            None => call.await,
+        }
+    }
+
+    /// Serves a request that may have changed something, whose caller can be killed where it waits for a network.
+    async fn tells(&self, head: &InHeader, request: impl Future<Output = Outcome>) -> Outcome {
+        match self.changers {
+            Some(_) => self.interrupts.guard(head.unique, Gives::Killed(head.pid), request).await,
+            None => request.await,
+        }
+    }
+
     /// Notes that an inode that was looked up or made goes to the kernel. Its attributes, and perhaps not those that were found: see [`Known`].
-    pub async fn given(&self, attr: Attr) -> Result<Attr, Error> {
+    /// `asked`: the request, if it only asks; that something was made must not be answered with `EINTR`.
+    pub async fn given(&self, asked: Option<&InHeader>, attr: Attr) -> Result<Attr, Error> {
         if !self.known.looked_up(attr.ino, attr.generation) {
             return Ok(attr);
         }
-        let now = self.fs.getattr(attr.ino, None).await;
+        let now = self.fs.getattr(attr.ino, None);
+        let now = match asked {
+            Some(head) => self.asks(head, now).await,
+            None => now.await,
+        };
         // When it is gone by now, the kernel is not given it.
         now.and_then(|now| if now.generation == attr.generation { Ok(now) } else { Err(Error::Stale) })
             .inspect_err(|_| self.known.forget(attr.ino, 1))

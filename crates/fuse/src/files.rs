@@ -3,6 +3,7 @@
 use crate::abi::{self, InHeader, op};
 use crate::device::take;
 use crate::door::{Answer, Door, Errno, MALFORMED, Outcome, Small, kernel_cred};
+use crate::interrupt::Gives;
 use fs::descriptor::barrier_of;
 use fs::{Attr, Fallocate, FileSystem, Handle, Ino, LockKind, LockOwner, OpenFlags, RecordLock, Seek};
 
@@ -63,12 +64,12 @@ impl<F: FileSystem> Door<F> {
         let cred = self.cred(head);
         // Another door may have replaced the file since the kernel looked its name up, and its number may be used again: then ESTALE makes it look again.
         let handle = match self.known.generation(ino) {
-            Some(generation) => self.fs.open_exact(&cred, (ino, generation), flags).await?,
-            None => self.fs.open(&cred, ino, flags).await?,
+            Some(generation) => self.asks(head, self.fs.open_exact(&cred, (ino, generation), flags)).await?,
+            None => self.asks(head, self.fs.open(&cred, ino, flags)).await?,
         };
         let answer = self.opened(head, handle, flags, (a.flags, tell), None);
         if flags.contains(OpenFlags::WRITE) {
-            self.note_capability(ino).await;
+            self.note_capability(head, ino).await;
         }
         if flags.contains(OpenFlags::TRUNCATE) {
             let done = match a.open_flags & abi::OPEN_KILL_SUIDGID {
@@ -143,13 +144,15 @@ impl<F: FileSystem> Door<F> {
         // Appending makes no difference to reads.
         let now = OpenFlags::from_posix(a.flags as i32) | OpenFlags::APPEND;
         self.known.pages(Ino(head.nodeid));
-        let handle = self.handles.transfer(&*self.fs, &kernel_cred(), Ino(head.nodeid), a.fh, now).await?;
+        let cred = kernel_cred();
+        let handle = self.handles.transfer(&*self.fs, &cred, Ino(head.nodeid), a.fh, now);
+        let handle = self.asks(head, handle).await?;
         if size >= LENT_MIN {
-            let pages = self.fs.read_pages(handle, a.offset, size).await?;
+            let pages = self.asks(head, self.fs.read_pages(handle, a.offset, size)).await?;
             self.meter.moved(pages.len() as u64, 0);
             return Ok(Answer::Pages(pages));
         }
-        let n = self.fs.read(handle, a.offset, &mut to[..size]).await?;
+        let n = self.asks(head, self.fs.read(handle, a.offset, &mut to[..size])).await?;
         self.meter.moved(n.min(size) as u64, 0);
         Ok(Answer::InBuffer(n.min(size)))
     }
@@ -267,10 +270,11 @@ impl<F: FileSystem> Door<F> {
         let (handle, wait) = (Handle(a.fh), head.opcode == op::SETLKW);
         if a.lk_flags & abi::LK_FLOCK != 0 {
             let kind = lock.ok().map(|l| l.kind);
-            self.interrupts.guard(head.unique, self.fs.flock(handle, kind, wait)).await?;
+            self.interrupts.guard(head.unique, Gives::Soon, self.fs.flock(handle, kind, wait)).await?;
         } else {
             let owner = LockOwner(a.owner);
-            self.interrupts.guard(head.unique, self.fs.setlk(handle, owner, lock, wait)).await?;
+            let call = self.fs.setlk(handle, owner, lock, wait);
+            self.interrupts.guard(head.unique, Gives::Soon, call).await?;
             if lock.is_ok() {
                 self.handles.locked(a.fh, a.owner);
             }

@@ -1,26 +1,52 @@
-//! Interrupting what waits for a lock.
+//! Interrupting calls that wait.
 //!
-//! The kernel sends FUSE_INTERRUPT when a signal reaches a caller that waits. Only waiting for locks gives way (`EINTR`, as
-//! fcntl(2) says); everything else ends soon by itself, and POSIX programs do not expect `EINTR` from files.
+//! The kernel sends FUSE_INTERRUPT when a signal reaches a caller that waits, once for each request, and does not say which signal. What gives way:
+//! - Waiting for locks, at once (`EINTR`, as fcntl(2) says).
+//! - Of engines that wait for a network, calls that only ask ([`Gives::Late`]): at once when the signal ends the process, else when they have taken
+//!   [`PATIENCE`]. POSIX programs do not expect `EINTR` from files, and many get signals all the time (timers, children that end): so a
+//!   store that answers is never noticed, and one that does not can be left.
+//! - Of the same engines, calls that change something ([`Gives::Killed`]): when the process ends anyway. Nobody then hears `EINTR` of a change that may
+//!   have been made; the engine goes on with it. So do the closes of a process that was killed, which no signal reaches any more, after [`PATIENCE`].
+//!
+//! Everything else ends soon by itself. Whether a process is ending /proc tells of its thread; the kernel does not say again when a second signal comes,
+//! so calls that were interrupted and did not give way are looked at from time to time.
 //!
 //! The interrupt may be read by another thread before the request itself is registered, so the numbers of interrupts
 //! that found nothing are kept for a while.
 //!
 //! A lock call that is dropped must not keep the lock: it is polled once more before it is dropped, so that a lock
-//! that was granted is reported, not lost. Tested by `tests/mount.rs` (a blocked lock and a signal).
+//! that was granted is reported, not lost. Tested by `tests/mount.rs` (a blocked lock and a signal) and `tests/mount/signals.rs`.
 
-use fs::{Error, Result};
-use parking_lot::Mutex;
+use fs::Error;
+use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// How long a call takes before a signal that its process survives ends it.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often calls are looked at that were interrupted and did not give way.
+const LOOKS: Duration = Duration::from_millis(250);
+
+/// When a call gives way to a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gives {
+    /// At once.
+    Soon,
+    /// When the process of this thread is being killed, or after [`PATIENCE`].
+    Late(u32),
+    /// When the process of this thread is being killed.
+    Killed(u32),
+}
 
 /// One waiting call.
-#[derive(Default)]
 struct Waiter {
+    gives: Gives,
+    begun: Instant,
     interrupted: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
@@ -32,18 +58,57 @@ impl Waiter {
             w.wake();
         }
     }
+
+    /// Whether a signal that has come ends the call now.
+    fn gives_way(&self) -> bool {
+        match self.gives {
+            Gives::Soon => true,
+            Gives::Late(thread) => self.begun.elapsed() >= PATIENCE || is_killed(thread),
+            Gives::Killed(thread) => {
+                is_killed(thread) || self.begun.elapsed() >= PATIENCE && is_exiting(thread)
+            }
+        }
+    }
+}
+
+/// Whether the process of a thread is being killed: a signal that ends a process becomes SIGKILL of each of its threads. Threads of other
+/// namespaces, which have the number 0 here, are not known to be.
+fn is_killed(thread: u32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{thread}/status")) else { return false };
+    let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
+    let pending = pending.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    pending.is_some_and(|mask| mask & (1 << (libc::SIGKILL - 1)) != 0)
+}
+
+/// Whether a thread was killed by a signal and is closing its files. No signal reaches it any more, and nobody hears what its closes say.
+fn is_exiting(thread: u32) -> bool {
+    /// PF_EXITING of linux/sched.h.
+    const EXITING: u64 = 4;
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{thread}/stat")) else { return false };
+    // Behind the name, which may hold anything, from the third field on.
+    let Some((_, rest)) = stat.rsplit_once(')') else { return false };
+    let field =
+        |number: usize| rest.split_whitespace().nth(number - 3).and_then(|text| text.parse::<u64>().ok());
+    let (flags, exit_code) = (field(9).unwrap_or(0), field(52).unwrap_or(0));
+    flags & EXITING != 0 && exit_code & 0x7f != 0
 }
 
 #[derive(Default)]
 struct Inner {
     waiting: HashMap<u64, Arc<Waiter>>,
     early: VecDeque<u64>,
+    /// Those that were interrupted and did not give way.
+    signalled: Vec<u64>,
     closing: bool,
 }
 
 /// The calls of a mount that can be interrupted.
 #[derive(Default)]
-pub struct Interrupts(Mutex<Inner>);
+pub struct Interrupts {
+    inner: Mutex<Inner>,
+    /// There is somebody in `signalled`, or it is closing.
+    changed: Condvar,
+}
 
 impl Interrupts {
     /// Interrupts that found no waiting call and are remembered.
@@ -51,60 +116,107 @@ impl Interrupts {
 
     /// The kernel asks to interrupt request `unique`.
     pub fn interrupt(&self, unique: u64) {
-        let mut inner = self.0.lock();
-        let waiter = inner.waiting.get(&unique).cloned();
-        match waiter {
-            Some(w) => {
-                drop(inner);
-                w.interrupt();
-            }
-            None => {
+        let waiter = {
+            let mut inner = self.inner.lock();
+            let waiter = inner.waiting.get(&unique).cloned();
+            if waiter.is_none() {
                 if inner.early.len() == Self::EARLY {
                     inner.early.pop_front();
                 }
                 inner.early.push_back(unique);
             }
+            waiter
+        };
+        match waiter {
+            Some(waiter) if waiter.gives_way() => waiter.interrupt(),
+            Some(_) => self.look_later(unique),
+            None => {}
         }
     }
 
-    /// Interrupts every waiting call, now and later: the mount is gone.
+    fn look_later(&self, unique: u64) {
+        self.inner.lock().signalled.push(unique);
+        self.changed.notify_all();
+    }
+
+    /// Interrupts every waiting call, now and later: the mount is gone. Calls that change something go on.
     pub fn close(&self) {
         let waiting: Vec<_> = {
-            let mut inner = self.0.lock();
+            let mut inner = self.inner.lock();
             inner.closing = true;
-            inner.waiting.values().cloned().collect()
+            let waiting = inner.waiting.values();
+            waiting.filter(|waiter| !matches!(waiter.gives, Gives::Killed(_))).cloned().collect()
         };
+        self.changed.notify_all();
         waiting.iter().for_each(|w| w.interrupt());
     }
 
+    /// Looks, until it is closed, at calls that were interrupted and did not give way. For a thread of its own, where there are such calls.
+    pub fn look(&self) {
+        let mut inner = self.inner.lock();
+        while !inner.closing {
+            if inner.signalled.is_empty() {
+                self.changed.wait(&mut inner);
+                continue;
+            }
+            let Inner { waiting, signalled, .. } = &mut *inner;
+            signalled.retain(|unique| waiting.contains_key(unique));
+            let all: Vec<_> = signalled.iter().filter_map(|unique| waiting.get(unique)).cloned().collect();
+            // What /proc is asked for takes a while.
+            drop(inner);
+            all.iter().filter(|waiter| waiter.gives_way()).for_each(|waiter| waiter.interrupt());
+            std::thread::sleep(LOOKS);
+            inner = self.inner.lock();
+        }
+    }
+
     /// Runs `call`, which request `unique` made, so that it can be interrupted while it waits.
-    pub async fn guard<T>(&self, unique: u64, call: impl Future<Output = Result<T>>) -> Result<T> {
+    pub async fn guard<T, E: From<Error>>(
+        &self,
+        unique: u64,
+        gives: Gives,
+        call: impl Future<Output = std::result::Result<T, E>>,
+    ) -> std::result::Result<T, E> {
         let mut call = pin!(call);
         let mut entry: Option<Entry<'_>> = None;
         std::future::poll_fn(|cx| {
             if let Poll::Ready(out) = call.as_mut().poll(cx) {
                 return Poll::Ready(out);
             }
-            let entry = entry.get_or_insert_with(|| self.register(unique));
+            let entry = entry.get_or_insert_with(|| self.register(unique, gives));
             *entry.waiter.waker.lock() = Some(cx.waker().clone());
             // Checked after the waker is in place, so an interrupt is either seen here or wakes.
             if !entry.waiter.interrupted.load(Ordering::Acquire) {
                 return Poll::Pending;
             }
             match call.as_mut().poll(cx) {
-                Poll::Pending => Poll::Ready(Err(Error::Interrupted)),
+                Poll::Pending => Poll::Ready(Err(Error::Interrupted.into())),
                 ready => ready,
             }
         })
         .await
     }
 
-    fn register(&self, unique: u64) -> Entry<'_> {
-        let waiter = Arc::new(Waiter::default());
-        let mut inner = self.0.lock();
-        let early = inner.early.iter().position(|&u| u == unique).and_then(|at| inner.early.remove(at));
-        waiter.interrupted.store(early.is_some() || inner.closing, Ordering::Release);
-        inner.waiting.insert(unique, waiter.clone());
+    fn register(&self, unique: u64, gives: Gives) -> Entry<'_> {
+        let new = Waiter { gives, begun: Instant::now(), interrupted: false.into(), waker: Mutex::default() };
+        let waiter = Arc::new(new);
+        let early = {
+            let mut inner = self.inner.lock();
+            let early = inner.early.iter().position(|&u| u == unique).and_then(|at| inner.early.remove(at));
+            let closed = inner.closing && !matches!(gives, Gives::Killed(_));
+            waiter.interrupted.store(closed, Ordering::Release);
+            inner.waiting.insert(unique, waiter.clone());
+            early.is_some()
+        };
+        if !early && matches!(gives, Gives::Killed(thread) if is_exiting(thread)) {
+            self.look_later(unique);
+        }
+        if early {
+            match waiter.gives_way() {
+                true => waiter.interrupted.store(true, Ordering::Release),
+                false => self.look_later(unique),
+            }
+        }
         Entry { home: self, unique, waiter }
     }
 }
@@ -118,6 +230,6 @@ struct Entry<'a> {
 
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
-        self.home.0.lock().waiting.remove(&self.unique);
+        self.home.inner.lock().waiting.remove(&self.unique);
     }
 }

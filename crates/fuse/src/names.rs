@@ -10,8 +10,8 @@ impl<F: FileSystem> Door<F> {
     pub(crate) async fn lookup(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (name, _) = take_name(body).ok_or(MALFORMED)?;
         self.known.name(Ino(head.nodeid), name);
-        match self.fs.lookup(&self.cred(head), Ino(head.nodeid), name).await {
-            Ok(attr) => Ok(Answer::of(&self.entry(&self.given(attr).await?))),
+        match self.asks(head, self.fs.lookup(&self.cred(head), Ino(head.nodeid), name)).await {
+            Ok(attr) => Ok(Answer::of(&self.entry(&self.given(Some(head), attr).await?))),
             Err(Error::NotFound) if !self.options.negative_timeout.is_zero() => {
                 // Node 0 with a validity: the kernel remembers that there is nothing.
                 let (entry_valid, entry_valid_nsec) = split(self.options.negative_timeout);
@@ -33,7 +33,7 @@ impl<F: FileSystem> Door<F> {
         let rdev = rdev_from_kernel(a.rdev);
         self.known.name(Ino(head.nodeid), name);
         let attr = self.fs.mknod(&self.cred(head), Ino(head.nodeid), name, mode, rdev).await?;
-        Ok(Answer::of(&self.entry(&self.given(attr).await?)))
+        Ok(Answer::of(&self.entry(&self.given(None, attr).await?)))
     }
 
     pub(crate) async fn mkdir(&self, head: &InHeader, body: &[u8]) -> Outcome {
@@ -42,7 +42,7 @@ impl<F: FileSystem> Door<F> {
         let perm = (self.masked(a.mode, a.umask) & 0o7777) as u16;
         self.known.name(Ino(head.nodeid), name);
         let attr = self.fs.mkdir(&self.cred(head), Ino(head.nodeid), name, perm).await?;
-        Ok(Answer::of(&self.entry(&self.given(attr).await?)))
+        Ok(Answer::of(&self.entry(&self.given(None, attr).await?)))
     }
 
     pub(crate) async fn symlink(&self, head: &InHeader, body: &[u8]) -> Outcome {
@@ -50,11 +50,12 @@ impl<F: FileSystem> Door<F> {
         let (target, _) = take_name(rest).ok_or(MALFORMED)?;
         self.known.name(Ino(head.nodeid), name);
         let attr = self.fs.symlink(&self.cred(head), Ino(head.nodeid), name, target).await?;
-        Ok(Answer::of(&self.entry(&self.given(attr).await?)))
+        Ok(Answer::of(&self.entry(&self.given(None, attr).await?)))
     }
 
     pub(crate) async fn readlink(&self, head: &InHeader) -> Outcome {
-        Ok(Answer::Bytes(self.fs.readlink(&self.cred(head), Ino(head.nodeid)).await?))
+        let cred = self.cred(head);
+        Ok(Answer::Bytes(self.asks(head, self.fs.readlink(&cred, Ino(head.nodeid))).await?))
     }
 
     pub(crate) async fn link(&self, head: &InHeader, body: &[u8]) -> Outcome {
@@ -62,7 +63,7 @@ impl<F: FileSystem> Door<F> {
         let (name, _) = take_name(rest).ok_or(MALFORMED)?;
         self.known.name(Ino(head.nodeid), name);
         let attr = self.fs.link(&self.cred(head), Ino(a.oldnodeid), Ino(head.nodeid), name).await?;
-        Ok(Answer::of(&self.entry(&self.given(attr).await?)))
+        Ok(Answer::of(&self.entry(&self.given(None, attr).await?)))
     }
 
     pub(crate) async fn remove(&self, head: &InHeader, body: &[u8]) -> Outcome {
@@ -103,10 +104,9 @@ impl<F: FileSystem> Door<F> {
         self.known.name(Ino(head.nodeid), name);
         // The kernel checked that the caller may make the file, not that he may open one that another door made
         // since. So an existing file is never opened here: ESTALE makes the kernel look the name up again and check.
-        let made = self
-            .fs
-            .create(&self.cred(head), Ino(head.nodeid), name, perm, flags | OpenFlags::EXCLUSIVE)
-            .await;
+        let (cred, flags_new) = (self.cred(head), flags | OpenFlags::EXCLUSIVE);
+        // An engine that commits at a close makes nothing before: dropped, there is no file.
+        let made = self.asks(head, self.fs.create(&cred, Ino(head.nodeid), name, perm, flags_new)).await;
         let (attr, handle) = match made {
             Err(Error::Exists) if OpenFlags::from_posix(a.flags as i32).contains(OpenFlags::EXCLUSIVE) => {
                 return Err(Errno(libc::EEXIST));
@@ -132,7 +132,8 @@ impl<F: FileSystem> Door<F> {
     }
 
     pub(crate) async fn opendir(&self, head: &InHeader) -> Outcome {
-        let handle = self.fs.opendir(&self.cred(head), Ino(head.nodeid)).await?;
+        let cred = self.cred(head);
+        let handle = self.asks(head, self.fs.opendir(&cred, Ino(head.nodeid))).await?;
         // A list that is kept is as good as its directory's time of change.
         self.known.attr(Ino(head.nodeid));
         let cached = if self.options.exclusive { abi::FOPEN_CACHE_DIR | abi::FOPEN_KEEP_CACHE } else { 0 };
@@ -140,7 +141,7 @@ impl<F: FileSystem> Door<F> {
     }
 
     pub(crate) async fn readdir(&self, head: &InHeader, a: abi::ReadIn, to: &mut [u8]) -> Outcome {
-        let (dir, plus) = (Ino(head.nodeid), head.opcode == op::READDIRPLUS);
+        let (dir, plus, request) = (Ino(head.nodeid), head.opcode == op::READDIRPLUS, head);
         self.known.attr(dir);
         let room = (a.size as usize).min(to.len());
         let mut used = 0;
@@ -178,10 +179,10 @@ impl<F: FileSystem> Door<F> {
             used += len;
             true
         };
-        self.fs.readdir(Handle(a.fh), a.offset, &mut take_entry).await?;
+        self.asks(request, self.fs.readdir(Handle(a.fh), a.offset, &mut take_entry)).await?;
         for (at, name, inode) in new {
             let entry = &mut to[at..at + size_of::<abi::EntryOut>()];
-            let out = match self.fs.lookup(&kernel_cred(), dir, &name).await {
+            let out = match self.asks(head, self.fs.lookup(&kernel_cred(), dir, &name)).await {
                 Ok(attr) if (attr.ino, attr.generation) == inode => self.entry(&attr),
                 // Another door was faster: the kernel has to ask for both.
                 _ => abi::EntryOut {

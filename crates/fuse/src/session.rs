@@ -217,6 +217,10 @@ fn start<F: FileSystem>(door: Arc<Door<F>>, device: Arc<Device>, end: Arc<End>) 
         let exec = exec.clone();
         workers.push(Builder::new().name(format!("fuse-wait-{i}")).spawn(move || exec.work())?);
     }
+    if door.changers.is_some() {
+        let door = door.clone();
+        workers.push(Builder::new().name("fuse-signals".into()).spawn(move || door.interrupts.look())?);
+    }
     Builder::new().name("fuse-end".into()).spawn(move || {
         join(receivers);
         door.fs.hurry();

@@ -9,7 +9,7 @@ use crate::store::{Store, StoreError};
 use fs::*;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// For how long calls that are under way when their door goes are still tried again.
 const RETRIES_AT_END: Duration = Duration::from_secs(10);
@@ -24,6 +24,35 @@ const SPACE: u64 = 1 << 50;
 pub struct ObjectFs<S: Store> {
     core: Arc<Core<S>>,
     _worker: Option<Worker>,
+}
+
+/// A handle on its way to whoever asked for it. Nobody else knows it: if he has gone, it is closed again.
+struct Given<S: Store> {
+    core: Arc<Core<S>>,
+    handle: Option<Handle>,
+    /// Its file was made for it.
+    new: bool,
+}
+
+impl<S: Store> Given<S> {
+    fn taken(mut self) -> Handle {
+        self.handle.take().expect("it is taken once")
+    }
+}
+
+impl<S: Store> Drop for Given<S> {
+    fn drop(&mut self) {
+        let Some(open) = self.handle.and_then(|handle| self.core.opens.lock().remove(&handle)) else {
+            return;
+        };
+        let (core, new) = (self.core.clone(), self.new);
+        self.core.runtime.spawn(async move {
+            match new {
+                true => core.abandon_file(&open.file, Instant::now() + ABORTS_AT_END).await,
+                false => core.put_file(&open.file).await,
+            }
+        });
+    }
 }
 
 impl<S: Store> ObjectFs<S> {
@@ -212,7 +241,11 @@ impl<S: Store> FileSystem for ObjectFs<S> {
 
     async fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle> {
         let cred = cred.clone();
-        self.run(|core| async move { core.open(&cred, ino, flags, true).await }).await
+        let opened = |core: Arc<Core<S>>| async move {
+            let handle = core.open(&cred, ino, flags, true).await?;
+            Ok(Given { core, handle: Some(handle), new: false })
+        };
+        Ok(self.run(opened).await?.taken())
     }
 
     async fn create(
@@ -224,7 +257,13 @@ impl<S: Store> FileSystem for ObjectFs<S> {
         flags: OpenFlags,
     ) -> Result<(Attr, Handle)> {
         let (cred, name) = (cred.clone(), name.to_vec());
-        self.run(|core| async move { core.create(&cred, parent, &name, perm, flags).await }).await
+        let new = flags.contains(OpenFlags::EXCLUSIVE);
+        let made = |core: Arc<Core<S>>| async move {
+            let (attr, handle) = core.create(&cred, parent, &name, perm, flags).await?;
+            Ok((attr, Given { core, handle: Some(handle), new }))
+        };
+        let (attr, given) = self.run(made).await?;
+        Ok((attr, given.taken()))
     }
 
     async fn tmpfile(&self, _: &Cred, _: Ino, _: u16, _: OpenFlags) -> Result<(Attr, Handle)> {

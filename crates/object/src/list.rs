@@ -48,6 +48,17 @@ struct State {
     started: Option<Started>,
 }
 
+impl State {
+    /// The rows from `offset` on that are here.
+    fn ready(&mut self, offset: u64) -> Option<Vec<Row>> {
+        self.started.as_ref()?;
+        let skip = offset.checked_sub(self.at)?.min(self.rows.len() as u64);
+        self.rows.drain(..skip as usize);
+        self.at += skip;
+        (!self.rows.is_empty()).then(|| self.rows.iter().cloned().collect())
+    }
+}
+
 struct Started {
     since: Instant,
     version: u64,
@@ -113,23 +124,33 @@ impl Started {
 impl<S: Store> Core<S> {
     /// Some entries of a directory from `offset` on, with the offset of the first; none at the end. `NotFound` when the directory was removed.
     pub async fn rows(self: &Arc<Self>, scan: &Arc<Scan>, offset: u64) -> Result<Vec<Row>> {
+        if let Some(rows) = scan.state.lock().await.ready(offset) {
+            return Ok(rows);
+        }
+        // Whoever asks may go away in the middle of a page, whose names must not be passed over then.
+        let (core, scan) = (self.clone(), scan.clone());
+        self.spawn(async move { core.rows_on_worker(&scan, offset).await }).await
+    }
+
+    async fn rows_on_worker(self: &Arc<Self>, scan: &Arc<Scan>, offset: u64) -> Result<Vec<Row>> {
         let mut state = scan.state.lock().await;
         if offset < state.at || state.started.is_none() {
             *state = State::default();
             self.start(scan.dir, &mut state).await?;
         }
         loop {
-            let skip = (offset - state.at).min(state.rows.len() as u64);
-            state.rows.drain(..skip as usize);
-            state.at += skip;
-            if !state.rows.is_empty() {
-                return Ok(state.rows.iter().cloned().collect());
+            if let Some(rows) = state.ready(offset) {
+                return Ok(rows);
             }
             let State { started: Some(started), rows, .. } = &mut *state else { return Ok(Vec::new()) };
             if started.over {
                 return Ok(Vec::new());
             }
-            self.page(scan.dir, started, rows).await?;
+            if let Err(e) = self.page(scan.dir, started, rows).await {
+                // A part of the page may have been taken in: the next call begins anew.
+                *state = State::default();
+                return Err(e);
+            }
         }
     }
 
