@@ -6,7 +6,7 @@
 //!   [`PATIENCE`]. POSIX programs do not expect `EINTR` from files, and many get signals all the time (timers, children that end): so a
 //!   store that answers is never noticed, and one that does not can be left.
 //! - Of the same engines, calls that change something ([`Gives::Killed`]): when the process ends anyway. Nobody then hears `EINTR` of a change that may
-//!   have been made; the engine goes on with it. So do the closes of a process that was killed, which no signal reaches any more, after [`PATIENCE`].
+//!   have been made; the engine goes on with it.
 //!
 //! Everything else ends soon by itself. Whether a process is ending /proc tells of its thread; the kernel does not say again when a second signal comes,
 //! so calls that were interrupted and did not give way are looked at from time to time.
@@ -64,33 +64,19 @@ impl Waiter {
         match self.gives {
             Gives::Soon => true,
             Gives::Late(thread) => self.begun.elapsed() >= PATIENCE || is_killed(thread),
-            Gives::Killed(thread) => {
-                is_killed(thread) || self.begun.elapsed() >= PATIENCE && is_exiting(thread)
-            }
+            Gives::Killed(thread) => is_killed(thread),
         }
     }
 }
 
 /// Whether the process of a thread is being killed: a signal that ends a process becomes SIGKILL of each of its threads. Threads of other
-/// namespaces, which have the number 0 here, are not known to be.
+/// namespaces, which have the number 0 here, are not known to be. `stat` would tell more, but waits for a process that is in exec, which may
+/// wait for us: it closes files then.
 fn is_killed(thread: u32) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{thread}/status")) else { return false };
     let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
     let pending = pending.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     pending.is_some_and(|mask| mask & (1 << (libc::SIGKILL - 1)) != 0)
-}
-
-/// Whether a thread was killed by a signal and is closing its files. No signal reaches it any more, and nobody hears what its closes say.
-fn is_exiting(thread: u32) -> bool {
-    /// PF_EXITING of linux/sched.h.
-    const EXITING: u64 = 4;
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{thread}/stat")) else { return false };
-    // Behind the name, which may hold anything, from the third field on.
-    let Some((_, rest)) = stat.rsplit_once(')') else { return false };
-    let field =
-        |number: usize| rest.split_whitespace().nth(number - 3).and_then(|text| text.parse::<u64>().ok());
-    let (flags, exit_code) = (field(9).unwrap_or(0), field(52).unwrap_or(0));
-    flags & EXITING != 0 && exit_code & 0x7f != 0
 }
 
 #[derive(Default)]
@@ -208,9 +194,6 @@ impl Interrupts {
             inner.waiting.insert(unique, waiter.clone());
             early.is_some()
         };
-        if !early && matches!(gives, Gives::Killed(thread) if is_exiting(thread)) {
-            self.look_later(unique);
-        }
         if early {
             match waiter.gives_way() {
                 true => waiter.interrupted.store(true, Ordering::Release),

@@ -1,7 +1,7 @@
 //! The contract ([`FileSystem`]) of a bucket. What needs the store runs on the worker to its end; see [`crate::core`].
 
 use crate::core::{Core, Worker};
-use crate::handles::Open;
+use crate::given::Given;
 use crate::list::Scan;
 use crate::options::Options;
 use crate::progress::Progress;
@@ -9,12 +9,12 @@ use crate::store::{Store, StoreError};
 use fs::*;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// For how long calls that are under way when their door goes are still tried again.
 const RETRIES_AT_END: Duration = Duration::from_secs(10);
 /// For how long the end of a door waits until unfinished uploads are given up in the store.
-const ABORTS_AT_END: Duration = Duration::from_secs(5);
+pub(crate) const ABORTS_AT_END: Duration = Duration::from_secs(5);
 /// Bytes that copy_range moves at a time.
 const COPY_CHUNK: u64 = 1 << 20;
 /// A bucket has no size; statfs says so much, bytes.
@@ -24,35 +24,6 @@ const SPACE: u64 = 1 << 50;
 pub struct ObjectFs<S: Store> {
     core: Arc<Core<S>>,
     _worker: Option<Worker>,
-}
-
-/// A handle on its way to whoever asked for it. Nobody else knows it: if he has gone, it is closed again.
-struct Given<S: Store> {
-    core: Arc<Core<S>>,
-    handle: Option<Handle>,
-    /// Its file was made for it.
-    new: bool,
-}
-
-impl<S: Store> Given<S> {
-    fn taken(mut self) -> Handle {
-        self.handle.take().expect("it is taken once")
-    }
-}
-
-impl<S: Store> Drop for Given<S> {
-    fn drop(&mut self) {
-        let Some(open) = self.handle.and_then(|handle| self.core.opens.lock().remove(&handle)) else {
-            return;
-        };
-        let (core, new) = (self.core.clone(), self.new);
-        self.core.runtime.spawn(async move {
-            match new {
-                true => core.abandon_file(&open.file, Instant::now() + ABORTS_AT_END).await,
-                false => core.put_file(&open.file).await,
-            }
-        });
-    }
 }
 
 impl<S: Store> ObjectFs<S> {
@@ -109,17 +80,6 @@ impl<S: Store> ObjectFs<S> {
     /// Number of files and directories that are known.
     pub fn known(&self) -> usize {
         self.core.tree.lock().len()
-    }
-
-    /// Takes a handle away, with its locks, and returns what it was open for, if that was a file. `BadHandle`.
-    fn let_go(&self, handle: Handle) -> Result<Option<Arc<Open>>> {
-        if let Some(scan) = self.core.scans.lock().remove(&handle) {
-            self.core.locks.release_handle(scan.dir, handle);
-            return Ok(None);
-        }
-        let open = self.core.opens.lock().remove(&handle).ok_or(Error::BadHandle)?;
-        self.core.locks.release_handle(open.file.ino, handle);
-        Ok(Some(open))
     }
 
     /// Runs a call on the worker.
@@ -308,12 +268,12 @@ impl<S: Store> FileSystem for ObjectFs<S> {
     }
 
     async fn release(&self, handle: Handle) -> Result<()> {
-        let Some(open) = self.let_go(handle)? else { return Ok(()) };
+        let Some(open) = self.core.let_go(handle)? else { return Ok(()) };
         self.run(|core| async move { core.put_file(&open.file).await }).await
     }
 
     async fn abandon(&self, handle: Handle) -> Result<()> {
-        let Some(open) = self.let_go(handle)? else { return Ok(()) };
+        let Some(open) = self.core.let_go(handle)? else { return Ok(()) };
         let until = self.core.ends_by(ABORTS_AT_END);
         self.run(|core| async move { core.abandon_file(&open.file, until).await }).await
     }

@@ -51,6 +51,17 @@ impl<S: Store> Core<S> {
         self.scans.lock().get(&handle).map(|scan| scan.dir).ok_or(Error::BadHandle)
     }
 
+    /// Takes a handle away, with its locks, and returns what it was open for, if that was a file. `BadHandle`.
+    pub fn let_go(&self, handle: Handle) -> Result<Option<Arc<Open>>> {
+        if let Some(scan) = self.scans.lock().remove(&handle) {
+            self.locks.release_handle(scan.dir, handle);
+            return Ok(None);
+        }
+        let open = self.opens.lock().remove(&handle).ok_or(Error::BadHandle)?;
+        self.locks.release_handle(open.file.ino, handle);
+        Ok(Some(open))
+    }
+
     /// Whether somebody has a file open for writing.
     pub fn is_written(&self, ino: Ino) -> bool {
         let opens = self.opens.lock();

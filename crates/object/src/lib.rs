@@ -21,6 +21,7 @@ mod core;
 mod error;
 mod file;
 mod filesystem;
+mod given;
 mod handles;
 mod inode;
 mod list;

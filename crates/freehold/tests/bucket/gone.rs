@@ -4,7 +4,6 @@ use super::common::{Place, can_mount, eventually};
 use super::store::Store;
 use super::{SMALL_PARTS, signal, umount};
 use sim::s3::{Faults, Rates};
-use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -34,7 +33,6 @@ fn programs_can_be_ended_while_the_store_is_silent() {
     store.mount(&p, &mnt, "");
     std::fs::write(mnt.join("a"), "content").unwrap();
     std::fs::create_dir(mnt.join("d")).unwrap();
-    let open = File::create(mnt.join("new")).unwrap();
     std::thread::sleep(Duration::from_millis(1100));
     simulated.set_faults(Faults::new(Rates { silence: 1000, ..Default::default() }, 1));
     let at = |program: &str, name: &str| {
@@ -51,14 +49,6 @@ fn programs_can_be_ended_while_the_store_is_silent() {
     // A signal that a program survives: its call fails when it has taken long.
     let script = format!("trap 'exit 7' USR1; : < {}", mnt.join("a").display());
     assert!(lives(Command::new("sh").args(["-c", &script]), libc::SIGUSR1) < Duration::from_secs(4));
-    // It waits in fsync, and is killed; then its close would wait.
-    let dd = |file: File| {
-        // This process has opened the file, too, and its own close would wait.
-        let mut dd = std::mem::ManuallyDrop::new(Command::new("dd"));
-        dd.args(["if=/dev/zero", "bs=1k", "count=1", "conv=fsync"]).stdout(file);
-        lives(&mut dd, libc::SIGKILL)
-    };
-    assert!(dd(open) < Duration::from_secs(5));
     simulated.set_faults(Faults::none());
     eventually("it is unmounted", || {
         let _ = p.line("umount --force mnt");
