@@ -98,7 +98,7 @@ pub fn others(mount: &MountInfo) -> Vec<Elsewhere> {
         namespaces.push(namespace);
         let table = std::fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
         let there = share::mounts::table(&table).into_iter().filter(is_same);
-        found.extend(there.map(|mount| Elsewhere { mount, seen_by: Some(Process::new(pid)) }));
+        found.extend(there.map(|mount| Elsewhere { mount, seen_by: Some(Process::named(pid)) }));
     }
     found
 }
@@ -147,13 +147,19 @@ impl Process {
         let words = words.split(|&b| b == 0).filter(|w| !w.is_empty()).map(String::from_utf8_lossy);
         let mut command = words.collect::<Vec<_>>().join(" ");
         if command.is_empty() {
-            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            command = format!("[{}]", name.trim());
+            return Process::named(pid);
         }
         if command.chars().count() > 120 {
             command = command.chars().take(117).chain("...".chars()).collect();
         }
         Process { pid, command }
+    }
+
+    /// With its name alone, which can be read though its memory cannot: a command line waits for a process that waits for a page of a server
+    /// that hangs.
+    fn named(pid: u32) -> Process {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        Process { pid, command: format!("[{}]", name.trim()) }
     }
 
     /// Whether it was killed, and only the kernel is still busy with it.
