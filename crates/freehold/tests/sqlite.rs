@@ -38,7 +38,8 @@ fn has_shell() -> bool {
 
 fn mounted() -> Place {
     let p = Place::new();
-    p.volume("a.img");
+    // So large that whoever inserts until it is killed does not fill it.
+    p.run(["mkfs", "a.img", "--size", "4g", "--sparse"]).ok();
     p.mkdir("mnt");
     p.line("mount a.img mnt").ok();
     p
