@@ -80,6 +80,16 @@ impl Rig {
         self.wait(volume.sync()).unwrap();
     }
 
+    /// Writes to a file until there is no block left.
+    fn fill(&mut self, file: Handle) {
+        let (volume, data) = (self.volume.clone(), vec![1; 256 << 10]);
+        let mut end = 0;
+        while let Ok(n) = self.wait(volume.write(file, end, &data)) {
+            end += n as u64;
+        }
+        self.sync();
+    }
+
     fn pass(&mut self, ms: u64) {
         self.clock.0.fetch_add(ms, Ordering::SeqCst);
         self.settle();
@@ -213,12 +223,8 @@ fn an_epoch_with_barriers_is_bounded() {
 #[test]
 fn a_full_volume_keeps_the_order() {
     let mut rig = Rig::new(64 << 20);
-    let (volume, file, data) = (rig.volume.clone(), rig.file, vec![1; 256 << 10]);
-    let mut end = 0;
-    while let Ok(n) = rig.wait(volume.write(file, end, &data)) {
-        end += n as u64;
-    }
-    rig.sync();
+    let (volume, file) = (rig.volume.clone(), rig.file);
+    rig.fill(file);
     let before = rig.volume.counters();
     for page in 0..200 {
         rig.wait(volume.write(file, page * 4096, &[page as u8; 4096])).unwrap();
@@ -235,13 +241,9 @@ fn a_full_volume_keeps_the_order() {
 #[test]
 fn a_full_volume_takes_atomic_writes_beside_plain_ones() {
     let mut rig = Rig::new(64 << 20);
-    let (volume, file, data) = (rig.volume.clone(), rig.file, vec![1; 256 << 10]);
-    let mut end = 0;
-    while let Ok(n) = rig.wait(volume.write(file, end, &data)) {
-        end += n as u64;
-    }
-    rig.sync();
-    let mut taken = 0;
+    let (volume, file) = (rig.volume.clone(), rig.file);
+    rig.fill(file);
+    let (mut taken, data) = (0, vec![1; 256 << 10]);
     for round in 0..40u64 {
         // What is dirty may be too much already: then it changes nothing.
         match rig
@@ -279,11 +281,7 @@ fn nothing_waits_for_ever_on_a_full_volume() {
         rig.wait(volume.write(file, 0, &model)).unwrap();
         let flags = OpenFlags::READ | OpenFlags::WRITE;
         let (_, other) = block_on(volume.create(&Cred::root(), Ino::ROOT, b"g", 0o644, flags)).unwrap();
-        let (mut end, data) = (0, vec![1; 256 << 10]);
-        while let Ok(n) = rig.wait(volume.write(other, end, &data)) {
-            end += n as u64;
-        }
-        rig.sync();
+        rig.fill(other);
         let (mut taken, mut refused) = (0, 0);
         for number in 0..400u32 {
             let fill = number as u8;

@@ -299,6 +299,17 @@ mod tests {
         );
         assert_eq!(timeout("lock_timeout=2.5"), Some(Duration::from_millis(2500)));
         assert_eq!((timeout("lock_timeout=3,lock_timeout=0"), timeout("rw")), (None, None));
+        let synchronous = |text| ServeOptions::parse([text], false).unwrap().volume.synchronous;
+        assert_eq!(
+            ["rw", "dirsync", "sync", "sync,dirsync", "sync,async"].map(synchronous),
+            [
+                Synchronous::Nothing,
+                Synchronous::Directories,
+                Synchronous::Everything,
+                Synchronous::Everything,
+                Synchronous::Nothing
+            ]
+        );
         let leases = |text| ServeOptions::parse([text], false).unwrap().write_leases;
         assert_eq!(
             (leases("rw"), leases("nowrite_leases"), leases("nowrite_leases,write_leases")),

@@ -1,16 +1,12 @@
 //! Requests about attributes: stat, chmod and the like, extended attributes, space.
 //!
 //! Set-id bits and file capabilities: the kernel leaves clearing them to us (`HANDLE_KILLPRIV_V2`), which spares it a question
-//! before each write. It says when set-id bits must go; capabilities go with every write, truncation and change of owner.
+//! before each write. It says when set-id bits must go; capabilities, which go with every change of content or owner, the engine drops.
 
 use crate::abi::{self, Fattr, InHeader};
 use crate::device::{take, take_name};
 use crate::door::{Answer, Door, Errno, MALFORMED, Outcome, kernel_cred, raw_attr, split};
 use fs::{Access, Attr, Cred, Error, FileSystem, FileType, Handle, Ino, SetAttr, SetTime, Time, XattrFlags};
-use std::sync::atomic::Ordering;
-
-/// The extended attribute that holds file capabilities.
-const CAPABILITY: &[u8] = b"security.capability";
 
 impl<F: FileSystem> Door<F> {
     fn attr_out(&self, attr: &Attr) -> Answer {
@@ -77,13 +73,9 @@ impl<F: FileSystem> Door<F> {
             self.changes(head, handle.0);
         }
         let mut attr = self.fs.setattr(&self.cred(head), ino, set).await?;
-        if set.size.is_some() || set.uid.is_some() || set.gid.is_some() {
-            if attr.kind == FileType::Regular {
-                self.drop_capability(ino).await?;
-            }
-            if valid.contains(Fattr::KILL_SUIDGID) {
-                attr = self.kill_suid_of(ino, set.handle, attr).await?;
-            }
+        let changes = set.size.is_some() || set.uid.is_some() || set.gid.is_some();
+        if changes && valid.contains(Fattr::KILL_SUIDGID) {
+            attr = self.kill_suid_of(ino, set.handle, attr).await?;
         }
         Ok(self.attr_out(&attr))
     }
@@ -102,32 +94,6 @@ impl<F: FileSystem> Door<F> {
         }
         let set = SetAttr { perm: Some(attr.perm & !(0o4000 | sgid)), handle, ..SetAttr::default() };
         Ok(self.fs.setattr(&kernel_cred(), ino, set).await?)
-    }
-
-    /// A file is about to be written by someone: remember it when it has capabilities.
-    pub(crate) async fn note_capability(&self, head: &InHeader, ino: Ino) {
-        if self.asks(head, self.fs.getxattr(&kernel_cred(), ino, CAPABILITY)).await.is_ok() {
-            self.capable.lock().insert(ino);
-            self.any_capable.store(true, Ordering::Release);
-        }
-    }
-
-    /// A file is being written: its capabilities go.
-    pub(crate) async fn written(&self, ino: Ino) -> Result<(), Errno> {
-        if self.any_capable.load(Ordering::Acquire) && self.capable.lock().contains(&ino) {
-            self.drop_capability(ino).await?;
-            let mut capable = self.capable.lock();
-            capable.remove(&ino);
-            self.any_capable.store(!capable.is_empty(), Ordering::Release);
-        }
-        Ok(())
-    }
-
-    async fn drop_capability(&self, ino: Ino) -> Result<(), Errno> {
-        match self.fs.removexattr(&kernel_cred(), ino, CAPABILITY).await {
-            Ok(()) | Err(Error::NoAttribute | Error::NotSupported(_) | Error::Stale) => Ok(()),
-            Err(e) => Err(e.into()),
-        }
     }
 
     pub(crate) async fn access(&self, head: &InHeader, body: &[u8]) -> Outcome {
@@ -176,11 +142,7 @@ impl<F: FileSystem> Door<F> {
         let (name, rest) = take_name(rest).ok_or(MALFORMED)?;
         let value = rest.get(..a.size as usize).ok_or(MALFORMED)?;
         let flags = XattrFlags::from_bits(a.flags).ok_or(Errno(libc::EINVAL))?;
-        let ino = Ino(head.nodeid);
-        self.fs.setxattr(&self.cred(head), ino, name, value, flags).await?;
-        if name == CAPABILITY {
-            self.note_capability(head, ino).await;
-        }
+        self.fs.setxattr(&self.cred(head), Ino(head.nodeid), name, value, flags).await?;
         Ok(Answer::Empty)
     }
 

@@ -13,11 +13,8 @@ use crate::known::Known;
 use crate::meter::class;
 use crate::options::MountOptions;
 use fs::{Attr, Cred, Error, FileSystem, Handle, Ino, Meter};
-use parking_lot::Mutex;
-use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use zerocopy::{Immutable, IntoBytes};
 
@@ -99,10 +96,6 @@ pub struct Door<F> {
     pub changers: Option<Changers>,
     /// Calls that can be interrupted while they wait.
     pub interrupts: Interrupts,
-    /// Inodes that may have file capabilities (`security.capability`), which a write must remove.
-    pub capable: Mutex<HashSet<Ino>>,
-    /// Whether `capable` is not empty.
-    pub any_capable: AtomicBool,
     /// What the kernel may keep.
     pub known: Arc<Known>,
     /// What was asked for, and how long it took.

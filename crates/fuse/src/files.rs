@@ -68,18 +68,12 @@ impl<F: FileSystem> Door<F> {
             None => self.asks(head, self.fs.open(&cred, ino, flags)).await?,
         };
         let answer = self.opened(head, handle, flags, (a.flags, tell), None);
-        if flags.contains(OpenFlags::WRITE) {
-            self.note_capability(head, ino).await;
-        }
-        if flags.contains(OpenFlags::TRUNCATE) {
-            let done = match a.open_flags & abi::OPEN_KILL_SUIDGID {
-                0 => Ok(()),
-                _ => self.kill_suid(ino, handle).await,
-            };
-            if let Err(e) = done.and(self.written(ino).await) {
-                let _ = self.abandon(handle.0).await;
-                return Err(e);
-            }
+        if flags.contains(OpenFlags::TRUNCATE)
+            && a.open_flags & abi::OPEN_KILL_SUIDGID != 0
+            && let Err(e) = self.kill_suid(ino, handle).await
+        {
+            let _ = self.abandon(handle.0).await;
+            return Err(e);
         }
         Ok(answer)
     }
@@ -167,7 +161,6 @@ impl<F: FileSystem> Door<F> {
             _ => OpenFlags::empty(),
         };
         let handle = self.handles.transfer(&*self.fs, &kernel_cred(), ino, a.fh, now).await?;
-        self.written(ino).await?;
         if a.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
             self.kill_suid(ino, handle).await?;
         }
@@ -207,7 +200,6 @@ impl<F: FileSystem> Door<F> {
     /// What an ordinary user's change of a file's data takes away, where the kernel has no flag to ask for it.
     async fn changed(&self, head: &InHeader, ino: Ino, handle: Handle) -> Result<(), Errno> {
         self.changes(head, handle.0);
-        self.written(ino).await?;
         if head.uid != 0 { self.kill_suid(ino, handle).await } else { Ok(()) }
     }
 

@@ -85,8 +85,6 @@ pub fn mount<F: FileSystem>(fs: Arc<F>, mountpoint: &Path, options: MountOptions
         caps,
         handles: Default::default(),
         interrupts: Default::default(),
-        capable: Default::default(),
-        any_capable: Default::default(),
         known,
         meter,
     });
