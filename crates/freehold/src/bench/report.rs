@@ -15,8 +15,11 @@ pub fn print(bench: &Bench, ended: Option<&str>) {
     }
     println!("\nnotes (caches, and what is counted):");
     rows.iter().for_each(|r| println!("  {:<20} {}", r.name, r.note));
-    println!("\ncost of one operation of the subject (processor us of the process; device requests):");
-    rows.iter().filter_map(|r| cost(r)).for_each(|line| println!("  {line}"));
+    let costs: Vec<String> = rows.iter().filter_map(|r| cost(r)).collect();
+    if !costs.is_empty() {
+        println!("\ncost of one operation of the subject (processor us of the process; device requests):");
+        costs.iter().for_each(|line| println!("  {line}"));
+    }
     bench.results.skipped.iter().for_each(|s| println!("left out: {s}"));
     bench.failures.iter().for_each(|s| println!("FAILED: {s}"));
     if let Some(why) = ended {
@@ -139,7 +142,8 @@ fn cost(row: &Row) -> Option<String> {
     let ops: u64 = samples.iter().map(|s| s.ops).sum();
     // Of bytes, the cost is that of a MiB.
     let (ops, of) = if row.unit == "MB/s" { (ops >> 20, "MiB") } else { (ops, "op") };
-    if ops == 0 {
+    // What programs of their own did is not counted.
+    if ops == 0 || row.subject == Kind::Run {
         return None;
     }
     let sum = |f: &dyn Fn(&super::sample::Sample) -> f64| samples.iter().map(f).sum::<f64>() / ops as f64;

@@ -2,6 +2,7 @@
 
 use super::explain;
 use anyhow::{anyhow, bail};
+use freehold::bucket::is_url;
 use freehold::control;
 use freehold::mounts::{self, MountInfo};
 use freehold::observe::Snapshot;
@@ -14,13 +15,15 @@ pub fn images(target: Option<&Path>) -> anyhow::Result<Vec<PathBuf>> {
         let all = mounts::list().map_err(|e| anyhow!("cannot read the table of mounts: {e}"))?;
         let mut images: Vec<PathBuf> =
             all.into_iter().filter(MountInfo::is_freehold).map(|m| m.source.into()).collect();
+        images.retain(|image| !is_url(image));
         images.sort();
         images.dedup();
         return Ok(images);
     };
+    explain::not_bucket(target)?;
     let exact = mounts::at(target).map_err(|e| explain::host(e, "looking for", target))?;
     if let Some(m) = exact.filter(MountInfo::is_freehold) {
-        return Ok(vec![m.source.into()]);
+        return image_of(m);
     }
     let meta = std::fs::metadata(target).map_err(|e| explain::host(e, "looking at", target))?;
     if !meta.is_dir() {
@@ -30,9 +33,15 @@ pub fn images(target: Option<&Path>) -> anyhow::Result<Vec<PathBuf>> {
     let all = mounts::list().map_err(|e| anyhow!("cannot read the table of mounts: {e}"))?;
     let mount = whole.ancestors().find_map(|a| all.iter().rev().find(|m| m.point == a));
     match mount {
-        Some(m) if m.is_freehold() => Ok(vec![m.source.clone().into()]),
+        Some(m) if m.is_freehold() => image_of(m.clone()),
         _ => bail!("{} is not in a mounted volume", target.display()),
     }
+}
+
+fn image_of(mount: MountInfo) -> anyhow::Result<Vec<PathBuf>> {
+    let image = PathBuf::from(mount.source);
+    explain::not_bucket(&image)?;
+    Ok(vec![image])
 }
 
 /// Asks whoever serves the volume in `image`.
@@ -135,6 +144,7 @@ mod tests {
         assert!(ask(&image).unwrap_err().to_string().contains("nobody serves"));
         assert!(images(Some(dir.path())).unwrap_err().to_string().contains("not in a mounted volume"));
         assert!(images(Some(&dir.path().join("none"))).is_err());
+        assert!(images(Some(Path::new("s3://logs"))).unwrap_err().to_string().contains("is a bucket"));
         assert!(program(std::process::id() as i32).len() > 1 && program(0) == "-");
     }
 }

@@ -79,6 +79,7 @@ fn tell(lines: &[Line], json: bool) {
 }
 
 fn look(target: &Path) -> anyhow::Result<Line> {
+    explain::not_bucket(target)?;
     let mut told = ask(target).map_err(|e| explain::host(e, "looking at", target))?;
     if !told.is_dir {
         // A served image is asked through its mount.

@@ -8,6 +8,18 @@ use media::MediaError;
 use std::io;
 use std::path::Path;
 
+/// Refuses a bucket where only a volume will do.
+pub fn not_bucket(target: &Path) -> anyhow::Result<()> {
+    if !freehold::bucket::is_url(target) {
+        return Ok(());
+    }
+    let name = target.display();
+    anyhow::bail!(
+        "{name} is a bucket, and this is for volumes. What a mount of it does: --metrics and SIGUSR1 (see freehold mount \
+         --help). What interrupted uploads left behind: freehold object ls {name}"
+    )
+}
+
 /// Why a volume in `image` could not be opened, made or used.
 pub fn volume(e: Error, image: &Path) -> anyhow::Error {
     let name = image.display();
@@ -169,12 +181,14 @@ pub fn list(processes: &[Process]) -> String {
 
 /// Opens the medium of a volume, with errors that say what to do.
 pub fn medium(image: &Path, read_only: bool) -> anyhow::Result<std::sync::Arc<dyn media::Media>> {
+    not_bucket(image)?;
     let attempt = || freehold::medium(image, read_only);
     freehold::patience::retry(image, attempt).map_err(|e| volume(e, image))
 }
 
 /// Opens a volume, with errors that say what to do.
 pub fn open(image: &Path, read_only: bool) -> anyhow::Result<freehold::Volume> {
+    not_bucket(image)?;
     let options = freehold::VolumeOptions { read_only, ..Default::default() };
     let attempt = || freehold::open(image, options.clone());
     let opened = freehold::patience::retry(image, attempt).map_err(|e| volume(e, image))?;

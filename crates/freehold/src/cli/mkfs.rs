@@ -46,6 +46,7 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<()> {
     let image = &args.image;
     let name = image.display();
+    explain::not_bucket(image)?;
     let is_controller = freehold::nvme_address(image).is_some();
     let exists = is_controller || image.exists();
     let is_device = is_controller || exists && super::is_device(image);

@@ -169,3 +169,18 @@ fn a_read_only_server_is_not_remounted() {
         umount(&p, "mnt");
     }
 }
+
+#[test]
+fn what_is_for_volumes_says_so() {
+    if !can_mount() {
+        return;
+    }
+    let (p, store) = (Place::new(), Store::new(SMALL_PARTS));
+    let mnt = p.mkdir("mnt");
+    store.mount(&p, &mnt, "");
+    for line in ["clients mnt", "top --once mnt", "clients s3://bucket", "df s3://bucket"] {
+        p.line(line).fails(&["s3://bucket is a bucket", "freehold object ls"]);
+    }
+    p.line("df mnt").ok();
+    umount(&p, "mnt");
+}
