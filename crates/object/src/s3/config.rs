@@ -100,7 +100,9 @@ impl Config {
             set.or_else(|| profile.and_then(|profile| profile.get(name).map(String::as_str)))
                 .map(str::to_owned)
         };
-        let endpoint = setting(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"], "endpoint_url");
+        let endpoint =
+            ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"].iter().find_map(|name| environment.get(name));
+        let endpoint = endpoint.or_else(|| profiles.endpoint(profile?)).map(str::to_owned);
         let region = setting(&["AWS_REGION", "AWS_DEFAULT_REGION"], "region");
         let authorities = setting(&["AWS_CA_BUNDLE"], "ca_bundle").map(PathBuf::from);
         let authorities = match authorities {

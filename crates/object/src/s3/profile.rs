@@ -1,6 +1,7 @@
 //! The environment and the profile files that all programs of S3 share: `~/.aws/credentials` and `~/.aws/config`.
 //!
-//! Source: "Configuration and credential file settings" and "Environment variables" of the AWS SDKs and Tools Reference Guide.
+//! Source: "Configuration and credential file settings", "Service-specific endpoints" and "Environment variables" of the AWS SDKs and Tools
+//! Reference Guide.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -88,12 +89,16 @@ impl Environment {
     }
 }
 
-/// The settings of one profile.
+/// The settings of one profile. Of a setting of several lines those are called by both names, with a dot: `s3.endpoint_url`.
 pub type Profile = BTreeMap<String, String>;
 
 /// The profiles of both files. A setting that is in both is taken from the credentials file.
 #[derive(Default)]
-pub struct Profiles(BTreeMap<String, Profile>);
+pub struct Profiles {
+    profiles: BTreeMap<String, Profile>,
+    /// Sections `services NAME`, which profiles name.
+    services: BTreeMap<String, Profile>,
+}
 
 impl Profiles {
     /// Those of the files that the environment leads to. A file that is not there is empty; one that cannot be read is an error.
@@ -116,32 +121,51 @@ impl Profiles {
 
     /// A profile by its name.
     pub fn get(&self, name: &str) -> Option<&Profile> {
-        self.0.get(name)
+        self.profiles.get(name)
+    }
+
+    /// Where a profile says that S3 is: what it says of this service comes before what it says of all.
+    pub fn endpoint<'a>(&'a self, profile: &'a Profile) -> Option<&'a str> {
+        let services = profile.get("services").and_then(|name| self.services.get(name));
+        let of_s3 = services.and_then(|section| section.get("s3.endpoint_url"));
+        of_s3.or_else(|| profile.get("endpoint_url")).map(String::as_str)
     }
 
     /// Adds the profiles of a file. In `config`, sections of other profiles than `default` are called `profile NAME`.
     fn add(&mut self, text: &str, config: bool) {
-        let mut section = None;
+        let (mut section, mut group) = (None, None);
         for line in text.lines() {
-            // What is indented belongs to a setting of several lines, of which none is ours.
-            if line.starts_with([' ', '\t', '#', ';']) {
+            let indented = line.starts_with([' ', '\t']);
+            let line = line.trim();
+            if line.starts_with(['#', ';']) {
                 continue;
             }
-            if let Some(name) = line.trim_end().strip_prefix('[').and_then(|rest| rest.split(']').next()) {
+            if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.split(']').next()) {
                 let name = name.trim();
-                section = match name.strip_prefix("profile ") {
-                    Some(name) if config => Some(name.trim().to_owned()),
+                let known = match (name.strip_prefix("profile "), name.strip_prefix("services ")) {
+                    (Some(name), _) if config => Some((&mut self.profiles, name.trim())),
+                    (_, Some(name)) if config => Some((&mut self.services, name.trim())),
                     _ if config && name != "default" => None,
-                    _ => Some(name.to_owned()),
+                    _ => Some((&mut self.profiles, name)),
                 };
+                section = known.map(|(sections, name)| sections.entry(name.to_owned()).or_default());
+                group = None;
                 continue;
             }
-            let (Some(section), Some((name, value))) = (&section, line.split_once('=')) else { continue };
+            let (Some(section), Some((name, value))) = (&mut section, line.split_once('=')) else { continue };
+            let name = name.trim().to_ascii_lowercase();
             // A comment begins with a space and a number sign.
             let value = value.split(" #").next().unwrap_or_default().trim();
+            let name = match (indented, &group) {
+                (true, Some(group)) => format!("{group}.{name}"),
+                (true, None) => continue,
+                (false, _) => name,
+            };
+            if !indented {
+                group = value.is_empty().then(|| name.clone());
+            }
             if !value.is_empty() {
-                let profile = self.0.entry(section.clone()).or_default();
-                profile.insert(name.trim().to_ascii_lowercase(), value.to_owned());
+                section.insert(name, value.to_owned());
             }
         }
     }
@@ -179,6 +203,19 @@ mod tests {
         let other = profiles.get("other").unwrap();
         assert_eq!((other["region"].as_str(), other["aws_access_key_id"].as_str()), ("us-west-2", "wins"));
         assert!(profiles.get("plain").is_none(), "not a profile's section");
+    }
+
+    #[test]
+    fn services_have_endpoints_of_their_own() {
+        let mut profiles = Profiles::default();
+        let text = "[profile a]\nservices = here\nendpoint_url = http://all\n[profile b]\nservices=gone\nendpoint_url=http://all\n\
+                    [services here]\ndynamodb =\n  endpoint_url = http://tables\ns3 =\n  # ours\n  endpoint_url = http://s3 # really\n\
+                    [services other]\ns3 =\n  endpoint_url = http://no\n[profile c]\ns3 =\n  endpoint_url = http://no\n";
+        profiles.add(text, true);
+        let endpoint = |name: &str| profiles.endpoint(profiles.get(name).unwrap());
+        assert_eq!((endpoint("a"), endpoint("b")), (Some("http://s3"), Some("http://all")));
+        assert_eq!(endpoint("c"), None, "only a section of services may say it so");
+        assert!(profiles.get("here").is_none());
     }
 
     #[test]
