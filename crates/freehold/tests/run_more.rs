@@ -1,12 +1,15 @@
-//! `freehold run` beside a real mount, where what the kernel thinks counts: files that a program makes longer while it has them mapped, current
-//! directories that others move, and limits of the size of files. What programs say and leave is compared with an ordinary directory.
+//! `freehold run` beside a real mount, where what the kernel thinks counts: files that a program makes longer while it has them mapped, or that both
+//! append to, current directories that others move, and limits of the size of files. What programs say and leave is compared with an ordinary directory.
 //!
 //! Without /dev/fuse, and the mappings without gcc, this is skipped. Growth by other processes is not tested, as nothing is promised for it
 //! (docs/SEMANTICS.md).
 
 mod common;
 
-use common::{Place, can_mount, library};
+use common::{Place, can_mount, eventually, library};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -78,6 +81,47 @@ fn files_grow_while_they_are_mapped() {
         return println!("skipped: there is no gcc");
     }
     rig.same("./a", &[]);
+    rig.done();
+}
+
+/// The kernel believes the end of the file to be where it was when it last asked: neither the volume nor its pages may have the bytes there.
+#[test]
+fn appends_through_both_doors() {
+    let Some(rig) = Rig::new() else { return };
+    let log = rig.mnt.join("log");
+    for later in [false, true] {
+        std::fs::write(&log, b"").unwrap();
+        let flags = if later { 0 } else { libc::O_APPEND };
+        let mut here =
+            std::fs::File::options().read(true).write(true).custom_flags(flags).open(&log).unwrap();
+        if later {
+            // SAFETY: an open descriptor.
+            assert_eq!(unsafe { libc::fcntl(here.as_raw_fd(), libc::F_SETFL, libc::O_APPEND) }, 0);
+        }
+        let mut want = Vec::new();
+        for round in 0..4u8 {
+            let mut there = rig.p.command();
+            there.env("FREEHOLD_PRELOAD", library()).args([
+                "run",
+                "--",
+                "bash",
+                "-c",
+                "printf %083d 0 >> $0",
+            ]);
+            assert!(there.arg(&log).status().unwrap().success());
+            want.extend([b'0'; 83]);
+            let bytes = [b'a' + round; 5000];
+            here.write_all(&bytes).unwrap();
+            want.extend(bytes);
+            let mut now = vec![0; want.len()];
+            let mut right = || here.read_at(&mut now, 0).unwrap() == want.len() && now == want;
+            assert!(later || right(), "what is read at once, round {round}");
+            eventually("the kernel has the same", || std::fs::read(&log).unwrap() == want);
+        }
+    }
+    rig.p.line("umount mnt").ok();
+    assert_eq!(rig.p.line("cat a.img:/log").ok().len(), 4 * 5083);
+    rig.p.line("mount a.img mnt").ok();
     rig.done();
 }
 

@@ -30,10 +30,25 @@ impl<F: FileSystem> Door<F> {
             }
         } else if direct {
             tell |= abi::FOPEN_DIRECT_IO | abi::FOPEN_PARALLEL_DIRECT_WRITES;
-        } else if self.options.direct_writes && !open.contains(OpenFlags::READ) {
+        } else if self.appends_past(open) || self.options.direct_writes && !open.contains(OpenFlags::READ) {
             tell |= abi::FOPEN_DIRECT_IO;
         }
         (open, tell)
+    }
+
+    /// Whether the engine places what is appended to a file of these flags: the kernel would put it where it believes the end to be, which another
+    /// door may have moved. A bucket, which takes files at their closes, has no other door.
+    fn places(&self, flags: OpenFlags) -> bool {
+        flags.contains(OpenFlags::APPEND)
+            && self.changers.is_none()
+            && !self.caps.contains(abi::Init::WRITEBACK_CACHE)
+    }
+
+    /// Whether such bytes go past the kernel's pages, from which it would give them out in the wrong place. Where it cannot map files that do so, those that
+    /// can be mapped keep their pages, and [`Self::write`] has them dropped.
+    fn appends_past(&self, open: OpenFlags) -> bool {
+        let maps = self.caps.contains(abi::Init::DIRECT_IO_ALLOW_MMAP);
+        self.places(open) && (maps || !open.contains(OpenFlags::READ))
     }
 
     /// Remembers an open file and makes the reply of open, or with `attr` that of create. `asked`: the flags of open(2).
@@ -87,23 +102,23 @@ impl<F: FileSystem> Door<F> {
 
     /// Closes a file or directory in the engine, and what belongs to it.
     pub(crate) async fn close(&self, fh: u64) -> fs::Result<()> {
-        if let Some(plain) = self.forget(fh).await {
-            let _ = self.fs.release(plain).await;
+        for second in self.forget(fh).await.into_iter().flatten() {
+            let _ = self.fs.release(second).await;
         }
         self.fs.release(Handle(fh)).await
     }
 
     /// As `close`, of a file that no program has got.
     pub(crate) async fn abandon(&self, fh: u64) -> fs::Result<()> {
-        if let Some(plain) = self.forget(fh).await {
-            let _ = self.fs.abandon(plain).await;
+        for second in self.forget(fh).await.into_iter().flatten() {
+            let _ = self.fs.abandon(second).await;
         }
         self.fs.abandon(Handle(fh)).await
     }
 
-    /// Forgets a file, and returns the plain handle that belongs to it.
-    async fn forget(&self, fh: u64) -> Option<Handle> {
-        let (plain, owners) = self.handles.remove(fh);
+    /// Forgets a file, and returns the second handles that belong to it.
+    async fn forget(&self, fh: u64) -> [Option<Handle>; 2] {
+        let (seconds, owners) = self.handles.remove(fh);
         if let Some(changers) = &self.changers {
             changers.forget(fh);
         }
@@ -111,7 +126,7 @@ impl<F: FileSystem> Door<F> {
         for owner in owners {
             let _ = self.fs.setlk(Handle(fh), LockOwner(owner), Err((0, u64::MAX)), false).await;
         }
-        plain
+        seconds
     }
 
     pub(crate) async fn release(&self, body: &[u8]) -> Outcome {
@@ -160,13 +175,26 @@ impl<F: FileSystem> Door<F> {
             0 => OpenFlags::from_posix(a.flags as i32),
             _ => OpenFlags::empty(),
         };
-        let handle = self.handles.transfer(&*self.fs, &kernel_cred(), ino, a.fh, now).await?;
+        let appends = self.places(now);
+        let handle = match appends {
+            true => self.handles.appending(&*self.fs, &kernel_cred(), ino, a.fh, now).await?,
+            false => self.handles.transfer(&*self.fs, &kernel_cred(), ino, a.fh, now).await?,
+        };
         if a.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
             self.kill_suid(ino, handle).await?;
         }
         self.changes(head, a.fh);
         let n = self.fs.write(handle, a.offset, data).await?;
         self.meter.moved(0, n as u64);
+        // Its pages then hold the bytes in the wrong place, or what was behind the end in the right one.
+        if appends
+            && self.fs.getattr(ino, Some(handle)).await.is_ok_and(|now| now.size != a.offset + n as u64)
+        {
+            let told = self.misplaced.tell(ino);
+            if self.handles.flags(a.fh).is_some_and(|flags| self.appends_past(flags)) {
+                told.await;
+            }
+        }
         Ok(Answer::of(&abi::WriteOut { size: n as u32, padding: 0 }))
     }
 

@@ -3,8 +3,8 @@
 //!
 //! An engine's handle carries O_APPEND and O_DIRECT as they were at open. Some transfers of the kernel do not follow them:
 //! write-back of mapped pages uses any writable handle of the inode at offsets of its own, and fcntl(F_SETFL) changes the flags
-//! of an open file. Such transfers go through a second, plain handle that is opened when it is first needed.
-//! Tested by `tests/mount.rs` (mapped write through an appending descriptor).
+//! of an open file. Such transfers go through a second handle, a plain one or one that appends, that is opened when it is first needed.
+//! Tested by `tests/mount.rs` (mapped write through an appending descriptor, and one that came to append later).
 
 use fs::{FileSystem, Handle, Ino, OpenFlags, Result};
 use parking_lot::Mutex;
@@ -18,9 +18,17 @@ struct Open {
     flags: OpenFlags,
     /// Opened with O_SYNC or O_DSYNC.
     synchronous: bool,
-    plain: Option<Handle>,
+    /// By [`Second`].
+    seconds: [Option<Handle>; 2],
     /// Owners that took record locks through this handle and did not flush since.
     owners: Vec<u64>,
+}
+
+/// What a second handle of an open file is for.
+#[derive(Clone, Copy)]
+enum Second {
+    Plain,
+    Appending,
 }
 
 /// Open files and directories of a mount, by handle.
@@ -43,7 +51,7 @@ impl Handles {
         }
         self.shard(handle.0)
             .lock()
-            .insert(handle.0, Open { flags, synchronous, plain: None, owners: Vec::new() });
+            .insert(handle.0, Open { flags, synchronous, seconds: [None; 2], owners: Vec::new() });
     }
 
     /// Whether a handle was opened with O_SYNC or O_DSYNC.
@@ -51,16 +59,21 @@ impl Handles {
         self.shard(fh).lock().get(&fh).is_some_and(|open| open.synchronous)
     }
 
-    /// A handle is to be closed. Returns the plain handle that belongs to it, and the lock owners to be flushed.
-    pub fn remove(&self, fh: u64) -> (Option<Handle>, Vec<u64>) {
+    /// With which flags a handle was opened.
+    pub fn flags(&self, fh: u64) -> Option<OpenFlags> {
+        self.shard(fh).lock().get(&fh).map(|open| open.flags)
+    }
+
+    /// A handle is to be closed. Returns the second handles that belong to it, and the lock owners to be flushed.
+    pub fn remove(&self, fh: u64) -> ([Option<Handle>; 2], Vec<u64>) {
         match self.shard(fh).lock().remove(&fh) {
             Some(open) => {
                 if open.flags.intersects(VARIABLE) {
                     self.variable.fetch_sub(1, Ordering::Relaxed);
                 }
-                (open.plain, open.owners)
+                (open.seconds, open.owners)
             }
-            None => (None, Vec::new()),
+            None => ([None; 2], Vec::new()),
         }
     }
 
@@ -70,7 +83,7 @@ impl Handles {
         for shard in &self.shards {
             for (fh, open) in shard.lock().drain() {
                 all.push(Handle(fh));
-                all.extend(open.plain);
+                all.extend(open.seconds.into_iter().flatten());
             }
         }
         all
@@ -106,24 +119,54 @@ impl Handles {
             return Ok(Handle(fh));
         }
         let flags = match self.shard(fh).lock().get(&fh) {
-            Some(open) if !(open.flags & VARIABLE).difference(now).is_empty() => match open.plain {
-                Some(plain) => return Ok(plain),
-                None => open.flags,
-            },
+            Some(open) if !(open.flags & VARIABLE).difference(now).is_empty() => open.flags,
             _ => return Ok(Handle(fh)),
         };
-        let plain = fs.open(cred, ino, flags.difference(VARIABLE | OpenFlags::TRUNCATE)).await?;
+        self.second(fs, cred, (ino, fh), flags.difference(VARIABLE), Second::Plain).await
+    }
+
+    /// The same, of bytes that the kernel's caller wants at the end of the file.
+    pub async fn appending<F: FileSystem>(
+        &self,
+        fs: &F,
+        cred: &fs::Cred,
+        ino: Ino,
+        fh: u64,
+        now: OpenFlags,
+    ) -> Result<Handle> {
+        match self.flags(fh).filter(|flags| !flags.contains(OpenFlags::APPEND)) {
+            Some(flags) => {
+                let flags = flags.difference(VARIABLE) | OpenFlags::APPEND;
+                self.second(fs, cred, (ino, fh), flags, Second::Appending).await
+            }
+            None => self.transfer(fs, cred, ino, fh, now).await,
+        }
+    }
+
+    async fn second<F: FileSystem>(
+        &self,
+        fs: &F,
+        cred: &fs::Cred,
+        (ino, fh): (Ino, u64),
+        flags: OpenFlags,
+        which: Second,
+    ) -> Result<Handle> {
+        let known = self.shard(fh).lock().get(&fh).and_then(|open| open.seconds[which as usize]);
+        if let Some(second) = known {
+            return Ok(second);
+        }
+        let second = fs.open(cred, ino, flags.difference(OpenFlags::TRUNCATE)).await?;
         let spare = match self.shard(fh).lock().get_mut(&fh) {
-            Some(open) => match open.plain {
-                None => {
-                    open.plain = Some(plain);
-                    return Ok(plain);
+            Some(open) => match &mut open.seconds[which as usize] {
+                none @ None => {
+                    *none = Some(second);
+                    return Ok(second);
                 }
-                Some(other) => Ok(other),
+                Some(other) => Ok(*other),
             },
             None => Err(fs::Error::BadHandle),
         };
-        fs.release(plain).await?;
+        fs.release(second).await?;
         spare
     }
 }

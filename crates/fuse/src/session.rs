@@ -11,6 +11,7 @@ use crate::device::{Buffer, BufferPool, Device, Notifier, REQUEST_AT, Reply, tak
 use crate::door::{Door, serve};
 use crate::exec::Executor;
 use crate::known::Known;
+use crate::misplaced::Misplaced;
 use crate::options::MountOptions;
 use crate::receive::{Ears, Receivers};
 use crate::sys::{self, Attached};
@@ -78,17 +79,21 @@ pub fn mount<F: FileSystem>(fs: Arc<F>, mountpoint: &Path, options: MountOptions
         }
     };
     let read_ahead = options.read_ahead;
-    let door = Arc::new(Door {
-        changers: fs.commits_at_close().then(Default::default),
-        fs,
-        options,
-        caps,
-        handles: Default::default(),
-        interrupts: Default::default(),
-        known,
-        meter,
+    let started = Misplaced::start(mount.notifier()).and_then(|misplaced| {
+        let door = Arc::new(Door {
+            changers: fs.commits_at_close().then(Default::default),
+            fs,
+            options,
+            caps,
+            handles: Default::default(),
+            interrupts: Default::default(),
+            known,
+            misplaced,
+            meter,
+        });
+        start(door, device, end.clone())
     });
-    if let Err(e) = start(door, device, end.clone()) {
+    if let Err(e) = started {
         *end.over.lock() = true;
         if let Some(attached) = mount.attached.lock().take() {
             let _ = attached.detach(true);

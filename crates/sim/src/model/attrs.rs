@@ -21,6 +21,11 @@ impl State {
         if let (Some(size), Body::File(data)) = (set.size, &mut node.body) {
             data.set_size(size);
         }
+        if matches!(node.body, Body::File(_))
+            && (set.size.is_some() || set.uid.is_some() || set.gid.is_some())
+        {
+            node.drop_capability();
+        }
         Ok(node.attr())
     }
 

@@ -41,6 +41,7 @@ impl State {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             rules::set(cred, &mut node.attr, &set, now);
             node.data_mut()?.set_size(0);
+            node.drop_capability();
         }
         Ok(handle)
     }
@@ -150,10 +151,11 @@ impl State {
         Ok(n)
     }
 
-    /// Times and set-id bits after the data were changed through this handle.
+    /// Times, set-id bits and capabilities after the data were changed through this handle.
     fn was_written(&mut self, open: &Open, now: Time) -> Result<()> {
         let node = self.node_mut(open.ino)?;
         node.attr.perm = rules::after_write(&open.cred, &node.attr);
+        node.drop_capability();
         node.changed(now);
         Ok(())
     }

@@ -67,9 +67,17 @@ impl Directory {
     }
 }
 
+/// What a program may do beyond its user's rights (capabilities(7)).
+const CAPABILITY: &[u8] = b"security.capability";
+
 impl Node {
     pub fn new(attr: Attr, body: Body) -> Node {
         Node { attr, body, xattrs: BTreeMap::new(), linkable: false }
+    }
+
+    /// Content or owner change: capabilities were given to what the file was.
+    pub fn drop_capability(&mut self) {
+        self.xattrs.remove(CAPABILITY);
     }
 
     /// Attributes with size and blocks.
