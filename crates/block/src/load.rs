@@ -48,10 +48,18 @@ fn read_block(device: &Blocking, at: BlockNo) -> Result<Vec<u8>> {
     Ok(block)
 }
 
+/// Whether a medium can hold neither a volume nor what is left of one that was cut off: that its superblocks tell.
+pub(crate) fn is_too_small(device: &Blocking) -> bool {
+    let bytes = device.media().geometry().bytes;
+    let begins = |at: &BlockNo| read_block(device, *at).is_ok_and(|block| Superblock::parse(&block).is_ok());
+    let has_superblocks = bytes >= (SUPERBLOCKS.len() * BLOCK_SIZE) as u64;
+    bytes < format::limits::VOLUME_MIN && !(has_superblocks && SUPERBLOCKS.iter().any(begins))
+}
+
 /// Reads the superblock, from its copy when the first is damaged.
 pub(crate) fn superblock(device: &Blocking) -> Result<Superblock> {
     let geometry = device.media().geometry();
-    if geometry.bytes < format::limits::VOLUME_MIN {
+    if is_too_small(device) {
         return Err(Error::NotAVolume(format!("{} is too small to be one", geometry.name)));
     }
     let mut first = None;

@@ -116,7 +116,7 @@ pub(super) fn read(pass: &mut Pass<'_>, evidence: u64) -> Result<Option<Base>> {
 
 fn superblocks(pass: &mut Pass<'_>) -> Result<Option<(Superblock, Vec<BlockNo>)>> {
     let geometry = pass.device.media().geometry().clone();
-    if geometry.bytes < format::limits::VOLUME_MIN {
+    if load::is_too_small(pass.device) {
         return Err(fs::Error::NotAVolume(format!("{} is too small to be one", geometry.name)));
     }
     let mut good: Option<Superblock> = None;
