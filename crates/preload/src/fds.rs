@@ -174,7 +174,7 @@ fn record_lock(open: &Open, command: c_int, lock: &mut libc::flock) -> Res<c_int
         }
         return Ok(0);
     }
-    open.locked.store(true, Ordering::Relaxed);
+    open.locks();
     let wait = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
     waiting(wait, |wait| open.mount.run(|fs| fs.setlk(handle, owner, wanted.ok_or((start, end)), wait)))?;
     Ok(0)

@@ -28,6 +28,9 @@ static UNUSED: Mutex<Vec<&'static Description>> = Mutex::new(Vec::new());
 /// Highest descriptor that ever was ours, plus one.
 static TOP: AtomicUsize = AtomicUsize::new(0);
 
+/// A file of ours was locked by this process or one that it comes from.
+static LOCKING: AtomicBool = AtomicBool::new(false);
+
 /// An open file description.
 #[derive(Default)]
 pub(crate) struct Description {
@@ -55,7 +58,7 @@ pub(crate) struct State {
     life: AtomicU64,
     opening: Mutex<()>,
     /// Record locks were asked for through it.
-    pub locked: AtomicBool,
+    locked: AtomicBool,
     /// A lock of the whole file was asked for through it.
     pub flocked: AtomicBool,
     /// A copy was sent to another process.
@@ -391,9 +394,30 @@ impl State {
         self.place.path()
     }
 
-    /// A descriptor goes away: POSIX has the process lose its record locks on the file.
+    /// Record locks are asked for through it.
+    pub(crate) fn locks(&self) {
+        self.locked.store(true, Ordering::SeqCst);
+        LOCKING.store(true, Ordering::SeqCst);
+    }
+
+    /// A descriptor goes away: POSIX has the process lose its record locks on the file, through whichever descriptor it took them.
     fn flush(&self) {
-        if self.locked.load(Ordering::Relaxed)
+        if !LOCKING.load(Ordering::Relaxed) {
+            return;
+        }
+        self.give_locks_up();
+        for fd in 0..TOP.load(Ordering::Relaxed) as c_int {
+            match get(fd) {
+                Some(open) if open.ino == self.ino && std::ptr::eq(open.mount, self.mount) => {
+                    open.give_locks_up()
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn give_locks_up(&self) {
+        if self.locked.load(Ordering::SeqCst)
             && let Some(handle) = self.handle_if_open()
         {
             let _ = self.mount.run(|fs| fs.flush(handle, owner()));

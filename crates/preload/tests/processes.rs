@@ -70,6 +70,10 @@ fcntl.fcntl(b, fcntl.F_SETFL, os.O_APPEND); os.lseek(b, 0, 0); os.write(b, b'6')
 fcntl.lockf(b, fcntl.LOCK_EX); fcntl.flock(b, fcntl.LOCK_EX); sys.stdout.flush()
 if os.fork() == 0:
     c = os.open(j(t, 'a'), os.O_RDWR); print(tries(lambda: fcntl.lockf(c, fcntl.LOCK_EX | fcntl.LOCK_NB)), tries(lambda: fcntl.flock(c, fcntl.LOCK_EX | fcntl.LOCK_NB))); sys.stdout.flush(); os._exit(0)
+os.wait(); os.close(os.open(j(t, 'a'), os.O_RDONLY))
+# Whichever descriptor of the file is closed, the process loses its record locks.
+if os.fork() == 0:
+    c = os.open(j(t, 'a'), os.O_RDWR); print(tries(lambda: fcntl.lockf(c, fcntl.LOCK_EX | fcntl.LOCK_NB))); sys.stdout.flush(); os._exit(0)
 os.wait(); os.unlink(j(t, 'a')); print(os.fstat(b).st_nlink, os.pread(b, 3, 0), os.pwritev(b, [b'ab', b'cd'], 0), os.preadv(b, [bytearray(3), bytearray(9)], 0))
 "#,
     );
