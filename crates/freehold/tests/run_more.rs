@@ -1,5 +1,6 @@
 //! `freehold run` beside a real mount, where what the kernel thinks counts: files that a program makes longer while it has them mapped, or that both
-//! append to, current directories that others move, and limits of the size of files. What programs say and leave is compared with an ordinary directory.
+//! append to, current directories that others move, limits of the size of files, and servers that hang. What programs say and leave is compared with an
+//! ordinary directory.
 //!
 //! Without /dev/fuse, and the mappings without gcc, this is skipped. Growth by other processes is not tested, as nothing is promised for it
 //! (docs/SEMANTICS.md).
@@ -9,7 +10,7 @@ mod common;
 use common::{Place, can_mount, eventually, library};
 use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -149,5 +150,26 @@ fn limits_of_the_size_of_files() {
         trap '' XFSZ; dd if=/dev/zero of=$T/dd bs=100000 count=20 status=none; echo $?; dd if=/dev/zero of=$T/dd bs=1 seek=1024000 count=1 status=none; echo $?)
         cat $T/big $T/big $T/big > $T/whole; echo $?; (ulimit -f 1000; exec 5<> $T/whole; echo x >&5; echo $?)";
     rig.same("bash", &["-c", LIMITS, "bash"]);
+    rig.done();
+}
+
+/// Nor programs that start after it began to hang. Device numbers are those of the kernel's mounts, whoever asks first.
+#[test]
+fn a_server_that_hangs_stops_nobody_else() {
+    let Some(rig) = Rig::new() else { return };
+    let still = rig.p.volume("still.img");
+    let at = rig.p.mkdir("still");
+    rig.p.line("mount still.img still").ok();
+    let server = freehold::mounts::lock_holder(&still).unwrap().pid;
+    // When it stands still, what the kernel knows of its directory is out of date. Nothing may be started until then. In the end it goes on in any case.
+    let script = "pause() { local end=$((SECONDS + 2)); while [ $SECONDS -lt $end ]; do :; done; }
+        echo > $2/f; pause; kill -STOP $1; pause; (pause; pause; pause; pause; pause; kill -CONT $1) & begun=$SECONDS
+        stat -c %d $3; [ $((SECONDS - begun)) -lt 8 ] && echo soon; kill -CONT $1; kill $!; stat -c %d $2 $3";
+    let mut run = rig.p.command();
+    run.env("FREEHOLD_PRELOAD", library()).args(["run", "--", "bash", "-c", script, "bash"]);
+    let out = run.arg(server.to_string()).args([&at, &rig.mnt]).output().unwrap();
+    let [mnt, still] = [&rig.mnt, &at].map(|dir| std::fs::metadata(dir).unwrap().dev());
+    assert_eq!(String::from_utf8_lossy(&out.stdout), format!("{mnt}\nsoon\n{still}\n{mnt}\n"), "{out:?}");
+    rig.p.line("umount still").ok();
     rig.done();
 }

@@ -153,12 +153,12 @@ fn in_volume(text: &[u8]) -> Option<Dir> {
     if mounts().iter().any(|m| below(&m))
         && let Ok(To::Volume(found)) = path::resolve(AT_FDCWD, text, true)
         && found.attr.kind == FileType::Directory
-        && here.is_none_or(|(dev, ino)| dev != found.mount.dev || ino == found.attr.ino.0)
+        && here.is_none_or(|(dev, ino)| dev != found.mount.dev() || ino == found.attr.ino.0)
     {
         return Some(Dir { mount: found.mount, ino: found.attr.ino, path: found.path });
     }
     let (dev, ino) = here?;
-    let mount = mounts().iter().find(|m| m.dev == dev)?;
+    let mount = mounts().iter().find(|m| m.dev() == dev)?;
     mount.for_paths()?;
     let path = upward::path_of(mount, Ino(ino)).ok()?;
     Some(Dir { mount, ino: Ino(ino), path: Some(path) })

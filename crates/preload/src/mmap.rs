@@ -87,7 +87,7 @@ unsafe fn over_fuse(
         let mut st: libc::stat = std::mem::zeroed();
         let same = libc::syscall(libc::SYS_fstat, fd, &mut st) == 0
             && st.st_ino == open.ino.0
-            && st.st_dev == open.mount.dev;
+            && st.st_dev == open.mount.dev();
         let base = if same { mmap::real(addr, len, prot, flags, fd as c_int, at) } else { -1 };
         let error = if same { errno() } else { libc::ENODEV };
         if base != -1 {

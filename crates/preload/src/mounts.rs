@@ -24,8 +24,10 @@ pub(crate) struct Mount {
     pub has_inner: bool,
     /// Names the mount to other processes.
     pub hash: u64,
-    /// Device number that stat reports.
-    pub dev: u64,
+    /// Device number that stat reports, once somebody has asked; 0 until then.
+    dev: AtomicU64,
+    /// Where the kernel has no mount.
+    dev_without: u64,
     session: AtomicPtr<Remote>,
     connecting: Mutex<()>,
     /// The process in which the manager could not be reached, so that it is not asked each time.
@@ -127,7 +129,8 @@ fn read_mounts() -> Vec<Mount> {
             hash: prefix
                 .iter()
                 .fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ b as u64).wrapping_mul(0x0100_0000_01b3)),
-            dev: kernel_dev(&prefix).unwrap_or(libc::makedev(0xfee, i as u32)),
+            dev: AtomicU64::new(0),
+            dev_without: libc::makedev(0xfee, i as u32),
             prefix,
             socket,
             has_inner: false,
@@ -145,14 +148,18 @@ fn read_mounts() -> Vec<Mount> {
     mounts
 }
 
-/// The device number of a kernel mount at `path`, if there is one.
+/// The device number of a kernel mount at `path`, if there is one. Its server, which may hang, is not asked.
 fn kernel_dev(path: &[u8]) -> Option<u64> {
-    use std::os::unix::ffi::OsStrExt;
-    use std::os::unix::fs::MetadataExt;
-    let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
-    let (here, above) =
-        (std::fs::symlink_metadata(path).ok()?, std::fs::symlink_metadata(path.parent()?).ok()?);
-    (here.dev() != above.dev()).then_some(here.dev())
+    let path = std::ffi::CString::new(path).ok()?;
+    let how = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_STATX_DONT_SYNC;
+    // SAFETY: all zeros is a valid value, which the call fills; the path is a C string.
+    let st = unsafe {
+        let mut st: libc::statx = std::mem::zeroed();
+        let done = libc::syscall(libc::SYS_statx, libc::AT_FDCWD, path.as_ptr(), how, 0, &raw mut st);
+        (done == 0).then_some(st)?
+    };
+    let is_root = st.stx_attributes & libc::STATX_ATTR_MOUNT_ROOT as u64 != 0;
+    is_root.then(|| libc::makedev(st.stx_dev_major, st.stx_dev_minor))
 }
 
 fn kernel_umask() -> Option<u32> {
@@ -229,6 +236,19 @@ pub(crate) fn cred() -> &'static Cred {
 }
 
 impl Mount {
+    /// The device number that stat reports: that of the kernel's mount.
+    pub(crate) fn dev(&self) -> u64 {
+        // Nobody waits for a thread that asks: a mount that this one lies in may hang.
+        match self.dev.load(Ordering::Relaxed) {
+            0 => {
+                let dev = kernel_dev(&self.prefix).unwrap_or(self.dev_without);
+                self.dev.store(dev, Ordering::Relaxed);
+                dev
+            }
+            dev => dev,
+        }
+    }
+
     /// The session, begun now if need be. `None`: the manager cannot be reached, and the kernel serves this path.
     pub(crate) fn session(&'static self) -> Option<&'static Remote> {
         // SAFETY: made by Box::into_raw below and never freed.

@@ -59,7 +59,7 @@ pub(crate) fn of_descriptor(fd: c_int) -> Res<Found> {
 }
 
 /// What `f` says of the attributes of an open file. It must not take long.
-fn attr_of<T>(open: &Open, f: impl Fn(&Attr) -> T) -> Res<T> {
+pub(crate) fn attr_of<T>(open: &Open, f: impl Fn(&Attr) -> T) -> Res<T> {
     let handle = if open.flags() & libc::O_PATH != 0 { None } else { Some(open.handle()?) };
     match open.mount.session().and_then(|fs| fs.look_at_inode(open.ino, handle, &f)) {
         Some(said) => Ok(said),
@@ -80,7 +80,7 @@ fn give<T>(to: *mut T, value: T) -> Res<c_int> {
 fn stat_of(mount: &Mount, a: &Attr) -> Stat {
     // SAFETY: all zeros is a stat.
     let mut st: Stat = unsafe { std::mem::zeroed() };
-    st.st_dev = mount.dev;
+    st.st_dev = mount.dev();
     st.st_ino = a.ino.0;
     st.st_mode = a.mode();
     st.st_nlink = a.nlink as _;
@@ -112,7 +112,7 @@ fn statx_of(mount: &Mount, a: &Attr) -> Statx {
     ] {
         (to.tv_sec, to.tv_nsec) = (from.sec, from.nsec);
     }
-    (st.stx_dev_major, st.stx_dev_minor) = (libc::major(mount.dev), libc::minor(mount.dev));
+    (st.stx_dev_major, st.stx_dev_minor) = (libc::major(mount.dev()), libc::minor(mount.dev()));
     (st.stx_rdev_major, st.stx_rdev_minor) = (libc::major(a.rdev), libc::minor(a.rdev));
     st
 }
@@ -186,7 +186,7 @@ fn statvfs_of(mount: &'static Mount, to: *mut libc::statvfs) -> Res<c_int> {
         (st.f_bsize, st.f_frsize) = (s.block_size as _, s.block_size as _);
         (st.f_blocks, st.f_bfree, st.f_bavail) = (s.blocks, s.blocks_free, s.blocks_available);
         (st.f_files, st.f_ffree, st.f_favail) = (s.inodes, s.inodes_free, s.inodes_free);
-        st.f_fsid = mount.dev as _;
+        st.f_fsid = mount.dev() as _;
         st.f_namemax = s.name_max as _;
         to.write(st);
     }
