@@ -7,7 +7,7 @@ use crate::hook::{Out, Res, errno, fail, hook};
 use crate::mounts::{self, borrowed_memory};
 use crate::signals::Held;
 use crate::table::{self, Open};
-use fs::{FileSystem, LockKind, RecordLock};
+use fs::{FileSystem, FileType, LockKind, RecordLock};
 use libc::{c_int, c_uint, c_ulong, off_t};
 use std::sync::atomic::Ordering;
 
@@ -254,6 +254,7 @@ hook! {
                 fail(libc::EOPNOTSUPP)
             }
             libc::FIOCLEX | libc::FIONCLEX => Err(Out::Libc),
+            libc::FIONBIO | libc::FIONREAD if table::is_ours(fd) => of_any_file(fd, request, argument as *mut c_int),
             _ if table::is_ours(fd)
                 && let Some(done) = crate::barrier::by_ioctl(fd, request) =>
             {
@@ -263,6 +264,31 @@ hook! {
             _ => Err(Out::Libc),
         }
     }
+}
+
+/// The requests that the kernel answers itself, for files of whichever file system: FIONBIO and FIONREAD.
+///
+/// # Safety
+/// `value` is null or leads to a number.
+unsafe fn of_any_file(fd: c_int, request: c_ulong, value: *mut c_int) -> Res<c_int> {
+    let open = table::get(fd).ok_or(Out::Libc)?;
+    // SAFETY: as the caller says.
+    let Some(value) = (unsafe { value.as_mut() }) else { return fail(libc::EFAULT) };
+    let slot = open.place.slot();
+    if request == libc::FIONBIO {
+        let bit = libc::O_NONBLOCK as u32;
+        match *value {
+            0 => slot.flags.fetch_and(!bit, Ordering::Relaxed),
+            _ => slot.flags.fetch_or(bit, Ordering::Relaxed),
+        };
+        return Ok(0);
+    }
+    if open.kind != FileType::Regular {
+        return fail(libc::ENOTTY);
+    }
+    let size = crate::stat::attr_of(&open, |attr| attr.size)?;
+    *value = size.wrapping_sub(slot.offset.load(Ordering::Relaxed)) as c_int;
+    Ok(0)
 }
 
 /// closefrom(3).

@@ -186,7 +186,9 @@ fn symlink_at(target: &[u8], dirfd: c_int, path: &[u8]) -> Res<c_int> {
 
 fn readlink_at(dirfd: c_int, path: &[u8], to: &mut [u8]) -> Res<ssize_t> {
     let target = if let Some(open) = crate::named::link(path) {
-        [&open.mount.prefix[..], open.path().unwrap_or(b"/ (unknown)")].concat()
+        let gone = matches!(crate::stat::attr_of(&open, |attr| attr.nlink), Ok(0));
+        let said: &[u8] = if gone { b" (deleted)" } else { b"" };
+        [&open.mount.prefix[..], open.path().unwrap_or(b"/ (unknown)"), said].concat()
     } else if path.is_empty() && dirfd != AT_FDCWD {
         let open = crate::table::get(dirfd).ok_or(Out::Libc)?;
         open.mount.run(|fs| fs.readlink(mounts::cred(), open.ino))?

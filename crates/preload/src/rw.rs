@@ -206,6 +206,9 @@ unsafe fn copy_range(
         (Some(_), None) => return fail(why_not(to)),
         (None, Some(_)) => return fail(why_not(from)),
     };
+    if flags == 0 && [&a, &b].iter().any(|open| open.kind == FileType::Directory) {
+        return fail(libc::EISDIR);
+    }
     if flags != 0 || a.kind != FileType::Regular || b.kind != FileType::Regular {
         return fail(libc::EINVAL);
     }

@@ -4,6 +4,7 @@
 
 use crate::hook::{Out, Res, errno, fail, outside};
 use crate::{rw, table};
+use fs::FileType;
 use libc::{c_int, off_t, size_t, ssize_t};
 
 /// Bytes that are moved at a time.
@@ -15,7 +16,15 @@ pub(crate) unsafe fn send(to: c_int, from: c_int, at: *mut off_t, n: size_t) -> 
     if !table::is_ours(to) && !table::is_ours(from) {
         return Err(Out::Libc);
     }
-    if table::get(to).is_some_and(|open| open.flags() & libc::O_APPEND != 0) {
+    let (source, target) = (table::get(from), table::get(to));
+    if source.as_ref().is_some_and(|open| !open.readable())
+        || target.as_ref().is_some_and(|open| !open.writable())
+    {
+        return fail(libc::EBADF);
+    }
+    if source.is_some_and(|open| open.kind == FileType::Directory)
+        || target.is_some_and(|open| open.flags() & libc::O_APPEND != 0)
+    {
         return fail(libc::EINVAL);
     }
     // SAFETY: as the caller says.
@@ -25,6 +34,7 @@ pub(crate) unsafe fn send(to: c_int, from: c_int, at: *mut off_t, n: size_t) -> 
         // SAFETY: only descriptors and memory of our own are touched, here and below.
         None => outside(|| unsafe { rw::lseek(from, 0, libc::SEEK_CUR) }),
     };
+    // Nor can pipes and their like be sources.
     if begin < 0 {
         return fail(libc::EINVAL);
     }
@@ -39,8 +49,7 @@ pub(crate) unsafe fn send(to: c_int, from: c_int, at: *mut off_t, n: size_t) -> 
             if done > 0 {
                 break;
             }
-            // Pipes and their like cannot be sources.
-            return fail(if errno() == libc::ESPIPE { libc::EINVAL } else { errno() });
+            return fail(errno());
         };
         if got == 0 {
             break;

@@ -27,7 +27,7 @@ fn paths_that_name_descriptors() {
         "echo hello > $T/a; cat /dev/stdin < $T/a; cat /dev/fd/3 3< $T/a; cat /proc/self/fd/0 < $T/a; cp /dev/stdin $T/c < $T/a; cat $T/c",
         "(echo out > /dev/stdout) > $T/o; cat $T/o; (echo err > /dev/stderr) 2> $T/e; cat $T/e; (echo 1; echo 2 >> /dev/stdout; echo 3) > $T/o; cat $T/o; echo w > /proc/self/fd/5 5> $T/p; cat $T/p; cp $T/a /dev/stdout > $T/d; cat $T/d",
         "stat -L -c '%s %F' /dev/fd/3 3< $T/a; [ -f /dev/stdin ] < $T/a && echo file; [ /dev/fd/3 -ef $T/a ] 3< $T/a && echo same; readlink /proc/self/fd/3 3< $T/a; readlink -f /dev/fd/3 3< $T/a; realpath /dev/stdin < $T/a",
-        "exec 5<> $T/gone; rm $T/gone; echo kept >&5; cat /proc/self/fd/5 /dev/fd/5; exec 5>&-; cat /dev/fd/5; echo $?",
+        "exec 5<> $T/gone 6< $T; rm $T/gone; readlink /proc/self/fd/5 /proc/self/fd/6; exec 6>&-; echo kept >&5; cat /proc/self/fd/5 /dev/fd/5; exec 5>&-; cat /dev/fd/5; echo $?",
         "ls /proc/self/fd/3/ 3< $T | sort; cat /dev/fd/3/a 3< $T; cat /dev/fd/3/a 3< $T/a; echo $?; chmod 600 /dev/fd/3 3< $T/a; stat -c %a $T/a; truncate -s 3 /dev/fd/8 8<> $T/a; cat $T/a; (set -C; echo no > /dev/fd/3) 3> $T/x; echo $?",
         "tar cf /dev/stdout -C $T a c > /dev/fd/7 7> $T/t.tar; tar tf /dev/stdin < $T/t.tar; echo 'echo sourced $1' > $T/s; . /dev/stdin < $T/s; bash /dev/fd/3 x 3< $T/s; awk '{ print > \"/dev/stderr\" }' $T/c 2> $T/aw; cat $T/aw",
     ] {
@@ -47,7 +47,7 @@ fn calls_by_number_and_sendfile() {
     std::fs::write(
         rig.work.path().join("script.py"),
         r#"
-import ctypes, os, platform, socket, sys
+import ctypes, fcntl, os, platform, socket, sys
 t = sys.argv[1]
 libc = ctypes.CDLL(None, use_errno=True); libc.syscall.restype = ctypes.c_long
 a = os.open(t + '/a', os.O_CREAT | os.O_RDWR); os.write(a, b'0123456789' * 20000)
@@ -57,6 +57,13 @@ x, y = socket.socketpair(); print(os.sendfile(x.fileno(), a, 1, 7), y.recv(99), 
 r, w = os.pipe(); os.write(w, b'pipe')
 try: os.sendfile(b, r, None, 4)
 except OSError as e: print(e.errno)
+def fails(call, *a):
+    try: return call(*a)
+    except OSError as e: return e.errno
+os.mkdir(t + '/dir'); kinds = [a, os.open(t + '/a', 0), os.open(t + '/b', 1), os.open(t + '/b', 1025), os.open(t + '/dir', 0)]
+print([[(fails(os.sendfile, i, j, 0, 2), fails(os.copy_file_range, j, i, 2, 0, 200000)) for j in kinds] for i in kinds], fails(os.sendfile, a, r, 0, 2))
+for fd in a, kinds[4]: os.set_blocking(fd, False); print(os.get_blocking(fd)); os.set_blocking(fd, True); print(os.get_blocking(fd), fails(fcntl.ioctl, fd, 0x541b, bytes(4)))
+os.rmdir(t + '/dir'); [os.close(fd) for fd in kinds[1:5]]; os.truncate(t + '/a', 200000); os.truncate(t + '/b', 70000)
 if platform.machine() == 'x86_64':
     room = ctypes.create_string_buffer(256); print(libc.syscall(332, a, b'', 0x1000, 0xfff, room), int.from_bytes(room.raw[40:48], 'little'))
     print(libc.syscall(326, a, ctypes.byref(ctypes.c_long(1)), b, ctypes.byref(ctypes.c_long(0)), 9, 0), os.pread(b, 9, 0))
