@@ -30,25 +30,18 @@ impl<F: FileSystem> Door<F> {
             }
         } else if direct {
             tell |= abi::FOPEN_DIRECT_IO | abi::FOPEN_PARALLEL_DIRECT_WRITES;
-        } else if self.appends_past(open) || self.options.direct_writes && !open.contains(OpenFlags::READ) {
+        } else if self.options.direct_writes && !open.contains(OpenFlags::READ) {
             tell |= abi::FOPEN_DIRECT_IO;
         }
         (open, tell)
     }
 
-    /// Whether the engine places what is appended to a file of these flags: the kernel would put it where it believes the end to be, which another
+    /// Whether the engine places what is written with these flags: the kernel would put it where it believes the end to be, which another
     /// door may have moved. A bucket, which takes files at their closes, has no other door.
     fn places(&self, flags: OpenFlags) -> bool {
         flags.contains(OpenFlags::APPEND)
             && self.changers.is_none()
             && !self.caps.contains(abi::Init::WRITEBACK_CACHE)
-    }
-
-    /// Whether such bytes go past the kernel's pages, from which it would give them out in the wrong place. Where it cannot map files that do so, those that
-    /// can be mapped keep their pages, and [`Self::write`] has them dropped.
-    fn appends_past(&self, open: OpenFlags) -> bool {
-        let maps = self.caps.contains(abi::Init::DIRECT_IO_ALLOW_MMAP);
-        self.places(open) && (maps || !open.contains(OpenFlags::READ))
     }
 
     /// Remembers an open file and makes the reply of open, or with `attr` that of create. `asked`: the flags of open(2).
@@ -186,14 +179,11 @@ impl<F: FileSystem> Door<F> {
         self.changes(head, a.fh);
         let n = self.fs.write(handle, a.offset, data).await?;
         self.meter.moved(0, n as u64);
-        // Its pages then hold the bytes in the wrong place, or what was behind the end in the right one.
+        // Its pages hold the bytes in the wrong place then, or lack what another door has put before them.
         if appends
             && self.fs.getattr(ino, Some(handle)).await.is_ok_and(|now| now.size != a.offset + n as u64)
         {
-            let told = self.misplaced.tell(ino);
-            if self.handles.flags(a.fh).is_some_and(|flags| self.appends_past(flags)) {
-                told.await;
-            }
+            self.misplaced.tell(ino);
         }
         Ok(Answer::of(&abi::WriteOut { size: n as u32, padding: 0 }))
     }
