@@ -8,7 +8,7 @@
 mod common;
 
 use common::{Place, can_mount, eventually, library};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -168,5 +168,36 @@ fn a_server_that_hangs_stops_nobody_else() {
     let [mnt, still] = [&rig.mnt, &at].map(|dir| std::fs::metadata(dir).unwrap().dev());
     assert_eq!(String::from_utf8_lossy(&out.stdout), format!("{mnt}\nsoon\n{still}\n{mnt}\n"), "{out:?}");
     rig.p.line("umount still").ok();
+    rig.done();
+}
+
+/// Who follows a log through the mount sees what is appended there, while it is appended.
+#[test]
+fn a_log_is_followed() {
+    const LINES: usize = 4000;
+    let Some(rig) = Rig::new() else { return };
+    let log = rig.mnt.join("log");
+    std::fs::write(&log, b"").unwrap();
+    let append = |letter: u8| {
+        let mut file = std::fs::File::options().append(true).open(&log).unwrap();
+        for n in 0..LINES {
+            let mut line = vec![letter; n % 70];
+            line.push(b'\n');
+            file.write_all(&line).unwrap();
+        }
+    };
+    let whole: usize = (0..LINES).map(|n| n % 70 + 1).sum::<usize>() * 4;
+    let mut seen = Vec::new();
+    std::thread::scope(|s| {
+        (b'a'..=b'd').for_each(|letter| drop(s.spawn(move || append(letter))));
+        let mut file = std::fs::File::open(&log).unwrap();
+        let mut piece = [0; 3000];
+        while seen.len() < whole {
+            let n = file.read(&mut piece).unwrap();
+            seen.extend_from_slice(&piece[..n]);
+        }
+    });
+    assert!(!seen.contains(&0), "bytes that nobody wrote");
+    assert!(seen == std::fs::read(&log).unwrap(), "what was followed is not what is there");
     rig.done();
 }
