@@ -4,7 +4,8 @@
 //! An engine's handle carries O_APPEND and O_DIRECT as they were at open. Some transfers of the kernel do not follow them:
 //! write-back of mapped pages uses any writable handle of the inode at offsets of its own, and fcntl(F_SETFL) changes the flags
 //! of an open file. Such transfers go through a second handle, a plain one or one that appends, that is opened when it is first needed.
-//! Tested by `tests/mount.rs` (mapped write through an appending descriptor, and one that came to append later).
+//! Tested by `tests/mount.rs` (mapped write through an appending descriptor, one that appends no longer) and freehold/tests/run_more.rs (one that
+//! came to append later).
 
 use fs::{FileSystem, Handle, Ino, OpenFlags, Result};
 use parking_lot::Mutex;

@@ -5,7 +5,8 @@
 //!
 //! For the kernel a descriptor of ours is one of its slot's memory (see `arena`), so that what it finds under these paths is nothing a
 //! program may see. Opening such a path opens the inode anew, as the kernel does for its own files; a path through a directory's
-//! descriptor goes on there. What readlink says is the path by which it was opened, " (deleted)" behind it when no name is left. Not seen here: descriptors of other processes, relative paths (`cd /proc/self/fd`), and symlinks to these paths.
+//! descriptor goes on there. What readlink says is the path by which it was opened, " (deleted)" behind it when no name is left. Not seen here: descriptors
+//! of other processes, relative paths (`cd /proc/self/fd`), and symlinks to these paths.
 //!
 //! Where tested: `tests/more_programs.rs` and below.
 
