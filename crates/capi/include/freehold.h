@@ -1,5 +1,5 @@
 /*
- * Freehold for C: the files of a volume that a manager serves.
+ * Freehold for C: the files of a volume that a manager serves, or of a bucket of an object store.
  *
  * A manager owns the volume (`freehold mount ... -o share=/run/volume.sock`). A program begins a session on the manager's
  * socket; from then on calls go through memory that both share, mostly without a system call.
@@ -15,6 +15,9 @@
  *         fh_close(file);
  *     }
  *     fh_disconnect(session);
+ *
+ * A bucket needs no manager: the process itself talks to the store (fh_open_bucket). Everything below holds for it too, with what
+ * docs/SEMANTICS.md says of buckets: a file is in the store, whole, when fh_close or fh_fsync has returned 0, and a barrier is a sync.
  *
  * Link with -lfreehold (libfreehold.so, or libfreehold.a and -lpthread -ldl -lm).
  *
@@ -38,7 +41,7 @@
  * use, nor free, what the parent had; it begins a session of its own.
  *
  * Lifetime. Objects may be freed in any order: files, directories and queues keep what they need of their session.
- * When a process ends, the manager closes its files.
+ * When a process ends, the manager closes its files; what it has written to files of a bucket and neither closed nor synced is lost.
  */
 #ifndef FREEHOLD_H
 #define FREEHOLD_H
@@ -103,6 +106,13 @@ struct fh_dirent {
 /* Begins a session with the manager that listens at the path of a Unix socket. -ENOENT, -ECONNREFUSED (no manager),
  * -EACCES (it does not serve this user), -EMFILE (it has no room), -EPROTO (something else listens there). */
 int fh_connect(const char *socket, fh_session **session);
+
+/* Begins a session with a bucket: `url` is "s3://bucket" or "s3://bucket/prefix". `options` are words between commas, those that
+ * `freehold mount --help` lists for buckets, without the options of mounts ("endpoint=http://127.0.0.1:9000,path_style"; "ro": nothing may be
+ * changed); NULL: none. Keys and regions are found as by `freehold mount`, in the environment, ~/.aws and the machine's roles.
+ * Permissions are checked for the credentials of this process. -EINVAL (URL, option, profile), -ENOENT (no such bucket), -EACCES (wrong key, or it may not),
+ * -EIO (the store cannot be reached, or refuses). Calls go on for two minutes when the store fails, and are -EIO then. */
+int fh_open_bucket(const char *url, const char *options, fh_session **session);
 
 /* Frees a session. It ends when its files, directories and queues have been freed, too. */
 int fh_disconnect(fh_session *session);
@@ -223,7 +233,7 @@ int fh_removexattr(fh_session *session, const char *path, const char *name);
  * the moment. Requests that depend on each other must wait for each other: a read that is submitted behind a write of the
  * same bytes may be earlier.
  *
- * A session has up to 56 requests under way at a time, of all queues together; further ones wait in their queues until
+ * A session with a manager has up to 56 requests under way at a time, of all queues together; further ones wait in their queues until
  * one of these completes, which is only noticed when the queue that has it is polled.
  *
  * Memory given to a request belongs to the library until its completion was returned by fh_poll or the queue was freed. Paths are

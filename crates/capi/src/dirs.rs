@@ -1,10 +1,10 @@
 //! Reading directories.
 
 use crate::border::{Failure, check_place, guard, guard_int, object, path, put};
+use crate::engine::Engine;
 use crate::session::{FhSession, Session};
 use fs::client::ReadDir;
 use parking_lot::Mutex;
-use share::Remote;
 use std::ffi::{c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// `fh_dir`.
 #[derive(Debug)]
 pub struct FhDir {
-    scan: Mutex<ReadDir<Remote>>,
+    scan: Mutex<ReadDir<Engine>>,
     session: Arc<Session>,
 }
 

@@ -3,9 +3,9 @@
 use crate::border::{
     Failure, FhAttr, Result, check_place, guard, guard_int, memory, memory_mut, object, path, put,
 };
+use crate::engine::Engine;
 use crate::session::{FhSession, Session};
 use fs::client::{File, OpenOptions};
-use share::Remote;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct FhFile {
     /// Requests under way have it, too.
-    pub(crate) file: Arc<File<Remote>>,
+    pub(crate) file: Arc<File<Engine>>,
     pub(crate) session: Arc<Session>,
 }
 
 impl FhFile {
-    pub(crate) fn new(file: File<Remote>, session: Arc<Session>) -> FhFile {
+    pub(crate) fn new(file: File<Engine>, session: Arc<Session>) -> FhFile {
         FhFile { file: Arc::new(file), session }
     }
 }
@@ -61,11 +61,10 @@ pub(crate) fn options(flags: c_int, mode: u32) -> Result<OpenOptions> {
         return Err(Failure::new(libc::EINVAL, "flags of open that are not known here"));
     }
     match flags & libc::O_ACCMODE {
-        libc::O_RDONLY if append => Err(Failure::new(libc::EINVAL, "O_APPEND without writing")),
+        // Who only reads appends nothing.
         libc::O_RDONLY => Ok(options.read(true)),
         libc::O_WRONLY => Ok(options.write(true).append(append)),
-        libc::O_RDWR if append => Ok(options.read(true).append(true)),
-        libc::O_RDWR => Ok(options.read(true).write(true)),
+        libc::O_RDWR => Ok(options.read(true).write(true).append(append)),
         _ => Err(Failure::new(libc::EINVAL, "neither O_RDONLY nor O_WRONLY nor O_RDWR")),
     }
 }

@@ -1,4 +1,5 @@
-//! The library for C programs: `include/freehold.h` over a session with a manager ([`share::Remote`]).
+//! The library for C programs: `include/freehold.h` over a session with a manager ([`share::Remote`]), or over a bucket
+//! ([`object::ObjectFs`]).
 //!
 //! The header is the contract; here is how it is kept:
 //! - No panic crosses the border: every function runs inside of [`border::guard`], which turns one into `-EIO`.
@@ -7,10 +8,11 @@
 //! - A NULL where an object belongs is `-EINVAL`, where memory or a string belongs `-EFAULT`. Other wrong pointers cannot be
 //!   noticed; that they are right is what the `SAFETY` comments refer to as "the header".
 //!
-//! Tested by `tests/c.rs`, which compiles and runs a C program against a served volume.
+//! Tested by `tests/c.rs`, which compiles C programs and runs them against a served volume, and against a bucket of a simulated store.
 
 mod border;
 mod dirs;
+mod engine;
 mod files;
 mod names;
 mod queue;

@@ -52,8 +52,7 @@ impl FhQueue {
         if requests.under_way() + requests.done() >= self.depth {
             return Err(Failure::new(libc::EAGAIN, "the queue is full"));
         }
-        let remote = self.session.client.fs();
-        requests.push(remote, Box::pin(async move { (user_data, future.await) }));
+        requests.push(self.session.client.fs().remote(), Box::pin(async move { (user_data, future.await) }));
         self.session.block_on(poll_fn(|cx| {
             requests.poll(cx);
             Poll::Ready(())

@@ -1,7 +1,10 @@
 //! Sessions: connecting.
 
-use crate::border::{Failure, Result, check_place, guard_int, object, path, put};
+use crate::border::{Failure, Result, check_place, guard_int, object, path, put, string};
+use crate::engine::Engine;
 use fs::{Blocking, Client, Cred, FileSystem};
+use object::Bucket;
+use object::store::StoreError;
 use share::Remote;
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
@@ -9,8 +12,8 @@ use std::sync::Arc;
 /// What objects of a session share.
 #[derive(Debug)]
 pub(crate) struct Session {
-    pub client: Client<Remote>,
-    pub blocking: Blocking<Remote>,
+    pub client: Client<Engine>,
+    pub blocking: Blocking<Engine>,
 }
 
 impl Session {
@@ -38,12 +41,52 @@ pub unsafe extern "C" fn fh_connect(socket: *const c_char, session: *mut *mut Fh
             });
             Failure { errno, message: format!("{}: {e}", socket.display()) }
         })?;
-        let client = Client::new(Arc::new(remote), Cred::of_process());
-        let blocking = client.blocking();
-        let made = Box::new(FhSession(Arc::new(Session { client, blocking })));
         // SAFETY: the header.
-        unsafe { put(session, Box::into_raw(made)) }
+        unsafe { begin(Engine::Volume(remote), session) }
     })
+}
+
+/// # Safety
+/// The header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fh_open_bucket(
+    url: *const c_char,
+    options: *const c_char,
+    session: *mut *mut FhSession,
+) -> c_int {
+    guard_int(|| {
+        check_place(session)?;
+        let wrong = |message: String| Failure { errno: libc::EINVAL, message };
+        let text = |from| {
+            // SAFETY: the header.
+            let text = unsafe { string(from) }?;
+            text.to_str().ok_or_else(|| wrong(format!("{}: no text", text.display())))
+        };
+        let (url, options) = (text(url)?, if options.is_null() { "" } else { text(options)? });
+        let bucket = Bucket::parse(url, options).map_err(wrong)?;
+        let opened = bucket.open().map_err(|e| {
+            let errno = match e {
+                StoreError::NoSuchBucket(_) => libc::ENOENT,
+                StoreError::Denied(_) => libc::EACCES,
+                _ => libc::EIO,
+            };
+            Failure { errno, message: format!("{url}: {e}") }
+        })?;
+        // SAFETY: the header.
+        unsafe { begin(Engine::Bucket(opened), session) }
+    })
+}
+
+/// Gives a session out.
+///
+/// # Safety
+/// As of [`put`].
+unsafe fn begin(engine: Engine, session: *mut *mut FhSession) -> Result<()> {
+    let client = Client::new(Arc::new(engine), Cred::of_process());
+    let blocking = client.blocking();
+    let made = Box::new(FhSession(Arc::new(Session { client, blocking })));
+    // SAFETY: the caller's promise.
+    unsafe { put(session, Box::into_raw(made)) }
 }
 
 /// # Safety

@@ -67,6 +67,12 @@ static void files(fh_session *s) {
     CHECK(fh_pwrite(f, "end", 3, 0) == 3 && fh_fstat(f, &a) == 0 && a.size == 6);
     CHECK(fh_pread(f, in, 1, 0) == -EBADF);
     CHECK(fh_close(f) == 0);
+    CHECK(fh_open(s, "/f", O_WRONLY, 0, &f) == 0);
+    CHECK(fh_pwrite(f, "be", 2, 0) == 2 && fh_fstat(f, &a) == 0 && a.size == 6);
+    CHECK(fh_pread(f, in, 1, 0) == -EBADF && fh_close(f) == 0);
+    CHECK(fh_open(s, "/f", O_RDONLY | O_APPEND, 0, &f) == 0);
+    CHECK(fh_pread(f, in, 2, 0) == 2 && memcmp(in, "be", 2) == 0 && fh_pwrite(f, "x", 1, 0) == -EBADF);
+    CHECK(fh_close(f) == 0);
     CHECK(fh_open(s, "/f", O_RDWR | O_CREAT | O_EXCL, 0666, &f) == -EEXIST);
     CHECK(fh_open(s, "/f", O_RDONLY | O_TRUNC, 0, &f) == -EINVAL);
     CHECK(fh_open(s, "/f", O_ACCMODE, 0, &f) == -EINVAL);

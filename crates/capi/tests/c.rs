@@ -1,8 +1,9 @@
-//! The C library from C: `api.c` is compiled, linked with the library and run against a served volume in memory; the header is
-//! compiled as C99 and as C++. Skipped where there is no compiler.
+//! The C library from C: `api.c` is compiled, linked with the library and run against a served volume in memory, `bucket.c` against a simulated
+//! store; the header is compiled as C99 and as C++. Skipped where there is no compiler.
 //!
 //! Does not verify the static library, which has the same functions.
 
+use sim::s3::{BUCKET, Faults, Features, KEY_ID, Server};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -41,6 +42,17 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}:\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// A program of this folder, linked with the library.
+fn compiled(name: &str, to: &Path) -> PathBuf {
+    let (program, library) = (to.join(name), library());
+    let mut cc = Command::new("cc");
+    cc.args(WARNINGS).args(["-std=c99", "-g", "-pthread", "-I"]).arg(here().join("include"));
+    cc.arg(here().join("tests").join(name).with_extension("c")).arg("-o").arg(&program);
+    cc.arg("-L").arg(&library).arg("-lfreehold").arg(format!("-Wl,-rpath,{}", library.display()));
+    run(&mut cc);
+    program
+}
+
 #[test]
 fn the_header_is_c99_and_cpp() {
     let dir = tempfile::tempdir().unwrap();
@@ -66,14 +78,7 @@ fn a_c_program_uses_a_served_volume() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let program = dir.path().join("api");
-    let library = library();
-    let mut cc = Command::new("cc");
-    cc.args(WARNINGS).args(["-std=c99", "-g", "-pthread", "-I"]).arg(here().join("include"));
-    cc.arg(here().join("tests/api.c")).arg("-o").arg(&program);
-    cc.arg("-L").arg(&library).arg("-lfreehold").arg(format!("-Wl,-rpath,{}", library.display()));
-    run(&mut cc);
-
+    let program = compiled("api", dir.path());
     let media = Arc::new(media::ram::RamMedia::new(256 << 20).unwrap());
     block::mkfs(media.clone(), &block::MkfsOptions::default()).unwrap();
     let volume = Arc::new(block::Volume::open(media, block::OpenOptions::default()).unwrap());
@@ -100,4 +105,37 @@ fn a_c_program_uses_a_served_volume() {
     // Those of its files; on descriptors it asked for others, which are nothing to the volume.
     assert_eq!(volume.counters().barriers, 2);
     volume.close_blocking().unwrap();
+}
+
+#[test]
+fn a_c_program_uses_a_bucket() {
+    if !there_is("cc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = compiled("bucket", dir.path());
+    let store = Server::start(Features::ALL, Faults::none()).unwrap();
+    let body = |key: &str| store.look(|bucket| bucket.objects().get(key).map(|o| o.body.to_vec()));
+
+    let mut child = Command::new(&program)
+        .args([format!("s3://{BUCKET}/below"), store.endpoint()])
+        .envs([("AWS_ACCESS_KEY_ID", KEY_ID), ("AWS_SECRET_ACCESS_KEY", "testersecret")])
+        .env("HOME", dir.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let closed = lines.next();
+    let seen = body("below/d/note");
+    let _ = child.stdin.take().unwrap().write_all(b"seen\n");
+    let last = lines.next();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!((closed.unwrap().unwrap().as_str(), last.unwrap().unwrap().as_str()), ("closed", "done"));
+    assert_eq!(seen.as_deref(), Some(&b"hello again"[..]), "in the store when it is closed");
+    assert_eq!((body("below/last").as_deref(), body("below/lost")), (Some(&b"xy"[..]), None));
+    assert_eq!(body("below/d/moved").as_deref(), Some(&b"hello again"[..]));
+    assert_eq!((0..200).filter(|i| body(&format!("below/d/q{i:03}")).is_some()).count(), 200);
 }

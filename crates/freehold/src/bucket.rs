@@ -2,9 +2,8 @@
 
 use fuse::{Mount, MountOptions};
 use object::progress::Operation;
-use object::s3::{Config, Environment, Kind, S3, Source};
-use object::store::StoreError;
-use object::{ObjectFs, Options};
+use object::s3::{Kind, S3};
+use object::{Bucket, ObjectFs};
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,20 +11,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::observe::Door;
-use crate::options::{format_size, parse_address, parse_size};
+use crate::options::{format_size, parse_address};
 
-/// Whether a source names a bucket.
-pub fn is_url(source: &Path) -> bool {
-    source.to_str().is_some_and(|text| text.starts_with("s3://"))
-}
+pub use object::bucket::is_url;
 
-/// Where a bucket is, and how it is used.
+/// Where a bucket is, how it is used, and how it is mounted.
 #[derive(Clone, Debug)]
 pub struct BucketOptions {
-    /// How the store is reached.
-    pub config: Config,
-    /// How the engine uses it.
-    pub engine: Options,
+    /// Where it is, and how the engine uses it.
+    pub bucket: Bucket,
     /// How it is mounted.
     pub mount: MountOptions,
     /// Where metrics are told over HTTP; `None`: nowhere.
@@ -43,24 +37,15 @@ impl BucketOptions {
         words: impl IntoIterator<Item = &'a str>,
         sloppy: bool,
     ) -> Result<BucketOptions, String> {
-        let words: Vec<&str> =
-            words.into_iter().flat_map(|w| w.split(',')).map(str::trim).filter(|w| !w.is_empty()).collect();
-        let profile = words.iter().rev().find_map(|w| w.strip_prefix("profile="));
-        let environment = match profile {
-            Some(name) => Environment::of_process().with_profile(name),
-            None => Environment::of_process(),
-        };
-        let config = Config::new(url, environment)?;
-        let mut engine = Options::default();
-        // SAFETY: these calls have no preconditions.
-        (engine.defaults.uid, engine.defaults.gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+        let words = object::bucket::words(words);
+        let bucket = Bucket::new(url, &words)?;
         let mount = MountOptions {
             exclusive: false,
             direct_writes: true,
             fsname: url.into(),
             ..MountOptions::default()
         };
-        let mut options = BucketOptions { config, engine, mount, metrics: None };
+        let mut options = BucketOptions { bucket, mount, metrics: None };
         let mut timeouts = false;
         for word in words {
             timeouts |= word.contains("timeout=");
@@ -71,68 +56,20 @@ impl BucketOptions {
             }
         }
         if !timeouts {
-            let expiry = options.engine.expiry;
+            let expiry = options.bucket.engine.expiry;
             let mount = &mut options.mount;
             (mount.entry_timeout, mount.attr_timeout, mount.negative_timeout) = (expiry, expiry, expiry);
         }
-        options.engine.read_only = options.mount.read_only;
-        options.config.writable = !options.mount.read_only;
+        options.bucket.set_read_only(options.mount.read_only);
         Ok(options)
     }
 
     fn set(&mut self, word: &str) -> Result<(), String> {
-        let (key, value) = word.split_once('=').unwrap_or((word, ""));
-        let wrong = |what: &str| format!("option '{word}': expected {what}");
-        let size = || parse_size(value).map_err(|e| format!("option '{word}': {e}"));
-        let (config, engine) = (&mut self.config, &mut self.engine);
-        match key {
-            "endpoint" => config.endpoint = Some(value.into()),
-            "region" => config.region = Some(value.into()),
-            "profile" => {}
-            "path_style" if word == key => config.path_style = Some(true),
-            "virtual_host" if word == key => config.path_style = Some(false),
-            "anonymous" if word == key => config.credentials = Source::Anonymous,
-            // A server in the background leaves the directory where it was started.
-            "ca" => {
-                let path = std::path::absolute(value).map_err(|e| format!("option '{word}': {e}"))?;
-                config.authorities = Some(path);
-            }
-            "uid" => engine.defaults.uid = value.parse().map_err(|_| wrong("a number"))?,
-            "gid" => engine.defaults.gid = value.parse().map_err(|_| wrong("a number"))?,
-            "umask" => {
-                let mask = u16::from_str_radix(value, 8).ok().filter(|&mask| mask <= 0o777);
-                engine.defaults.umask = mask.ok_or_else(|| wrong("an octal number up to 777"))?;
-            }
-            "part_size" => engine.part_size = size()?.clamp(1 << 20, 5 << 30),
-            "cache" => {
-                let memory = size()?.max(16 << 20);
-                (engine.write_memory, engine.read_memory) = (memory / 2, memory / 2);
-            }
-            "window" => engine.read_ahead = size()?,
-            "uploads" => {
-                let n = value.parse().ok().filter(|&n| (1..=256).contains(&n));
-                engine.uploads = n.ok_or_else(|| wrong("a number from 1 to 256"))?;
-            }
-            "expiry" => {
-                let seconds = value.parse().ok().filter(|s| (0.0..=86400.0).contains(s));
-                engine.expiry = Duration::from_secs_f64(seconds.ok_or_else(|| wrong("seconds up to 86400"))?);
-            }
-            "metrics" => {
-                self.metrics = Some(parse_address(value).map_err(|e| format!("option '{word}': {e}"))?)
-            }
-            "listed_attributes" if word == key => engine.listed_attributes = true,
-            _ => return self.mount.set(word),
+        if let Some(address) = word.strip_prefix("metrics=") {
+            self.metrics = Some(parse_address(address).map_err(|e| format!("option '{word}': {e}"))?);
+            return Ok(());
         }
-        Ok(())
-    }
-
-    /// Opens the bucket.
-    ///
-    /// # Errors
-    /// Those of the store, in words that say what to do: no such bucket, wrong key, no network.
-    pub fn open(&self) -> Result<ObjectFs<S3>, StoreError> {
-        let config = self.config.clone();
-        ObjectFs::start(move || S3::open(config), self.engine.clone())
+        if self.bucket.set(word)? { Ok(()) } else { self.mount.set(word) }
     }
 }
 
@@ -284,27 +221,19 @@ mod tests {
     #[test]
     fn options_of_a_bucket() {
         let words =
-            ["endpoint=http://127.0.0.1:9000,region=x,ro", "uid=5,umask=077,cache=64m,expiry=3,noexec"];
+            ["endpoint=http://127.0.0.1:9000,region=x,ro", "uid=5,expiry=3,noexec,metrics=[::1]:9464"];
         let o = BucketOptions::parse("s3://logs/2026", words, false).unwrap();
-        assert_eq!((o.config.bucket.as_str(), o.config.prefix.as_str()), ("logs", "2026/"));
-        assert_eq!(o.config.endpoint.as_deref(), Some("http://127.0.0.1:9000"));
-        assert!(
-            o.engine.read_only
-                && o.mount.read_only
-                && !o.config.writable
-                && !o.mount.exec
-                && !o.mount.exclusive
-        );
-        assert_eq!((o.engine.defaults.uid, o.engine.defaults.umask), (5, 0o077));
-        assert_eq!((o.engine.write_memory, o.engine.read_memory), (32 << 20, 32 << 20));
+        assert_eq!(o.bucket.config.endpoint.as_deref(), Some("http://127.0.0.1:9000"));
+        assert!(o.bucket.engine.read_only && !o.bucket.config.writable);
+        assert!(o.mount.read_only && !o.mount.exec && !o.mount.exclusive);
+        assert_eq!((o.bucket.engine.defaults.uid, o.metrics.unwrap().port()), (5, 9464));
         assert_eq!(o.mount.attr_timeout, Duration::from_secs(3));
         assert_eq!(o.mount.fsname, "s3://logs/2026");
-        for bad in ["wibble", "umask=9", "uid=x", "uploads=0", "cache=x", "expiry=-1", "path_style=1"] {
+        for bad in ["wibble", "umask=9", "metrics=x"] {
             let e = BucketOptions::parse("s3://logs", [bad], false).err().unwrap();
-            assert!(e.contains(bad.split('=').next().unwrap()), "{e}");
+            assert!(e.contains(bad), "{e}");
         }
         assert!(BucketOptions::parse("s3://logs", ["wibble"], true).is_ok());
         assert!(BucketOptions::parse("s3://", [], false).is_err());
-        assert!(is_url(Path::new("s3://logs")) && !is_url(Path::new("/srv/s3:")));
     }
 }

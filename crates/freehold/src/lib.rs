@@ -2,7 +2,7 @@
 //!
 //! This is the facade. Here, and nowhere else, concrete types are wired together: a medium ([`media::UringMedia`] or
 //! [`media::NvmeMedia`]), the
-//! block engine ([`Volume`]), the file API ([`Client`]) and the FUSE door ([`mount()`]). The command `freehold` is built on it.
+//! block engine ([`Volume`]) or that of buckets ([`Bucket`]), the file API ([`Client`]) and the FUSE door ([`mount()`]). The command `freehold` is built on it.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,6 +24,19 @@
 //!
 //! // A clean stop: the next open need not look at the log.
 //! volume.close_blocking()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Files of a bucket have the same calls. What a close has returned from is in the store:
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use freehold::{Client, Cred};
+//!
+//! let logs = freehold::Bucket::parse("s3://logs/2026", "endpoint=http://127.0.0.1:9000")?.open()?;
+//! let files = Client::new(logs.into(), Cred::of_process()).blocking();
+//! files.write("/today", "nothing new")?;
 //! # Ok(())
 //! # }
 //! ```
@@ -55,6 +68,7 @@ pub use fuse::{Mount, MountOptions, remount};
 pub use image::{Allocated, Allocation, create_image, foreign_content, identity};
 use media::Media;
 pub use medium::{absolute, nvme_address};
+pub use object::Bucket;
 pub use share::Remote;
 use std::io;
 use std::path::Path;

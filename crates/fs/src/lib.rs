@@ -17,6 +17,7 @@ pub mod perm;
 pub mod source;
 pub mod turns;
 pub mod types;
+pub mod units;
 pub mod watched;
 
 pub use block_on::{Idle, Interrupt, block_on, block_on_lending, lends};

@@ -2,6 +2,7 @@
 //!
 //! Defaults are the figures' choice: see the table in the crate's documentation ([`crate`]). Tested at the end of this file.
 
+use fs::units::parse_size;
 use std::time::Duration;
 
 /// A timeout that never ends (136 years).
@@ -180,12 +181,15 @@ impl MountOptions {
                 if key == "fsname" { self.fsname = value.into() } else { self.subtype = value.into() }
             }
             "max_read" | "max_write" => {
-                let n = size(value).filter(|n| n % 4096 == 0 && (4096..=MAX_TRANSFER as u64).contains(n));
+                let n = parse_size(value)
+                    .ok()
+                    .filter(|n| n % 4096 == 0 && (4096..=MAX_TRANSFER as u64).contains(n));
                 let n = n.ok_or_else(|| wrong("expected a multiple of 4096 from 4k to 1m"))? as u32;
                 if key == "max_read" { self.max_read = n } else { self.max_write = n }
             }
             "read_ahead" => {
-                self.read_ahead = size(value)
+                self.read_ahead = parse_size(value)
+                    .ok()
                     .filter(|n| *n <= 1 << 30)
                     .ok_or_else(|| wrong("expected a size of at most 1024m"))?
                     as u32;
@@ -257,16 +261,6 @@ impl MountOptions {
         words.extend(pairs.iter().filter(|(on, _)| *on).map(|(_, w)| w.to_string()));
         words.join(",")
     }
-}
-
-/// A size with an optional suffix k or m.
-fn size(text: &str) -> Option<u64> {
-    let (digits, unit) = match text.as_bytes().last()? {
-        b'k' | b'K' => (&text[..text.len() - 1], 1 << 10),
-        b'm' | b'M' => (&text[..text.len() - 1], 1 << 20),
-        _ => (text, 1),
-    };
-    digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
 /// Seconds with a fraction, or "forever".

@@ -1,6 +1,6 @@
 //! A bucket as a file system (US3FS, and beyond it): [`ObjectFs`].
 //!
-//! [`store`] is what the engine asks of an object store. Nothing is kept in a bucket that other tools for it would not understand; what they have
+//! [`Bucket`] opens one by its URL. [`store`] is what the engine asks of an object store. Nothing is kept in a bucket that other tools for it would not understand; what they have
 //! put there is shown as [`names`] and [`attrs`] say.
 //!
 //! - Names: `tree` holds what is known of the bucket, `lookup` and `list` ask for what is not, or no longer.
@@ -13,6 +13,7 @@
 //! What a program may rely on, and what not, is written in docs/SEMANTICS.md.
 
 pub mod attrs;
+pub mod bucket;
 mod budget;
 mod change;
 pub mod checksum;
@@ -41,5 +42,6 @@ pub mod store;
 mod stream;
 mod tree;
 
+pub use bucket::Bucket;
 pub use filesystem::ObjectFs;
 pub use options::Options;

@@ -25,6 +25,22 @@ fn a_small_file_is_one_put_and_visible_at_close() {
     assert_eq!(rig.read("a").unwrap(), b"hello");
 }
 
+/// Through the library's files, which close a handle and have no other word for it.
+#[test]
+fn each_close_of_a_writer_makes_the_object() {
+    let rig = mount(&bucket());
+    let files = fs::Client::new(rig.fs.clone(), Cred::root()).blocking();
+    let writer = files.create("/a").unwrap();
+    writer.write_at(b"one", 0).unwrap();
+    writer.fsync().unwrap();
+    let reader = files.open("/a", fs::OpenOptions::new().read(true)).unwrap();
+    writer.write_at(b"two", 0).unwrap();
+    assert_eq!(rig.bucket.lock().body("a"), Some(&b"one"[..]));
+    writer.close().unwrap();
+    assert_eq!(rig.bucket.lock().body("a"), Some(&b"two"[..]), "although somebody has it open");
+    reader.close().unwrap();
+}
+
 #[test]
 fn a_large_file_leaves_in_parts_and_memory_is_bounded() {
     let rig = mount(&bucket());

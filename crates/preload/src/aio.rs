@@ -96,7 +96,7 @@ impl Context {
                 return fail(libc::EAGAIN);
             }
             state.remote = Some(remote);
-            state.ours.push(remote, Box::pin(request));
+            state.ours.push(Some(remote), Box::pin(request));
         }
         if announced {
             self.finish(remote);

@@ -183,7 +183,7 @@ fn serve_bucket(args: &Args, options: &BucketOptions) -> anyhow::Result<()> {
     let (url, dir) = (args.image.display(), &args.dir);
     let metrics = args.metrics.or(options.metrics).map(Listener::bind).transpose()?;
     let opening = Opening::watch(args.server)?;
-    let fs = options.open().map_err(|e| anyhow!("{url}: {e}"))?;
+    let fs = options.bucket.open().map_err(|e| anyhow!("{url}: {e}"))?;
     drop(opening);
     let service = BucketService::start(fs, dir, options).map_err(|e| explain::host(e, "mounting at", dir))?;
     let service = Arc::new(service);

@@ -58,7 +58,7 @@ impl Of {
         // Looking needs no probing of what the store can write.
         let words = self.options.iter().map(String::as_str).chain(["ro"]);
         let options = BucketOptions::parse(&self.url, words, false).map_err(|e| anyhow!("{e}"))?;
-        options.open().map_err(|e| anyhow!("{}: {e}", self.url))
+        options.bucket.open().map_err(|e| anyhow!("{}: {e}", self.url))
     }
 }
 

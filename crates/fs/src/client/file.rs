@@ -334,7 +334,8 @@ impl<F: FileSystem> File<F> {
         self.fs().getlk(self.handle, self.shared.owner, lock).await
     }
 
-    /// Closes the file and says how that went. Nothing is written by it: data that must be durable need [`File::fsync`] before.
+    /// Closes the file and says how that went. Nothing is written by it, data that must be durable need [`File::fsync`] before; but where a close makes
+    /// a file visible, in a bucket, it is there when this returns without an error.
     pub async fn close(mut self) -> Result<()> {
         let done = self.release().await;
         self.open = false;
@@ -342,7 +343,9 @@ impl<F: FileSystem> File<F> {
     }
 
     async fn release(&self) -> Result<()> {
-        let flushed = match self.shared.locked.load(Ordering::Acquire) {
+        // Not only the last close of a file makes it visible, where a close does.
+        let commits = self.flags.contains(OpenFlags::WRITE) && self.fs().commits_at_close();
+        let flushed = match commits || self.shared.locked.load(Ordering::Acquire) {
             true => self.fs().flush(self.handle, self.shared.owner).await,
             false => Ok(()),
         };

@@ -81,12 +81,12 @@ impl OpenOptions {
         mode: u16;
     }
 
-    /// Allows writing, and has every write go to the end of the file (O_APPEND).
+    /// Allows writing, and has every write go to the end of the file (O_APPEND). Off, it leaves alone whether writing is allowed.
     #[must_use]
     pub const fn append(mut self, on: bool) -> Self {
-        let bits = OpenFlags::APPEND.bits() | OpenFlags::WRITE.bits();
-        let old = self.flags.bits();
-        self.flags = OpenFlags::from_bits_retain(if on { old | bits } else { old & !bits });
+        let (append, old) = (OpenFlags::APPEND.bits(), self.flags.bits());
+        let bits = if on { old | append | OpenFlags::WRITE.bits() } else { old & !append };
+        self.flags = OpenFlags::from_bits_retain(bits);
         self
     }
 

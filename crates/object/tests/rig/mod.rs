@@ -406,7 +406,7 @@ pub fn bucket() -> Arc<Mutex<Bucket>> {
 
 /// A file system, to be called by paths, as root.
 pub struct Paths<S: Store> {
-    pub fs: ObjectFs<S>,
+    pub fs: Arc<ObjectFs<S>>,
 }
 
 /// A bucket, its file system, and the number of calls made so far.
@@ -449,7 +449,7 @@ pub fn mount_with(
         page,
     };
     let fs = ObjectFs::start(move || async move { Ok(mount) }, options).unwrap();
-    Rig { paths: Paths { fs }, bucket: bucket.clone(), calls }
+    Rig { paths: Paths { fs: Arc::new(fs) }, bucket: bucket.clone(), calls }
 }
 
 /// Mounts a bucket with the usual settings.

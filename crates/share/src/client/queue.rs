@@ -34,10 +34,18 @@ impl Place {
 }
 
 struct Request<F: ?Sized> {
-    remote: Remote,
+    /// Whose places it needs, if it needs one.
+    remote: Option<Remote>,
     /// Taken when it starts.
     place: Option<Place>,
     future: Pin<Box<F>>,
+}
+
+impl<F: ?Sized> Request<F> {
+    /// For a place.
+    fn waits(&self) -> bool {
+        self.remote.is_some() && self.place.is_none()
+    }
 }
 
 /// Requests under way, and the results of those that are done. Dropping it gives up the requests: those under way may or may not happen.
@@ -59,9 +67,9 @@ impl<F: Future + ?Sized> fmt::Debug for Queue<F> {
 }
 
 impl<F: Future + ?Sized> Queue<F> {
-    /// Adds a request, made of calls of `remote`. It starts when the queue is polled.
-    pub fn push(&mut self, remote: &Remote, future: Pin<Box<F>>) {
-        self.under_way.push(Request { remote: remote.clone(), place: None, future });
+    /// Adds a request, made of calls of `remote`, or of something that has places for any number. It starts when the queue is polled.
+    pub fn push(&mut self, remote: Option<&Remote>, future: Pin<Box<F>>) {
+        self.under_way.push(Request { remote: remote.cloned(), place: None, future });
     }
 
     /// Lets all requests go on as far as they can.
@@ -69,9 +77,9 @@ impl<F: Future + ?Sized> Queue<F> {
         let Queue { under_way, done } = self;
         under_way.retain_mut(|request| {
             if request.place.is_none() {
-                request.place = Place::take(&request.remote);
+                request.place = request.remote.as_ref().and_then(Place::take);
             }
-            if request.place.is_none() {
+            if request.waits() {
                 return true;
             }
             match request.future.as_mut().poll(cx) {
@@ -83,7 +91,7 @@ impl<F: Future + ?Sized> Queue<F> {
             }
         });
         // Other queues have the places, and nobody says when there is one.
-        let starved = under_way.iter().all(|request| request.place.is_none());
+        let starved = under_way.iter().all(Request::waits);
         if starved && !under_way.is_empty() && !waiting::looks_again() {
             cx.waker().wake_by_ref();
         }
