@@ -85,6 +85,25 @@ fn files_grow_while_they_are_mapped() {
     rig.done();
 }
 
+/// As programs make memory that their children share.
+#[test]
+fn files_without_their_names_are_mapped() {
+    let Some(rig) = Rig::new() else { return };
+    if !Command::new("python3").arg("--version").output().is_ok_and(|o| o.status.success()) {
+        return println!("skipped: there is no python3");
+    }
+    std::fs::write(rig.p.path("a.py"), include_str!("run/nameless.py")).unwrap();
+    rig.same("python3", &["a.py"]);
+    let space = || rustix::fs::statvfs(&rig.mnt).unwrap().f_bfree;
+    let free = space();
+    rig.same(
+        "python3",
+        &["-c", "import os, sys\nfor n in ['new', 'kept', 'hard']: os.unlink(sys.argv[1] + '/' + n)"],
+    );
+    assert!(space() > free, "what is mapped by nobody any more is given back");
+    rig.done();
+}
+
 /// The kernel believes the end of the file to be where it was when it last asked: neither the volume nor its pages may have the bytes there.
 #[test]
 fn appends_through_both_doors() {

@@ -12,6 +12,7 @@ pub mod leases;
 pub mod locks;
 pub mod meter;
 pub mod ordered;
+mod passes;
 pub mod path;
 pub mod perm;
 pub mod source;

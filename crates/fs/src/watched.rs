@@ -17,7 +17,9 @@ mod filesystem;
 
 use crate::contract::FileSystem;
 use crate::cred::Cred;
+use crate::error::{Error, Result};
 use crate::leases::{Call, Caller, Changing, Lent};
+use crate::passes::Passes;
 use crate::turns::{Turn, Turns};
 use crate::types::*;
 use foldhash::fast::FixedState;
@@ -107,6 +109,7 @@ pub(crate) struct Hub {
     strays: Mutex<Vec<Handle>>,
     /// Whoever changes what a name leads to must know what it led to before, whichever door another one comes through.
     names: Turns,
+    passes: Passes,
 }
 
 /// A file that a call has opened, until the caller has its handle. A call that is given up before leaves it to the next that closes one.
@@ -258,11 +261,29 @@ impl<F: FileSystem> Watched<F> {
         Opened { hub: &self.hub, handle }
     }
 
+    /// A name by which the open file can be looked up through other doors, in any directory, until it is closed (`fs::passes`). `BadHandle`.
+    ///
+    /// # Errors
+    /// As said above.
+    pub fn pass(&self, handle: Handle) -> Result<Vec<u8>> {
+        self.file(handle).map(|_| self.hub.passes.of(handle)).ok_or(Error::BadHandle)
+    }
+
+    /// A file is no longer open.
+    async fn closed(&self, handle: Handle) {
+        self.hub.files.write().remove(&handle);
+        let Some((name, dirs)) = self.hub.passes.end(handle) else { return };
+        for parent in dirs {
+            // Through its own door nobody looks a pass up.
+            self.telling(smallvec![Change::Name { parent, name: &name }]).end().await;
+        }
+    }
+
     /// Closes what calls had opened that were given up.
     async fn release_strays(&self) {
         loop {
             let Some(handle) = self.hub.strays.lock().pop() else { return };
-            self.hub.files.write().remove(&handle);
+            self.closed(handle).await;
             let _ = self.fs.release(handle).await;
         }
     }

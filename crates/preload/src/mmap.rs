@@ -1,6 +1,6 @@
 //! mmap of files of ours.
 //!
-//! Shared mappings, and private ones that are large, are made by the kernel over the FUSE mount. What is written to a shared mapping is seen
+//! Shared mappings, and private ones that are large, are made by the kernel over the FUSE mount, wherever the name of the file leads by now (`fs::passes`). What is written to a shared mapping is seen
 //! by others after msync, as a kernel that keeps dirty pages to itself has it. When this process makes the file longer, the mapping reaches as far as that (`mapped`). Small private mappings are anonymous memory into which
 //! the file is read at once, which is what takes the place of the others too where there is no mount, except that shared writable ones
 //! fail then with `ENODEV`: such memory does not see what is written to the file afterwards, and behind the file's end are zeros instead of SIGBUS.
@@ -11,6 +11,7 @@ use crate::rw::read_at;
 use crate::table::{self, Open};
 use fs::FileType;
 use libc::{c_int, c_void, off_t, size_t};
+use std::ffi::CString;
 
 type Address = *mut c_void;
 
@@ -75,26 +76,54 @@ unsafe fn over_fuse(
     if shared && prot & libc::PROT_WRITE != 0 && !open.writable() {
         return fail(libc::EACCES);
     }
-    let Some(path) = crate::open::kernel_path(open) else { return fail(libc::ENODEV) };
     // What may be written later (mprotect) is decided by how the file was opened.
-    let access = if shared && open.writable() { libc::O_RDWR } else { libc::O_RDONLY } | libc::O_CLOEXEC;
-    // SAFETY: a C string of our own; the rest as the caller says.
+    let access = if shared && open.writable() { libc::O_RDWR } else { libc::O_RDONLY };
+    let (fd, size) = of_kernel(open, access)?;
+    // SAFETY: as the caller says; the descriptor is ours.
     unsafe {
-        let fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), access, 0);
-        if fd < 0 {
-            return fail(libc::ENODEV);
-        }
-        let mut st: libc::stat = std::mem::zeroed();
-        let same = libc::syscall(libc::SYS_fstat, fd, &mut st) == 0
-            && st.st_ino == open.ino.0
-            && st.st_dev == open.mount.dev();
-        let base = if same { mmap::real(addr, len, prot, flags, fd as c_int, at) } else { -1 };
-        let error = if same { errno() } else { libc::ENODEV };
+        let base = mmap::real(addr, len, prot, flags, fd, at);
+        let error = errno();
         if base != -1 {
-            mapped::add((open.mount, open.ino), fd as c_int, st.st_size as u64, (base as usize, len));
+            mapped::add((open.mount, open.ino), fd, size, (base as usize, len));
         }
         libc::syscall(libc::SYS_close, fd);
         if base == -1 { fail(error) } else { Ok(base) }
+    }
+}
+
+/// A descriptor of the kernel's for the file on the FUSE mount, and the size that the kernel knows: by the name under which it was opened, or by a pass when that
+/// leads elsewhere. `ENODEV`.
+fn of_kernel(open: &Open, access: c_int) -> Res<(c_int, u64)> {
+    if let Some(path) = open.path()
+        && let Some(opened) = kernel_open(open, path, access)
+    {
+        return Ok(opened);
+    }
+    let handle = open.handle()?;
+    let Ok(pass) = open.mount.run(|fs| fs.pass(handle)) else { return fail(libc::ENODEV) };
+    match kernel_open(open, &[b"/", &pass[..]].concat(), access) {
+        Some(opened) => Ok(opened),
+        None => fail(libc::ENODEV),
+    }
+}
+
+/// Opens what stands at a path of the mount, if that is the file.
+fn kernel_open(open: &Open, path: &[u8], access: c_int) -> Option<(c_int, u64)> {
+    let path = CString::new([&open.mount.prefix[..], path].concat()).ok()?;
+    // SAFETY: a C string of our own, a descriptor that nobody knows yet, and a struct for which all zeros is a valid value.
+    unsafe {
+        let access = access | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), access, 0) as c_int;
+        if fd < 0 {
+            return None;
+        }
+        let mut st: libc::stat = std::mem::zeroed();
+        let known = libc::syscall(libc::SYS_fstat, fd, &mut st) == 0;
+        if known && st.st_ino == open.ino.0 && st.st_dev == open.mount.dev() {
+            return Some((fd, st.st_size as u64));
+        }
+        libc::syscall(libc::SYS_close, fd);
+        None
     }
 }
 

@@ -318,8 +318,3 @@ pub(crate) extern "C" fn umask(mask: mode_t) -> mode_t {
     // SAFETY: a system call that cannot fail.
     unsafe { libc::syscall(libc::SYS_umask, mask) as mode_t }
 }
-
-/// The absolute kernel path of something in a volume, for what only the FUSE mount can do.
-pub(crate) fn kernel_path(open: &table::Open) -> Option<std::ffi::CString> {
-    std::ffi::CString::new([&open.mount.prefix[..], open.path()?].concat()).ok()
-}

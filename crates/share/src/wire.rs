@@ -137,6 +137,8 @@ ops! {
     Room = 46,
     /// object: handle, open for reading and writing; mode: place in the memory of the session. Value: number of a lock lease, or 0.
     LendLocks = 47,
+    /// object: handle. Answered with the file's pass (`fs::passes`).
+    Pass = 48,
 }
 
 /// Whether a read is answered with the data: the cost of a long one is in the copy, and such reads of large files would drive out of the arena
@@ -154,8 +156,8 @@ impl Op {
         match self {
             Getattr | Setattr => (false, flags & 1 != 0),
             Read => (flags & OF_INODE == 0, false),
-            Lease | LendLocks | Write | PostWrite | WriteAtomic | Flush | Release | Fsync | Barrier
-            | Readdir | Fallocate | Seek | Getlk | Setlk | Flock => (true, false),
+            Lease | LendLocks | Pass | Write | PostWrite | WriteAtomic | Flush | Release | Fsync
+            | Barrier | Readdir | Fallocate | Seek | Getlk | Setlk | Flock => (true, false),
             CopyRange => (true, true),
             _ => (false, false),
         }

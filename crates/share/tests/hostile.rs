@@ -29,7 +29,7 @@ fn handles_of_others_and_forged_ones() {
     let theirs = file.handle().0;
     for handle in [theirs, 0, u64::MAX, theirs + 1, theirs - 1] {
         // Every call that takes a handle.
-        for op in [READ, 19, 20, 21, 22, 23, 26, 32, 33, 34, 35, 36, 37] {
+        for op in [READ, 19, 20, 21, 22, 23, 26, 32, 33, 34, 35, 36, 37, 39, 40, 47, 48] {
             let r = Request { len: 100.into(), other: handle.into(), ..request(op, handle) };
             assert_eq!(attacker.call(&r).errno.get(), libc::EBADF, "operation {op}, handle {handle}");
         }

@@ -44,6 +44,11 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     }
 
     async fn lookup(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Attr> {
+        if let Some(handle) = self.hub.passes.find(parent, name)
+            && let Some(file) = self.file(handle)
+        {
+            return self.getattr(file.ino, Some(handle)).await;
+        }
         self.settle(parent, Call::Other).await?;
         let attr = self.fs.lookup(cred, parent, name).await?;
         if self.is_settled(&attr).await { Ok(attr) } else { self.fs.lookup(cred, parent, name).await }
@@ -337,14 +342,14 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     async fn release(&self, handle: Handle) -> Result<()> {
         self.release_strays().await;
         let settled = self.settle_handle(handle, Call::Close(handle)).await;
-        self.hub.files.write().remove(&handle);
+        self.closed(handle).await;
         self.fs.release(handle).await.and(settled)
     }
 
     async fn abandon(&self, handle: Handle) -> Result<()> {
         self.release_strays().await;
         let settled = self.settle_handle(handle, Call::Close(handle)).await;
-        self.hub.files.write().remove(&handle);
+        self.closed(handle).await;
         self.fs.abandon(handle).await.and(settled)
     }
 

@@ -24,13 +24,14 @@ mod waiting;
 use crate::changes::Seen;
 use crate::region::Region;
 use crate::spin::Patience;
+use crate::wire::{Op, request};
 use crate::{memory, socket};
 use arena::Arena;
 pub use descriptions::Description;
 use descriptions::Memories;
 use directories::Directories;
 use format::shared::{Hello, MAGIC, SESSION_BYTES, SLOTS, VERSION, Welcome};
-use fs::{Cred, Error};
+use fs::{Cred, Error, Handle};
 use holds::Holds;
 use kept::Kept;
 pub use kept::Target;
@@ -182,7 +183,15 @@ impl Remote {
 
     /// A message to the manager and back that does nothing else.
     pub async fn ping(&self) -> fs::Result<()> {
-        self.call(crate::wire::request(crate::wire::Op::Ping, 0)).await.map(drop)
+        self.call(request(Op::Ping, 0)).await.map(drop)
+    }
+
+    /// A name by which the open file can be looked up through other doors, the kernel's for one, in any directory, until it is closed here.
+    ///
+    /// # Errors
+    /// `BadHandle`.
+    pub async fn pass(&self, handle: Handle) -> fs::Result<Vec<u8>> {
+        Ok(self.call(request(Op::Pass, handle.0)).await?.bytes())
     }
 }
 

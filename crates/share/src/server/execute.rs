@@ -311,6 +311,7 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             return client.leases.grant(client, handle, offset, slot).await;
         }
         Op::LendLocks => return client.lend_locks(fs, client.handle(object)?, r.mode.get() as usize),
+        Op::Pass => out.push(&fs.pass(client.handle(object)?)?)?,
         Op::LendDirectory => {
             let directories = &client.directories;
             let Some(granted) = directories.grant(client, ino, r.mode.get() as usize).await? else {

@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// The classes, by the numbers of [`crate::wire::Op`]; 0 is what is no operation.
-const CLASSES: [&str; 48] = [
+const CLASSES: [&str; 49] = [
     "unknown",
     "ping",
     "lookup",
@@ -67,6 +67,7 @@ const CLASSES: [&str; 48] = [
     "post_write",
     "room",
     "lend_locks",
+    "pass",
 ];
 const READ: usize = crate::wire::Op::Read as usize;
 const WRITE: usize = crate::wire::Op::Write as usize;

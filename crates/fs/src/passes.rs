@@ -1,0 +1,95 @@
+//! Names by which files that are open can be opened once more through another door, wherever their own names lead by now: a kernel that is to map a file
+//! has no other way to one that was renamed, removed, or never had a name.
+//!
+//! A pass is a name that is found in every directory, and in no listing. It is drawn by chance, so that only those find it who were told, and holds for as
+//! long as the handle that it was given for is open: with that, who opens the file so could have opened it anyway. Whatever else is needed to
+//! open a file, the door that is asked checks as always.
+
+use crate::types::Handle;
+use format::Ino;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What the names begin with. Behind it stand [`DIGITS`] digits.
+const PREFIX: &[u8] = b".freehold-pass-";
+const DIGITS: usize = 32;
+
+struct Pass {
+    name: Vec<u8>,
+    handle: Handle,
+    /// Directories in which it was looked up: other doors may know it there.
+    looked_up: SmallVec<[Ino; 1]>,
+}
+
+/// All passes of a file system.
+#[derive(Default)]
+pub(crate) struct Passes {
+    all: Mutex<Vec<Pass>>,
+    /// How many there are: mostly none, and then a close costs a look.
+    count: AtomicUsize,
+}
+
+impl Passes {
+    /// The pass of an open file.
+    pub fn of(&self, handle: Handle) -> Vec<u8> {
+        let mut all = self.all.lock();
+        if let Some(pass) = all.iter().find(|pass| pass.handle == handle) {
+            return pass.name.clone();
+        }
+        let digits = format!("{:0DIGITS$x}", rand::random::<u128>());
+        let name = [PREFIX, digits.as_bytes()].concat();
+        all.push(Pass { name: name.clone(), handle, looked_up: SmallVec::new() });
+        self.count.store(all.len(), Ordering::Release);
+        name
+    }
+
+    /// The open file that a name is the pass of; it is looked up in `dir`.
+    #[inline]
+    pub fn find(&self, dir: Ino, name: &[u8]) -> Option<Handle> {
+        if name.len() != PREFIX.len() + DIGITS || !name.starts_with(PREFIX) {
+            return None;
+        }
+        let mut all = self.all.lock();
+        let pass = all.iter_mut().find(|pass| pass.name == name)?;
+        if !pass.looked_up.contains(&dir) {
+            pass.looked_up.push(dir);
+        }
+        Some(pass.handle)
+    }
+
+    /// The file is closed: its pass is no more, which stood in these directories.
+    #[inline]
+    pub fn end(&self, handle: Handle) -> Option<(Vec<u8>, SmallVec<[Ino; 1]>)> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let mut all = self.all.lock();
+        let at = all.iter().position(|pass| pass.handle == handle)?;
+        let pass = all.swap_remove(at);
+        self.count.store(all.len(), Ordering::Release);
+        Some((pass.name, pass.looked_up))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_lasts_as_long_as_its_handle() {
+        let passes = Passes::default();
+        let (one, two) = (passes.of(Handle(1)), passes.of(Handle(2)));
+        assert_eq!((passes.of(Handle(1)), one.len()), (one.clone(), 47));
+        assert_ne!(one, two);
+        assert_eq!(
+            (passes.find(Ino(5), &one), passes.find(Ino(5), &two)),
+            (Some(Handle(1)), Some(Handle(2)))
+        );
+        assert_eq!((passes.find(Ino(6), &one), passes.find(Ino(5), b"name")), (Some(Handle(1)), None));
+        let (name, dirs) = passes.end(Handle(1)).unwrap();
+        assert_eq!((name, dirs.as_slice()), (one.clone(), &[Ino(5), Ino(6)][..]));
+        assert_eq!((passes.find(Ino(5), &one), passes.find(Ino(5), &two)), (None, Some(Handle(2))));
+        assert!(passes.end(Handle(1)).is_none() && passes.end(Handle(2)).is_some());
+    }
+}
