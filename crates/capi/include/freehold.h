@@ -28,7 +28,7 @@
  *     -EINVAL     an object is NULL, or an argument makes no sense
  *     -EFAULT     a string or buffer is NULL (a NULL buffer of length 0 is accepted)
  *     -ESHUTDOWN  the manager is gone, and for 30 seconds no other one came that serves the volume at the same socket. Until then
- *                 calls wait, those of queues too; with the next manager files go on (docs/SEMANTICS.md, "Sessions")
+ *                 calls wait, also fh_submit_* and fh_poll, whatever its timeout; with the next manager files go on (docs/SEMANTICS.md, "Sessions")
  *     -EIO        the medium failed, or this library did
  *
  * Credentials. The manager learns who the process is from the kernel when the session begins; a later setuid() changes nothing.
@@ -104,7 +104,8 @@ struct fh_dirent {
 /* ---- Sessions ---- */
 
 /* Begins a session with the manager that listens at the path of a Unix socket. -ENOENT, -ECONNREFUSED (no manager),
- * -EACCES (it does not serve this user), -EMFILE (it has no room), -EPROTO (something else listens there). */
+ * -EACCES (it does not serve this user), -EMFILE (it has no room), -EPROTO (something else listens there). It waits for a manager that
+ * is there and does not answer, for one that is stopped for example. */
 int fh_connect(const char *socket, fh_session **session);
 
 /* Begins a session with a bucket: `url` is "s3://bucket" or "s3://bucket/prefix". `options` are words between commas, those that
@@ -128,10 +129,11 @@ const char *fh_last_message(void);
 
 /* Opens a file. `flags` are those of open(2): O_RDONLY, O_WRONLY or O_RDWR with O_CREAT, O_EXCL, O_TRUNC, O_APPEND,
  * O_DIRECT, O_SYNC, O_DSYNC, O_NOATIME, O_NOFOLLOW, O_DIRECTORY, O_TMPFILE; O_CLOEXEC, O_LARGEFILE, O_NONBLOCK and O_NOCTTY
- * make no difference; others are refused (-EINVAL). `mode`: permission bits of a file that is made, less 022. */
+ * make no difference; others are refused (-EINVAL), and so is O_TRUNC with O_RDONLY. `mode`: permission bits of a file that is made, less 022. */
 int fh_open(fh_session *session, const char *path, int flags, uint32_t mode, fh_file **file);
 
-/* Closes a file and frees it. -EBUSY, and it stays open, when asynchronous requests of it are under way. After any other
+/* Closes a file and frees it. -EBUSY, and it stays open, when asynchronous requests of it are under way; one whose completion was
+ * not taken may have ended already, so count requests rather than rely on this. After any other
  * error it is freed nevertheless. */
 int fh_close(fh_file *file);
 
@@ -178,6 +180,7 @@ int fh_databarrier_fd(int fd);
 /* fh_stat follows a symlink at the end of the path, fh_lstat does not. */
 int fh_stat(fh_session *session, const char *path, struct fh_attr *attr);
 int fh_lstat(fh_session *session, const char *path, struct fh_attr *attr);
+/* `mode`: permission bits, less 022, without set-id bits. */
 int fh_mkdir(fh_session *session, const char *path, uint32_t mode);
 int fh_unlink(fh_session *session, const char *path);
 int fh_rmdir(fh_session *session, const char *path);

@@ -74,7 +74,10 @@ impl Bucket {
         let size = || parse_size(value).map_err(|e| format!("option '{word}': {e}"));
         let Bucket { config, engine } = self;
         match key {
-            "endpoint" => config.endpoint = Some(value.into()),
+            "endpoint" if value.starts_with("http://") || value.starts_with("https://") => {
+                config.endpoint = Some(value.into());
+            }
+            "endpoint" => return Err(wrong("a URL that begins with http:// or https://")),
             "region" => config.region = Some(value.into()),
             // Read before all others.
             "profile" => {}
@@ -146,7 +149,9 @@ mod tests {
         assert_eq!((b.engine.write_memory, b.engine.read_memory), (32 << 20, 32 << 20));
         assert_eq!(b.engine.expiry, Duration::from_secs(3));
         assert!(!Bucket::parse("s3://logs", "ro,rw").unwrap().engine.read_only);
-        for bad in ["wibble", "umask=9", "uid=x", "uploads=0", "cache=x", "expiry=-1", "path_style=1"] {
+        for bad in
+            ["wibble", "umask=9", "uid=x", "uploads=0", "cache=x", "expiry=-1", "path_style=1", "endpoint=x"]
+        {
             let e = Bucket::parse("s3://logs", bad).unwrap_err();
             assert!(e.contains(bad.split('=').next().unwrap()), "{e}");
         }

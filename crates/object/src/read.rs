@@ -5,7 +5,7 @@ use crate::core::Core;
 use crate::error;
 use crate::handles::Open;
 use crate::store::{Store, StoreError};
-use fs::{Error, Pages, Result};
+use fs::{Error, Ino, Pages, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -80,6 +80,7 @@ impl<S: Store> Core<S> {
                         // We may have replaced or moved it ourselves meanwhile.
                         let same_key = self.tree.lock().key(file.ino).is_ok_and(|now| now == key);
                         if same_key && file.state.lock().base.as_ref() == Some(etag) {
+                            self.is_replaced(file.ino);
                             return Err(Error::Stale);
                         }
                         continue 'again;
@@ -88,6 +89,15 @@ impl<S: Store> Core<S> {
                 }
             }
             return Ok(pages);
+        }
+    }
+
+    /// What is known of an object is of one that is there no longer: who opens it again asks the store, however lately it was asked.
+    fn is_replaced(&self, ino: Ino) {
+        if let Ok(inode) = self.tree.lock().get_mut(ino)
+            && !inode.is_dirty()
+        {
+            inode.about = None;
         }
     }
 }

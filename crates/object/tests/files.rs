@@ -5,6 +5,7 @@ mod rig;
 use fs::{
     Access, Cred, Error, FileSystem, FileType, Ino, LockOwner, OpenFlags, SetAttr, SetTime, Time, XattrFlags,
 };
+use object::Options;
 use rig::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +24,19 @@ fn a_small_file_is_one_put_and_visible_at_close() {
     assert_eq!(rig.bucket.lock().body("a"), Some(&b"hello"[..]));
     assert_eq!((rig.count("put"), rig.count("begin")), (1, 0));
     assert_eq!(rig.read("a").unwrap(), b"hello");
+}
+
+/// Within the second in which what is known of a name counts: an open may get what was there, but not again after that has been found out.
+#[test]
+fn who_finds_an_object_replaced_opens_the_new_one() {
+    let bucket = bucket();
+    let keeps = Options { expiry: Duration::from_secs(3600), ..options() };
+    let (here, there) = (mount(&bucket), mount_with(&bucket, SMALL, keeps, Faults::default(), 3));
+    here.write("a", b"old").unwrap();
+    assert_eq!(there.read("a").unwrap(), b"old");
+    here.write("a", b"newer").unwrap();
+    assert_eq!(there.read("a"), Err(Error::Stale));
+    assert_eq!(there.read("a").unwrap(), b"newer");
 }
 
 /// Through the library's files, which close a handle and have no other word for it.

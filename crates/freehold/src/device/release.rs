@@ -52,7 +52,8 @@ impl<K: Kernel> Machine<K> {
         if record.is_none() && !is_bound {
             return Ok(self.released(c, true));
         }
-        if is_bound {
+        // Without a driver it may be on its way out of the machine, which waits for whoever has it open, and so would we.
+        if is_bound || c.driver.is_none() {
             let until = Instant::now() + ENDING;
             while let Err(e) = self.check_free(&c) {
                 if Instant::now() >= until {

@@ -255,9 +255,14 @@ impl Admin {
         found
     }
 
-    /// Whether something came that [`Admin::events`] should look at.
+    /// Whether something came that [`Admin::events`] should look at, perhaps while a command was waited for.
     pub(super) fn has_news(&self) -> bool {
-        self.ring.has_completion()
+        self.ring.has_completion() || !self.events.is_empty()
+    }
+
+    /// A command was not answered. Nothing more is asked before the controller was reset.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.stuck
     }
 
     /// Asynchronous events since the last call (5.2): type 2:0, information 15:8, log page 23:16. The page was read, so that the

@@ -72,7 +72,7 @@ impl NvmeMedia {
     /// Asks the controller. Requests go on meanwhile.
     ///
     /// # Errors
-    /// `Gone`; `Setup`: it does not answer, which the medium finds out as well and sees to.
+    /// `Gone`; `Setup`: it does not answer; then it is reset by whoever looks after it.
     pub fn inspect(&self) -> Result<Inspection, MediaError> {
         if self.dead.load(std::sync::atomic::Ordering::SeqCst) {
             return Err(self.context.front.gone());

@@ -234,7 +234,7 @@ impl NvmeMedia {
     fn has_news(&self) -> bool {
         self.any_refused.load(SeqCst)
             || self.pairs.iter().any(|pair| pair.lock().has_news())
-            || !self.dead.load(SeqCst) && self.admin.lock().has_news()
+            || !self.dead.load(SeqCst) && self.admin.try_lock().is_some_and(|admin| admin.has_news())
     }
 
     /// Commands with the controller.

@@ -183,6 +183,11 @@ impl Pair {
         while !self.free.is_empty()
             && let Some(piece) = self.again.pop_front()
         {
+            // What a flush was to make durable may have gone with the cache while it waited to be sent again.
+            if piece.kind == Kind::Flush && context.doubtful.load(SeqCst) {
+                self.piece_failed(piece.request, libc::EIO, context);
+                continue;
+            }
             self.send(piece, context);
         }
         while !self.free.is_empty()

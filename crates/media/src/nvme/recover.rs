@@ -46,16 +46,21 @@ impl NvmeMedia {
             return;
         }
         watch.looked = now;
-        let status = {
-            let mut admin = self.admin.lock();
+        // Who waits for an answer to an admin command meanwhile looks at the status himself, and is not waited for: completions must be taken in.
+        let status = self.admin.try_lock().map(|mut admin| {
             self.take_events(&mut admin);
-            admin.status()
-        };
+            (admin.status(), admin.is_stuck())
+        });
         match status {
-            Err(_) => return self.give_up("it is gone"),
-            Ok(status) if status & csts::CFS != 0 => return self.recover(watch, "it reports a fatal error"),
-            Ok(status) if status & csts::RDY == 0 => return self.recover(watch, "it has stopped by itself"),
-            Ok(_) => {}
+            Some((Err(_), _)) => return self.give_up("it is gone"),
+            Some((Ok(status), _)) if status & csts::CFS != 0 => {
+                return self.recover(watch, "it reports a fatal error");
+            }
+            Some((Ok(status), _)) if status & csts::RDY == 0 => {
+                return self.recover(watch, "it has stopped by itself");
+            }
+            Some((Ok(_), true)) => return self.recover(watch, "it does not answer"),
+            Some((Ok(_), false)) | None => {}
         }
         // Nothing has completed since the last look.
         let progress = self.context.progress.load(Relaxed);
@@ -77,9 +82,13 @@ impl NvmeMedia {
                     "command {:#x} of queue {id} takes too long",
                     late.cid
                 );
+                // Else with the next look.
+                let Some(mut admin) = self.admin.try_lock() else { return };
                 self.aborts.fetch_add(1, Relaxed);
                 pair.lock().note_abort(&late);
-                if self.admin.lock().abort(id, late.cid).is_err() {
+                let aborted = admin.abort(id, late.cid);
+                drop(admin);
+                if aborted.is_err() {
                     return self.recover(watch, "it does not answer");
                 }
             }

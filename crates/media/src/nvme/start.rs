@@ -114,6 +114,10 @@ pub(super) fn capabilities(bus: &dyn Bus) -> Result<Cap, Trouble> {
     if !cap.has_nvm_command_set() || cap.mpsmin() != 0 {
         return Err(Trouble::Unfit("it is not a controller for 4 KiB pages and the NVM command set"));
     }
+    // 3.1.1: the smallest value is 1h.
+    if cap.entries_max() < 2 {
+        return Err(Trouble::Unfit("its queues have a single entry"));
+    }
     Ok(cap)
 }
 

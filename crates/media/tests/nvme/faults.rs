@@ -183,6 +183,31 @@ fn no_flush_succeeds_after_the_cache_is_in_doubt() {
     rig.end();
 }
 
+/// A flush that fails for a moment while there is no place to send it again, and a controller that loses its cache before there is.
+#[test]
+fn a_flush_that_waits_to_be_sent_again_knows_of_a_reset() {
+    for seed in 0..20 {
+        let config = Config { reset_loses_cache: true, seed, ..Config::new(SIZE) };
+        let rig = Rig::new(config, Options { queues: 1, depth: 2, ..impatient() });
+        rig.write(0, 9).unwrap();
+        let bad_page = Failure::Status(Status::UNRECOVERED_READ.0 | Status::DO_NOT_RETRY);
+        rig.controller.inject(Fault::next(Some(nvm::READ), bad_page));
+        rig.controller.inject(Fault::next(Some(nvm::READ), Failure::Fatal));
+        rig.controller.inject(Fault::next(Some(nvm::FLUSH), Failure::Status(Status::INTERNAL_ERROR.0)));
+        for n in 0..8 {
+            let read = Request::transfer(Op::Read, (100 + n) * 4096, rig.buf((20 + n) * 4096, 4096), n);
+            rig.media.submit(read);
+        }
+        rig.media.submit(Request::flush(100));
+        rig.media.kick();
+        let done = rig.finish(9);
+        let flush = done.iter().find(|c| c.token == 100).unwrap();
+        let there = rig.read(0).unwrap() == 9;
+        assert!(there || flush.result.is_err(), "seed {seed}: a write is lost that a flush says is durable");
+        rig.end();
+    }
+}
+
 fn gone(result: Result<impl std::fmt::Debug, MediaError>) {
     assert!(matches!(result, Err(MediaError::Gone { .. })), "{result:?}");
 }
@@ -202,7 +227,8 @@ fn removal() {
                 rig.media.submit(Request::transfer(Op::Read, n * 8192, rig.buf(n * 4096, 4096), n));
             }
             let done = rig.finish(500);
-            assert!(done.iter().filter(|c| c.result.is_err()).count() >= 400);
+            // What both queues held may have ended before the one that takes the controller away.
+            assert!(done.iter().filter(|c| c.result.is_err()).count() >= 100);
             done.into_iter().filter(|c| c.result.is_err()).for_each(|c| gone(c.result));
         }
         gone(rig.read(0));

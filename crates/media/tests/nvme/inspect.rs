@@ -2,9 +2,11 @@
 
 use crate::rig::*;
 use format::nvme::identify::oncs;
+use format::nvme::queue::admin::GET_LOG_PAGE;
 use media::nvme::fake::{Config, Failure, FakeController, Fault};
 use media::nvme::{Inspection, NvmeMedia, Options, inspect};
 use media::{Media, MediaError, Op, Request};
+use std::time::{Duration, Instant};
 
 fn check(i: &Inspection, config: &Config) {
     assert_eq!(i.version, 0x0001_0400);
@@ -114,5 +116,63 @@ fn a_controller_that_does_not_answer() {
     rig.controller.remove();
     assert!(rig.read(0).is_err());
     assert!(matches!(rig.media.inspect(), Err(MediaError::Gone { .. })));
+    rig.end();
+}
+
+/// While an answer is long in coming, requests end as always.
+#[test]
+fn slow_answers_hold_up_no_requests() {
+    let rig = Rig::new(Config::new(SIZE), patient());
+    rig.write(0, 1).unwrap();
+    let slow = Duration::from_millis(1500);
+    rig.controller.inject(Fault::delay_admin(GET_LOG_PAGE, slow));
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| rig.media.inspect().map(drop));
+        let begun = Instant::now();
+        let mut longest = Duration::ZERO;
+        while !asked.is_finished() {
+            let read = Instant::now();
+            rig.read(0).unwrap();
+            longest = longest.max(read.elapsed());
+        }
+        asked.join().unwrap().unwrap();
+        assert!(begun.elapsed() >= slow && longest < slow / 2, "a read took {longest:?}");
+    });
+    rig.end();
+}
+
+/// An event is heard that comes while another answer is waited for, and the next one is asked for.
+#[test]
+fn events_between_answers_are_heard() {
+    let rig = Rig::new(Config::new(SIZE), patient());
+    for round in 1..=3 {
+        let begun = Instant::now();
+        while !rig.controller.report(0x0002_0001) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "round {round}: no event is asked for");
+            rig.read(0).unwrap();
+        }
+        rig.media.inspect().unwrap();
+        while rig.media.health().events < round {
+            assert!(begun.elapsed() < Duration::from_secs(20), "round {round}: not heard");
+            rig.read(0).unwrap();
+        }
+        rig.media.inspect().unwrap();
+    }
+    rig.end();
+}
+
+/// An answer that never comes leads to a reset, after which there are answers again.
+#[test]
+fn an_answer_that_is_lost() {
+    let rig = Rig::new(Config { volatile_cache: false, ..Config::new(SIZE) }, impatient());
+    rig.write(0, 1).unwrap();
+    rig.controller.inject(Fault::delay_admin(GET_LOG_PAGE, Duration::from_secs(3600)));
+    assert_eq!(errno(rig.media.inspect()), libc::ETIMEDOUT);
+    let begun = Instant::now();
+    while rig.media.health().resets == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "nobody sees to it");
+        assert_eq!(rig.read(0).unwrap(), 1);
+    }
+    rig.media.inspect().unwrap();
     rig.end();
 }

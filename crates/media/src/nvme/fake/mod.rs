@@ -138,7 +138,9 @@ pub enum Failure {
 /// A fault that waits for its command.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// Opcode of an I/O command; `None` for any.
+    /// Of an admin command. Those are only delayed.
+    pub admin: bool,
+    /// Opcode of the command; `None` for any.
     pub opcode: Option<u8>,
     /// Such commands that pass before one fails.
     pub after: u64,
@@ -149,9 +151,14 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// The next command with this opcode.
+    /// The next I/O command with this opcode.
     pub fn next(opcode: Option<u8>, failure: Failure) -> Fault {
-        Fault { opcode, after: 0, forever: false, failure }
+        Fault { admin: false, opcode, after: 0, forever: false, failure }
+    }
+
+    /// The next admin command with this opcode is answered so much later.
+    pub fn delay_admin(opcode: u8, by: Duration) -> Fault {
+        Fault { admin: true, ..Fault::next(Some(opcode), Failure::Delay(by)) }
     }
 }
 

@@ -388,7 +388,7 @@ impl State {
                 if !self.cids.insert((id, entry.cid.get())) {
                     self.violation(format!("identifier {:#x} of queue {id} is under way already", entry.cid));
                 }
-                let failure = if id == 0 { None } else { self.strike(entry.opcode) };
+                let failure = self.strike(id == 0, entry.opcode);
                 let late = match failure {
                     Some(Failure::Delay(time)) => time,
                     _ => Duration::ZERO,
@@ -399,10 +399,10 @@ impl State {
         any
     }
 
-    fn strike(&mut self, opcode: u8) -> Option<Failure> {
+    fn strike(&mut self, admin: bool, opcode: u8) -> Option<Failure> {
         let mut verdict = None;
         self.faults.retain_mut(|fault| {
-            if fault.opcode.is_some_and(|o| o != opcode) || verdict.is_some() {
+            if fault.admin != admin || fault.opcode.is_some_and(|o| o != opcode) || verdict.is_some() {
                 return true;
             }
             if fault.after > 0 {
