@@ -56,6 +56,11 @@ fn mkfs_refuses_what_would_do_harm() {
         p.line("mkfs e.img").fails(&["ext4", "--force"]);
         p.line("mkfs e.img --force").ok();
     }
+    // No image of that name is made.
+    for size in ["", " --size 64m"] {
+        p.line(&format!("mkfs nvme:0000:00:04{size}")).fails(&["names no controller", "device list"]);
+    }
+    assert!(!p.path("nvme:0000:00:04").exists());
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn mount(server: &Server) -> Paths<S3> {
         ..Options::default()
     };
     let make = move || S3::open(config);
-    Paths { fs: Arc::new(ObjectFs::start(make, options).unwrap()) }
+    Paths { fs: std::sync::Arc::new(ObjectFs::start(make, options).unwrap()) }
 }
 
 /// Content and permission bits of a file.

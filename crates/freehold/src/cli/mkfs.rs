@@ -67,6 +67,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             }
         }
     }
+    if !exists && image.to_str().is_some_and(|name| name.starts_with("nvme:")) {
+        bail!("{name} names no controller; write nvme:0000:04:00.0 (freehold device list shows addresses)");
+    }
     match args.size {
         Some(_) if is_device => bail!("{name} is a block device: a volume takes all of it. Leave out --size"),
         Some(_) if !exists && std::path::absolute(image).is_ok_and(|p| p.starts_with("/dev")) => {
