@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs test scripts inside a small virtual machine that has NVMe controllers, an IOMMU and VFIO, whatever this machine has.
-#   lab/run.sh [--if-possible] [TEST...]      tests are lab/tests/TEST.sh (default: smoke claim)
+#   lab/run.sh [--if-possible] [TEST...]      tests are lab/tests/TEST.sh (default: smoke claim driver two removal)
 #
 # With --if-possible nothing is installed, and a machine without QEMU or without a kernel for the guest is no failure: the
 # reason is said, and that is all. Without, missing packages are installed (as root) or named.
@@ -29,7 +29,7 @@ if [ "${1:-}" = --if-possible ]; then
     shift
 fi
 tests=("$@")
-[ ${#tests[@]} -gt 0 ] || tests=(smoke claim)
+[ ${#tests[@]} -gt 0 ] || tests=(smoke claim driver two removal)
 for t in "${tests[@]}"; do
     [ -f "$lab/tests/$t.sh" ] || { echo "there is no test lab/tests/$t.sh" >&2; exit 2; }
 done

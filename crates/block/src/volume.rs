@@ -75,7 +75,8 @@ impl Volume {
         Ok((Volume { inner: Arc::new(Inner { shared, synchronous, worker: Mutex::new(None) }) }, worker))
     }
 
-    /// Makes everything durable and stops the volume; calls that change something fail with `Closed` from now on.
+    /// Makes everything durable and stops the volume; calls that change something fail with `Closed` from now on. The medium is somebody else's to open when the
+    /// last clone of the volume, and clients of it, are dropped.
     pub async fn close(&self) -> Result<()> {
         self.inner.close().await
     }

@@ -50,6 +50,11 @@ pub unsafe trait Bus: Send + Sync {
     /// An eventfd(2), in non-blocking mode, that counts interrupts of vector 0; `None` where there are none.
     fn interrupt(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Whether the kernel has asked for the device since the last call: it is to be unbound or removed, and that waits until nobody has it open.
+    fn is_wanted_back(&self) -> bool {
+        false
+    }
+
     /// Ends all access of the device to memory, even if it answers nothing any more.
     fn cut_off(&self);
 

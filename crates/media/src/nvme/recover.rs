@@ -46,6 +46,13 @@ impl NvmeMedia {
             return;
         }
         watch.looked = now;
+        // It says so again and again. Whose volume it is must decide: what it has written is not durable yet.
+        if self.bus.is_wanted_back() {
+            tracing::error!(
+                device = self.bus.name(),
+                "the kernel wants it back, to unbind or remove it, and waits: unmount what is on it"
+            );
+        }
         // Who waits for an answer to an admin command meanwhile looks at the status himself, and is not waited for: completions must be taken in.
         let status = self.admin.try_lock().map(|mut admin| {
             self.take_events(&mut admin);

@@ -43,6 +43,8 @@ pub struct VfioBus {
     config: RegionInfo,
     resettable: bool,
     interrupt: Option<OwnedFd>,
+    /// Counts how often the kernel has asked for the device.
+    wish: Option<OwnedFd>,
     /// Free addresses, and what is mapped. A leaf.
     addresses: Mutex<(Iova, HashMap<u64, u64>)>,
     device: OwnedFd,
@@ -86,13 +88,15 @@ impl VfioBus {
         let bar =
             map_bar(&device, registers.offset, bar_len).map_err(|e| failed("mapping its registers", e))?;
         let ranges = iommu.ranges();
-        let interrupt = match interrupts(&device) {
+        let signal = |index, what| match signals(&device, index) {
             Ok(fd) => Some(fd),
             Err(e) => {
-                tracing::warn!(device = name, "no interrupts: {e}");
+                tracing::warn!(device = name, "no {what}: {e}");
                 None
             }
         };
+        let interrupt = signal(IRQ_MSIX, "interrupts");
+        let wish = signal(IRQ_REQUEST, "word when the kernel wants it back");
         Ok(VfioBus {
             numa_node: address.numa_node(),
             bar,
@@ -100,6 +104,7 @@ impl VfioBus {
             config,
             resettable: info.flags & DEVICE_FLAGS_RESET != 0,
             interrupt,
+            wish,
             addresses: Mutex::new((Iova::new(&ranges), HashMap::new())),
             device,
             iommu,
@@ -145,9 +150,9 @@ fn map_bar(device: &OwnedFd, offset: u64, len: usize) -> io::Result<NonNull<u8>>
     NonNull::new(raw.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
 
-/// An eventfd that counts interrupts of vector 0 (MSI-X).
-fn interrupts(device: &OwnedFd) -> io::Result<OwnedFd> {
-    let mut info = IrqInfo { argsz: size::<IrqInfo>(), index: IRQ_MSIX, ..Default::default() };
+/// An eventfd that counts the first signal of this sort: interrupts of vector 0 (MSI-X), or wishes of the kernel to have the device back.
+fn signals(device: &OwnedFd, index: u32) -> io::Result<OwnedFd> {
+    let mut info = IrqInfo { argsz: size::<IrqInfo>(), index, ..Default::default() };
     exchange(device, DEVICE_GET_IRQ_INFO, &mut info)?;
     if info.count == 0 {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
@@ -156,7 +161,7 @@ fn interrupts(device: &OwnedFd) -> io::Result<OwnedFd> {
     let mut set = IrqSet {
         argsz: size::<IrqSet>(),
         flags: IRQ_SET_EVENTFD_TRIGGER,
-        index: IRQ_MSIX,
+        index,
         start: 0,
         count: 1,
         eventfd: eventfd.as_raw_fd(),
@@ -227,6 +232,11 @@ unsafe impl Bus for VfioBus {
 
     fn interrupt(&self) -> Option<BorrowedFd<'_>> {
         self.interrupt.as_ref().map(|fd| fd.as_fd())
+    }
+
+    fn is_wanted_back(&self) -> bool {
+        let mut count = [0; 8];
+        self.wish.as_ref().is_some_and(|fd| rustix::io::read(fd, &mut count).is_ok())
     }
 
     fn cut_off(&self) {

@@ -30,6 +30,7 @@ pub(super) const REGION_FLAG_MMAP: u32 = 1 << 2;
 pub(super) const REGION_BAR0: u32 = 0;
 pub(super) const REGION_CONFIG: u32 = 7;
 pub(super) const IRQ_MSIX: u32 = 2;
+pub(super) const IRQ_REQUEST: u32 = 4;
 pub(super) const IRQ_SET_EVENTFD_TRIGGER: u32 = 1 << 2 | 1 << 5;
 pub(super) const MAP_READ_WRITE: u32 = 3;
 pub(super) const IOMMU_INFO_CAPS: u32 = 1 << 1;
