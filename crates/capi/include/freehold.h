@@ -28,7 +28,7 @@
  *     -EINVAL     an object is NULL, or an argument makes no sense
  *     -EFAULT     a string or buffer is NULL (a NULL buffer of length 0 is accepted)
  *     -ESHUTDOWN  the manager is gone, and for 30 seconds no other one came that serves the volume at the same socket. Until then
- *                 calls wait, also fh_submit_* and fh_poll, whatever its timeout; with the next manager files go on (docs/SEMANTICS.md, "Sessions")
+ *                 calls wait, requests of queues too; with the next manager files go on (docs/SEMANTICS.md, "Sessions")
  *     -EIO        the medium failed, or this library did
  *
  * Credentials. The manager learns who the process is from the kernel when the session begins; a later setuid() changes nothing.

@@ -76,7 +76,8 @@ pub unsafe extern "C" fn fh_queue_new(
         if !(1..=DEPTH_MAX).contains(&depth) {
             return Err(Failure::new(libc::EINVAL, "a queue has room for 1 to 4096 requests"));
         }
-        let made = FhQueue { session: session.clone(), depth: depth as usize, requests: Mutex::default() };
+        let made =
+            FhQueue { session: session.clone(), depth: depth as usize, requests: Mutex::new(Queue::aside()) };
         // SAFETY: the header.
         unsafe { put(queue, Box::into_raw(Box::new(made))) }
     })

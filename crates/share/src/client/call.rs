@@ -300,7 +300,7 @@ impl Remote {
                 Err(Failed::With(e)) => return Err(e),
                 Err(Failed::Lost { taken }) => taken,
             };
-            self.resume(session)?;
+            self.resumed(session).await?;
             if taken && !op.is_some_and(|op| self.may_repeat(op, &request)) {
                 let text = "the manager ended, and may have done this or not".into();
                 return Err(Error::from_errno(libc::EIO, text));

@@ -8,6 +8,7 @@
 //! as soon as something later is there: the next call that changes or orders something fails with `EIO`, once. Calls that were under way are made again if
 //! the manager had not taken them, or if that does no harm (`wire::Op::is_repeatable`); others fail with `EIO`, because they may have been done.
 
+use super::aside::Aside;
 use super::asking::open_request;
 use super::files::OpenFile;
 use super::{GONE, Remote, Session};
@@ -35,7 +36,7 @@ pub struct Connect {
     /// How long calls wait for an answer before they sleep.
     pub patience: Patience,
     /// How long calls wait for another manager when theirs has ended, before they fail. The threads that make them wait, also those that poll
-    /// futures. Zero: they fail at once.
+    /// futures, except in queues that are polled [aside](super::Queue::aside). Zero: they fail at once.
     pub resume: Duration,
 }
 
@@ -129,6 +130,7 @@ pub(super) struct Link {
     pub naming_lost: AtomicBool,
     /// Held while a session is resumed. Says that no manager came the last time.
     resuming: Mutex<bool>,
+    pub aside: Aside,
 }
 
 impl Link {
@@ -154,6 +156,7 @@ impl Link {
             naming: AtomicUsize::new(0),
             naming_lost: AtomicBool::new(false),
             resuming: Mutex::new(false),
+            aside: Aside::default(),
         }
     }
 

@@ -7,6 +7,7 @@
 //! [`Error::Closed`].
 
 mod arena;
+mod aside;
 mod asking;
 mod call;
 mod descriptions;

@@ -3,8 +3,8 @@
 //! A request is a future. It starts when there is a place for it, and goes on whenever the queue is polled; a call that is with the manager goes on
 //! anyway. There is no thread behind a queue.
 
-use super::Remote;
 use super::waiting;
+use super::{Remote, aside};
 use format::shared::SLOTS;
 use std::collections::VecDeque;
 use std::fmt;
@@ -50,13 +50,14 @@ impl<F: ?Sized> Request<F> {
 
 /// Requests under way, and the results of those that are done. Dropping it gives up the requests: those under way may or may not happen.
 pub struct Queue<F: Future + ?Sized> {
+    aside: bool,
     under_way: Vec<Request<F>>,
     done: VecDeque<F::Output>,
 }
 
 impl<F: Future + ?Sized> Default for Queue<F> {
     fn default() -> Self {
-        Queue { under_way: Vec::new(), done: VecDeque::new() }
+        Queue { aside: false, under_way: Vec::new(), done: VecDeque::new() }
     }
 }
 
@@ -67,6 +68,11 @@ impl<F: Future + ?Sized> fmt::Debug for Queue<F> {
 }
 
 impl<F: Future + ?Sized> Queue<F> {
+    /// An empty queue that never keeps the thread waiting that polls it, not even while there is no manager ([`super::Connect::resume`]).
+    pub fn aside() -> Self {
+        Queue { aside: true, ..Queue::default() }
+    }
+
     /// Adds a request, made of calls of `remote`, or of something that has places for any number. It starts when the queue is polled.
     pub fn push(&mut self, remote: Option<&Remote>, future: Pin<Box<F>>) {
         self.under_way.push(Request { remote: remote.cloned(), place: None, future });
@@ -74,7 +80,7 @@ impl<F: Future + ?Sized> Queue<F> {
 
     /// Lets all requests go on as far as they can.
     pub fn poll(&mut self, cx: &mut Context<'_>) {
-        let Queue { under_way, done } = self;
+        let Queue { aside, under_way, done } = self;
         under_way.retain_mut(|request| {
             if request.place.is_none() {
                 request.place = request.remote.as_ref().and_then(Place::take);
@@ -82,7 +88,7 @@ impl<F: Future + ?Sized> Queue<F> {
             if request.waits() {
                 return true;
             }
-            match request.future.as_mut().poll(cx) {
+            match aside::polling(*aside, || request.future.as_mut().poll(cx)) {
                 Poll::Pending => true,
                 Poll::Ready(result) => {
                     done.push_back(result);
