@@ -34,7 +34,8 @@ pub(super) struct Aside(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    runs: bool,
+    /// The serial of the session for which a successor is looked for.
+    looks_for: Option<u64>,
     waiting: Vec<Waker>,
 }
 
@@ -51,7 +52,7 @@ impl Remote {
             if !Arc::ptr_eq(self.now(), old) {
                 return Poll::Ready(Ok(()));
             }
-            if !state.runs {
+            if state.looks_for.is_none() {
                 // It has looked for this call, and found none.
                 if asked {
                     return Poll::Ready(Err(GONE));
@@ -62,9 +63,10 @@ impl Remote {
                     drop(state);
                     return Poll::Ready(self.resume(old));
                 }
-                state.runs = true;
+                state.looks_for = Some(old.serial);
             }
-            asked = true;
+            // Else the thread ends with an earlier session, and has not looked for this one.
+            asked |= state.looks_for == Some(old.serial);
             if !state.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
                 state.waiting.push(cx.waker().clone());
             }
@@ -78,7 +80,7 @@ impl Remote {
         let _ = self.resume(old);
         let waiting = {
             let mut state = self.link.aside.0.lock();
-            state.runs = false;
+            state.looks_for = None;
             std::mem::take(&mut state.waiting)
         };
         waiting.into_iter().for_each(Waker::wake);
