@@ -125,6 +125,30 @@ fn a_call_that_is_given_up_frees_its_slot() {
     assert_eq!(a.try_lock(), Err(Error::WouldBlock));
 }
 
+/// Whoever is polled once more than he waits, as the requests of a queue are.
+#[test]
+fn a_sleeping_manager_is_woken_for_what_nobody_waits_for_yet() {
+    let (model, server, _dir) = served();
+    let remote = Remote::connect(server.path()).unwrap();
+    remote.block_on(remote.ping()).unwrap();
+    // Long enough for it to sleep.
+    std::thread::sleep(Duration::from_millis(50));
+    let root = Cred::root();
+    let mut made = std::pin::pin!(remote.mkdir(&root, Ino::ROOT, b"d", 0o755));
+    remote.block_on(std::future::poll_fn(|cx| {
+        assert!(made.as_mut().poll(cx).is_pending());
+        std::task::Poll::Ready(())
+    }));
+    // Not through the manager, which that would wake.
+    let is_made = || fs::block_on(model.lookup(&root, Ino::ROOT, b"d")).is_ok();
+    let begun = Instant::now();
+    while !is_made() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "the manager sleeps still");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(remote.block_on(made).is_ok());
+}
+
 #[test]
 fn the_manager_goes_away() {
     let (model, server, _dir) = served();

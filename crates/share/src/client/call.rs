@@ -31,13 +31,13 @@ impl Drop for Slot<'_> {
 }
 
 impl Slot<'_> {
+    /// The manager may sleep: who waits for the answer wakes it.
     fn post(&mut self, request: &Request) {
         let region = &self.session.region;
         region.put(self.number, request);
         region.state(self.number).store(state::POSTED, Ordering::Release);
         self.posted = true;
         region.doorbell().fetch_or(1 << self.number, Ordering::SeqCst);
-        self.session.ring();
     }
 
     fn poll(&self, cx: &mut Context<'_>) -> Poll<std::result::Result<(), Failed>> {
@@ -150,6 +150,7 @@ impl Session {
         };
         let mut slot = Slot { session: self, number, posted: false };
         slot.post(request);
+        self.ring();
         let done = || self.region.state(number).load(Ordering::Acquire) == state::DONE;
         while !done() {
             if !self.looks_for(done) {

@@ -78,6 +78,8 @@ struct Session {
     slots: Mutex<Slots>,
     /// Threads that look for their answers, and do not sleep.
     lookers: AtomicUsize,
+    /// Threads that wait for answers, also those that sleep.
+    waiting: AtomicUsize,
     lookers_max: usize,
     kept: Kept,
     arena: Arena,
@@ -245,6 +247,7 @@ impl Session {
             patience,
             slots: Mutex::default(),
             lookers: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
             // One processor is the manager's.
             lookers_max: (crate::spin::processors() - 1).max(1),
             kept: Kept::new(Seen::map(&changes)?),

@@ -41,9 +41,9 @@ fn new_parker() -> (Arc<Parker>, Waker) {
 
 thread_local! {
     static PARKER: (Arc<Parker>, Waker) = new_parker();
-    /// Where `block_on` on this thread notes the slots that the future polled now waits for; null outside of it. Nothing here
+    /// Where `block_on` on this thread notes what the future polled now waits for; null outside of it. Nothing here
     /// has a destructor, so that a program can still use its files while it exits.
-    static AWAITED: Cell<*const List> = const { Cell::new(std::ptr::null()) };
+    static AWAITED: Cell<*const Awaited> = const { Cell::new(std::ptr::null()) };
     /// See [`interruptible`]; null outside of it.
     static INTERRUPTED: Cell<*const Asked<'static>> = const { Cell::new(std::ptr::null()) };
 }
@@ -72,30 +72,40 @@ fn interrupted() -> Option<bool> {
     unsafe { INTERRUPTED.get().as_ref() }.map(|asked| asked())
 }
 
-/// In a [`List`]: something that is not a slot of this session.
-const OF_NONE: (usize, usize) = (0, 0);
+/// What a future waits for.
+struct Awaited {
+    /// The session whose answers the thread looks for.
+    session: Cell<*const Session>,
+    /// Slots of that session, in the order in which they were asked for. Its manager is not woken for them yet.
+    slots: RefCell<SmallVec<[usize; 4]>>,
+    /// Something else too, that must be looked at again and again.
+    more: Cell<bool>,
+}
 
-/// Sessions (their addresses) and slots.
-type List = RefCell<SmallVec<[(usize, usize); 4]>>;
+/// What the future on this thread waits for, if [`block_on`] runs it.
+fn awaited<'a>() -> Option<&'a Awaited> {
+    // SAFETY: set by `run_here` below, where it lives until that sets the former value again; the reference goes no further than one call of this module.
+    unsafe { AWAITED.get().as_ref() }
+}
 
-/// Notes that the future on this thread waits for a slot. False when somebody else must wake it.
+/// Notes that the future on this thread waits for a slot that was posted, and sees to it that the manager wakes. False when somebody else must wake the future.
 pub(super) fn awaits(session: &Session, slot: usize) -> bool {
-    // SAFETY: set by `block_on` below, whose list lives until it sets the former value again.
-    let list = unsafe { AWAITED.get().as_ref() };
-    if let Some(list) = list {
-        list.borrow_mut().push((std::ptr::from_ref(session).addr(), slot));
+    match awaited() {
+        Some(awaited) if std::ptr::eq(awaited.session.get(), session) => {
+            awaited.slots.borrow_mut().push(slot);
+            true
+        }
+        awaited => {
+            session.ring();
+            // Slots of other sessions are looked at again and again: a program with several managers in one future is rare.
+            awaited.inspect(|awaited| awaited.more.set(true)).is_some()
+        }
     }
-    list.is_some()
 }
 
 /// Has the future on this thread looked at again soon. False when somebody else must see to that.
 pub(super) fn looks_again() -> bool {
-    // SAFETY: as in `awaits`.
-    let list = unsafe { AWAITED.get().as_ref() };
-    if let Some(list) = list {
-        list.borrow_mut().push(OF_NONE);
-    }
-    list.is_some()
+    awaited().inspect(|awaited| awaited.more.set(true)).is_some()
 }
 
 /// Runs a future of calls of this session to its end.
@@ -135,68 +145,101 @@ fn run_here<T: Future>(
     (parker, waker): &(Arc<Parker>, Waker),
     watch: Option<Watch>,
 ) -> Option<T::Output> {
-    /// Calls may nest: where the outer one notes its slots is put back.
-    struct Restore(*const List);
+    /// Calls may nest: where the outer one notes what it waits for is put back.
+    struct Restore(*const Awaited);
     impl Drop for Restore {
         fn drop(&mut self) {
             AWAITED.set(self.0);
         }
     }
-    let list = List::default();
-    let restore = Restore(AWAITED.replace(&raw const list));
+    let awaited =
+        Awaited { session: Cell::new(std::ptr::null()), slots: RefCell::default(), more: Cell::new(false) };
+    let restore = Restore(AWAITED.replace(&raw const awaited));
     let nested = !restore.0.is_null();
     let mut cx = Context::from_waker(waker);
     loop {
-        list.borrow_mut().clear();
+        let session = &**remote.now();
+        awaited.session.set(session);
+        awaited.slots.borrow_mut().clear();
+        awaited.more.set(false);
         let polled = match future.as_mut().poll(&mut cx) {
             Poll::Ready(out) => Some(Some(out)),
             Poll::Pending => watch.is_some_and(Watch::is_over).then_some(None),
         };
+        let slots = awaited.slots.take();
         if let Some(out) = polled {
+            if !slots.is_empty() {
+                // Nobody waits for these now, but they are to be done.
+                session.ring();
+            }
             if nested {
                 // This call may have used up a wake-up that was meant for the one around it.
                 parker.woken.store(1, Ordering::Release);
             }
             return out;
         }
-        let session = &**remote.now();
-        let own = std::ptr::from_ref(session).addr();
-        let awaited = list.borrow();
-        let slots: SmallVec<[usize; 4]> =
-            awaited.iter().filter(|(s, _)| *s == own).map(|(_, slot)| *slot).collect();
-        let foreign = awaited.len() > slots.len();
-        drop(awaited);
-        sleep(session, &slots, &parker.woken, foreign, watch);
+        sleep(session, &slots, &parker.woken, awaited.more.get(), watch);
         parker.woken.store(0, Ordering::Release);
     }
 }
 
-/// Looks for an answer for a while, if there is a processor for that: where many threads look, the manager has none.
-fn looks(session: &Session, ready: impl FnMut() -> bool) -> bool {
-    struct Looks<'a>(&'a AtomicUsize);
-    impl Drop for Looks<'_> {
-        fn drop(&mut self) {
-            self.0.fetch_sub(1, Ordering::Relaxed);
-        }
+/// Counts a thread for as long as it lives.
+struct Counted<'a> {
+    count: &'a AtomicUsize,
+    /// How many others there were.
+    others: usize,
+}
+
+impl<'a> Counted<'a> {
+    fn among(count: &'a AtomicUsize) -> Counted<'a> {
+        Counted { count, others: count.fetch_add(1, Ordering::Relaxed) }
     }
-    let before = session.lookers.fetch_add(1, Ordering::Relaxed);
-    let _looks = Looks(&session.lookers);
-    before < session.lookers_max && session.looks_for(ready)
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Threads of this program that wait for answers, for each processor: with more than these there is always one that can go on.
+const MANY: usize = 2;
+
+/// Looks for an answer for a while, if there is a processor for that: where many threads look, the manager has none.
+///
+/// The manager is woken here if it sleeps. Where many threads wait, the others have the processor first: most of them have something to ask for
+/// as well, and the manager is woken once for all of it. This thread's answer is often there when it has its turn again, and then nobody has to wake
+/// this thread either; waking a thread takes longer than most calls.
+fn looks(session: &Session, mut ready: impl FnMut() -> bool) -> bool {
+    let looker = Counted::among(&session.lookers);
+    if looker.others < session.lookers_max {
+        session.ring();
+        return session.looks_for(ready);
+    }
+    if session.waiting.load(Ordering::Relaxed) > MANY * (session.lookers_max + 1) && !ready() {
+        std::thread::yield_now();
+    }
+    let is_ready = ready();
+    if !is_ready {
+        session.ring();
+    }
+    is_ready
 }
 
 /// How long somebody who waits for several slots sleeps at most: he is woken for the first of them, and the others may be answered before.
 const NAP: Duration = Duration::from_micros(200);
 
-/// Waits until one of the slots is answered, the future is woken, or it is time to look at other things. Slots come in the order in which they
-/// were asked for.
-fn sleep(session: &Session, slots: &[usize], woken: &AtomicU32, foreign: bool, watch: Option<Watch>) {
+/// Waits until one of the slots is answered, the future is woken, or it is time to look at other things.
+fn sleep(session: &Session, slots: &[usize], woken: &AtomicU32, more: bool, watch: Option<Watch>) {
     let done = |slot: &usize| session.region.state(*slot).load(Ordering::Acquire) == state::DONE;
     let ready = || slots.iter().any(done) || woken.load(Ordering::Acquire) != 0;
-    if !slots.is_empty() && looks(session, ready) {
+    let _waits = Counted::among(&session.waiting);
+    if slots.is_empty() {
+        session.ring();
+    } else if looks(session, ready) {
         return;
     }
-    // Slots of other sessions are looked at again and again: a program with several managers in one future is rare.
-    let mut time = match foreign || slots.len() > 1 {
+    let mut time = match more || slots.len() > 1 {
         true => NAP,
         false if INTERRUPTED.get().is_null() => LOOK,
         false => ASK,
