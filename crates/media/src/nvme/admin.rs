@@ -45,6 +45,15 @@ pub(super) enum Trouble {
     NoNamespace,
 }
 
+/// The answer to a command that the driver can do without; `None` when the controller answered with an error.
+fn unless_refused<T>(answer: Result<T, Trouble>) -> Result<Option<T>, Trouble> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(Trouble::Failed(..)) => Ok(None),
+        Err(trouble) => Err(trouble),
+    }
+}
+
 impl Trouble {
     /// What to say, and the errno(3) value.
     pub(super) fn told(self) -> (&'static str, i32) {
@@ -358,16 +367,18 @@ impl Admin {
         Ok((got & 0xFFFF).min(got >> 16).min(n) as u16 + 1)
     }
 
-    /// Whether the volatile write cache is on (5.21.1.6).
-    pub(super) fn write_cache(&mut self) -> Result<bool, Trouble> {
+    /// Whether the volatile write cache is on (5.21.1.6). `None`: it does not say.
+    pub(super) fn write_cache(&mut self) -> Result<Option<bool>, Trouble> {
         let mut entry = command(opcode::GET_FEATURES);
         entry.cdw10 = feature::VOLATILE_WRITE_CACHE.into();
-        Ok(self.execute("asking for its write cache", entry)?.dw0.get() & 1 == 1)
+        let told = unless_refused(self.execute("asking for its write cache", entry))?;
+        Ok(told.map(|answer| answer.dw0.get() & 1 == 1))
     }
 
-    /// Turns the volatile write cache on or off (5.21.1.6).
-    pub(super) fn set_write_cache(&mut self, on: bool) -> Result<(), Trouble> {
-        self.set_feature("setting its write cache", feature::VOLATILE_WRITE_CACHE, on as u32).map(|_| ())
+    /// Turns the volatile write cache on or off (5.21.1.6). False when it refuses.
+    pub(super) fn set_write_cache(&mut self, on: bool) -> Result<bool, Trouble> {
+        let set = self.set_feature("setting its write cache", feature::VOLATILE_WRITE_CACHE, on as u32);
+        Ok(unless_refused(set)?.is_some())
     }
 
     fn set_feature(&mut self, what: &'static str, feature: u32, value: u32) -> Result<u32, Trouble> {
@@ -377,14 +388,14 @@ impl Admin {
         Ok(self.execute(what, entry)?.dw0.get())
     }
 
-    /// Doorbell Buffer Config (5.7).
-    pub(super) fn set_shadow(&mut self, shadow: &Shadow) -> Result<(), Trouble> {
+    /// Doorbell Buffer Config (5.7). False when it refuses: then all doorbells are rung.
+    pub(super) fn set_shadow(&mut self, shadow: &Shadow) -> Result<bool, Trouble> {
         shadow.doorbells.zero();
         shadow.events.zero();
         let mut entry = command(opcode::DOORBELL_BUFFER);
         entry.dptr1 = shadow.doorbells.device().into();
         entry.dptr2 = shadow.events.device().into();
-        self.execute("setting shadow doorbells", entry).map(|_| ())
+        Ok(unless_refused(self.execute("setting shadow doorbells", entry))?.is_some())
     }
 
     /// Create I/O Completion Queue and Submission Queue (5.3, 5.4), in that order, both contiguous.

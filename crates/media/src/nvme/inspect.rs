@@ -93,7 +93,7 @@ fn ask(admin: &mut Admin, bus: &dyn Bus, cap: Cap, queues: u16) -> Result<Inspec
     }
     let write_cache = match controller.vwc & VWC_PRESENT {
         0 => None,
-        _ => Some(admin.write_cache()?),
+        _ => Some(admin.write_cache()?.unwrap_or(true)),
     };
     let health = admin.health()?;
     Ok(Inspection { cap, version, controller, namespaces, write_cache, queues, health })

@@ -45,7 +45,7 @@ pub(super) fn start(bus: Arc<dyn Bus>, options: Options) -> Result<NvmeMedia, Me
     admin.start().map_err(trouble)?;
     let nsid = namespace(&mut admin, options.namespace).map_err(trouble)?;
     let limits = identify(&mut admin, cap, nsid).map_err(trouble)?;
-    let volatile_cache = limits.cache && admin.write_cache().map_err(trouble)?;
+    let volatile_cache = limits.cache && admin.write_cache().map_err(trouble)?.unwrap_or(true);
     let queues = admin.number_of_queues(queues).map_err(trouble)?;
     let shadow = options.shadow_doorbells && limits.shadow && ring::shadow_fits(queues, cap.dstrd());
     let shadow = shadow.then(|| Arc::new(Shadow { doorbells: carver.take(PAGE), events: carver.take(PAGE) }));
@@ -144,14 +144,15 @@ fn identify(admin: &mut Admin, cap: Cap, nsid: u32) -> Result<Limits, Trouble> {
 
 /// Makes the I/O queues known to a controller that has none, and opens the pairs.
 fn give_queues(media: &NvmeMedia, admin: &mut Admin) -> Result<(), Trouble> {
-    if let Some(shadow) = &media.shadow {
-        admin.set_shadow(shadow)?;
-    }
+    let shadow = match &media.shadow {
+        Some(shadow) if admin.set_shadow(shadow)? => Some(shadow),
+        _ => None,
+    };
     let interrupts = media.options.interrupts && media.bus.interrupt().is_some();
     for pair in &media.pairs {
         let ring = {
             let mut pair = pair.lock();
-            pair.renew(media.shadow.clone());
+            pair.renew(shadow.cloned());
             pair.ring_facts()
         };
         // Without the lock: whoever submits meanwhile does not wait for the controller.
@@ -171,8 +172,11 @@ pub(super) fn restart(media: &NvmeMedia, admin: &mut Admin) -> Result<(), Troubl
         return Err(Trouble::Unfit("it is another one after a reset"));
     }
     if limits.cache {
-        // The setting is not kept over a reset unless it was saved (5.21.1).
-        admin.set_write_cache(media.context.front.geometry.volatile_cache)?;
+        // The setting is not kept over a reset unless it was saved (5.21.1). Where it cannot be set, the cache must have been taken for one that is on.
+        let on = media.context.front.geometry.volatile_cache;
+        if !admin.set_write_cache(on)? && !on {
+            return Err(Trouble::Unfit("its write cache may be on after a reset"));
+        }
     }
     let queues = media.pairs.len() as u16;
     if admin.number_of_queues(queues)? < queues {

@@ -3,7 +3,7 @@
 use crate::rig::*;
 use format::nvme::Status;
 use format::nvme::queue::nvm;
-use media::nvme::fake::{Config, Failure, Fault};
+use media::nvme::fake::{Config, Failure, FakeController, Fault};
 use media::nvme::{Health, Options};
 use media::{Flags, Media, MediaError, Op, Request};
 use std::time::{Duration, Instant};
@@ -206,6 +206,45 @@ fn a_flush_that_waits_to_be_sent_again_knows_of_a_reset() {
         assert!(there || flush.result.is_err(), "seed {seed}: a write is lost that a flush says is durable");
         rig.end();
     }
+}
+
+/// Get Features, Set Features, Doorbell Buffer Config; Invalid Field in Command.
+const OPTIONAL: [u8; 3] = [0x0A, 0x09, 0x7C];
+const INVALID: u16 = 0x02;
+
+/// A controller that offers more than it does: the driver goes without, and takes a cache of which it cannot learn for one that is on.
+#[test]
+fn what_is_offered_and_then_refused_is_done_without() {
+    let [get, set, shadow] = OPTIONAL;
+    let offers = Config { shadow_doorbells: true, ..Config::new(SIZE) };
+    let controller = FakeController::new(offers);
+    for opcode in [get, shadow] {
+        controller.inject(Fault { forever: true, ..Fault::refuse_admin(opcode, INVALID) });
+    }
+    let rig = Rig::on(controller, impatient());
+    assert!(rig.media.geometry().volatile_cache);
+    rig.write(0, 1).unwrap();
+    rig.flush().unwrap();
+    // After a reset the cache is to be turned on, which is the first feature that is set.
+    rig.controller.inject(Fault::refuse_admin(set, INVALID));
+    rig.controller.inject(Fault::next(None, Failure::Hang));
+    assert_eq!(rig.read(0).unwrap(), 1);
+    assert_eq!(rig.media.health().resets, 1);
+    rig.write(4096, 2).unwrap();
+    assert_eq!((rig.read(0).unwrap(), rig.read(4096).unwrap()), (1, 2));
+    rig.end();
+}
+
+/// A cache that was off, and may be on since a reset: what was written without a flush would not be safe.
+#[test]
+fn a_cache_that_may_be_on_after_a_reset_is_not_trusted() {
+    let rig = Rig::new(Config { cache_off: true, ..Config::new(SIZE) }, impatient());
+    assert!(!rig.media.geometry().volatile_cache);
+    rig.write(0, 1).unwrap();
+    rig.controller.inject(Fault::refuse_admin(OPTIONAL[1], INVALID));
+    rig.controller.inject(Fault::next(None, Failure::Hang));
+    assert!(rig.read(0).is_err());
+    rig.end();
 }
 
 fn gone(result: Result<impl std::fmt::Debug, MediaError>) {

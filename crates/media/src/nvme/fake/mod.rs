@@ -39,6 +39,8 @@ pub struct Config {
     pub atomic_blocks: u16,
     /// A volatile write cache is present, and on.
     pub volatile_cache: bool,
+    /// That is off after each reset.
+    pub cache_off: bool,
     /// A reset loses what is in the cache alone.
     pub reset_loses_cache: bool,
     /// MDTS: transfers of 2^this pages; 0 no limit.
@@ -76,6 +78,7 @@ impl Config {
             lba: 512,
             atomic_blocks: 8,
             volatile_cache: true,
+            cache_off: false,
             reset_loses_cache: false,
             mdts: 5,
             entries_max: 1024,
@@ -138,7 +141,7 @@ pub enum Failure {
 /// A fault that waits for its command.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// Of an admin command. Those are only delayed.
+    /// Of an admin command. Those are only delayed, or end with a status.
     pub admin: bool,
     /// Opcode of the command; `None` for any.
     pub opcode: Option<u8>,
@@ -159,6 +162,11 @@ impl Fault {
     /// The next admin command with this opcode is answered so much later.
     pub fn delay_admin(opcode: u8, by: Duration) -> Fault {
         Fault { admin: true, ..Fault::next(Some(opcode), Failure::Delay(by)) }
+    }
+
+    /// The next admin command with this opcode ends with this status.
+    pub fn refuse_admin(opcode: u8, status: u16) -> Fault {
+        Fault { admin: true, ..Fault::next(Some(opcode), Failure::Status(status)) }
     }
 }
 

@@ -126,7 +126,7 @@ impl State {
             completion: BTreeMap::new(),
             executing: Vec::new(),
             event_request: None,
-            cache_on: config.volatile_cache,
+            cache_on: config.volatile_cache && !config.cache_off,
             shadow: None,
             cids: HashSet::new(),
             waiting: VecDeque::new(),
@@ -238,7 +238,7 @@ impl State {
         self.waiting.clear();
         self.event_request = None;
         self.shadow = None;
-        self.cache_on = self.config.volatile_cache;
+        self.cache_on = self.config.volatile_cache && !self.config.cache_off;
         (self.status, self.hung) = (0, false);
     }
 
@@ -418,7 +418,10 @@ impl State {
     fn complete(&mut self, executing: Executing) {
         let (id, cid) = (executing.sq, executing.entry.cid.get());
         if id == 0 {
-            return self.admin(executing.entry);
+            return match executing.failure {
+                Some(Failure::Status(status)) => self.answer(0, cid, 0, Status(status)),
+                _ => self.admin(executing.entry),
+            };
         }
         match executing.failure {
             Some(Failure::Hang) => {
