@@ -71,7 +71,8 @@ fn main() -> ExitCode {
             return code.into();
         }
     };
-    let done = match command {
+    let failed = if is_fsck { cli::fsck::FAILED } else { 1 };
+    let done = cli::output::or_exit(failed, || match command {
         Command::Mkfs(args) => cli::mkfs::run(args),
         Command::Mount(args) => cli::mount::run(args),
         Command::Umount(args) => cli::umount::run(args),
@@ -88,7 +89,7 @@ fn main() -> ExitCode {
         Command::Device(args) => cli::device::run(args),
         Command::Object(args) => cli::object::run(args),
         Command::Bench(args) => freehold::bench::run(args),
-    };
+    });
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {

@@ -269,3 +269,24 @@ fn ls_and_df_tell_what_is_there() {
     assert!(used >= 12_000_000 && used < bytes && bytes <= 96 << 20, "{space}");
     assert!(p.line("df a.img").ok().contains("96 MiB"));
 }
+
+/// What a full disk does to the output of commands.
+#[test]
+fn output_that_is_lost_is_an_error() {
+    let p = Place::new();
+    p.volume("a.img");
+    for (line, code) in [("df a.img", 1), ("fsck a.img", 8), ("device list", 1), ("bench --list", 1)] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = p.command();
+        let out = command
+            .args(line.split_whitespace())
+            .stdout(full)
+            .stderr(std::process::Stdio::piped())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(code), "{line}: {said}");
+        assert!(said.contains("cannot write to standard output: No space left"), "{line}: {said}");
+        assert!(!said.contains("panicked"), "{line}: {said}");
+    }
+}

@@ -13,7 +13,7 @@ const REPAIRED: u8 = 1;
 /// Damage is left.
 const DAMAGED: u8 = 4;
 /// It could not be checked.
-const FAILED: u8 = 8;
+pub const FAILED: u8 = 8;
 /// The command line is wrong.
 pub const USAGE: u8 = 16;
 

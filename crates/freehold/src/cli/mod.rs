@@ -20,6 +20,7 @@ pub mod mkfs;
 pub mod mount;
 pub mod object;
 mod opening;
+pub mod output;
 pub mod run;
 pub mod serve;
 mod show;
