@@ -27,7 +27,7 @@ const HOLDER: usize = offset_of!(ChangesHeader, holder);
 const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= 64);
 
 /// The processor that the calling thread is on, and one more; 0 when the kernel does not tell.
-fn processor() -> u32 {
+pub(crate) fn processor() -> u32 {
     // SAFETY: a call without arguments.
     (unsafe { libc::sched_getcpu() } + 1) as u32
 }

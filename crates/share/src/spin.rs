@@ -4,6 +4,7 @@
 //! running; then it offers the processor to others between looks, which is what the other side needs when there are
 //! more busy processes than processors; then it says that it should sleep.
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// How long a side looks before it sleeps. Times and not numbers of looks: a virtual machine may make each of them a thousand times as slow.
@@ -23,9 +24,10 @@ pub struct Patience {
 /// Looks between two looks at the clock, which takes about as long as one.
 const LOOKS: u32 = 16;
 
-/// Processors that this process may use.
+/// Processors that this process may use, as it was when this was asked for first: to find out reads several files.
 pub(crate) fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 impl Default for Patience {

@@ -20,6 +20,7 @@ mod leases;
 mod link;
 mod locks;
 mod queue;
+mod throng;
 mod waiting;
 
 use crate::changes::Seen;
@@ -50,6 +51,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Waker;
+use throng::Throng;
 use waiting::Helper;
 pub use waiting::interruptible;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -78,9 +80,8 @@ struct Session {
     slots: Mutex<Slots>,
     /// Threads that look for their answers, and do not sleep.
     lookers: AtomicUsize,
-    /// Threads that wait for answers, also those that sleep.
-    waiting: AtomicUsize,
     lookers_max: usize,
+    throng: Throng,
     kept: Kept,
     arena: Arena,
     holds: Holds,
@@ -247,9 +248,9 @@ impl Session {
             patience,
             slots: Mutex::default(),
             lookers: AtomicUsize::new(0),
-            waiting: AtomicUsize::new(0),
             // One processor is the manager's.
             lookers_max: (crate::spin::processors() - 1).max(1),
+            throng: Throng::default(),
             kept: Kept::new(Seen::map(&changes)?),
             arena: Arena::map(&arena)?,
             holds: Holds::default(),

@@ -1,5 +1,6 @@
 //! Waiting for answers: on the calling thread, or with a helper thread for executors that know nothing of slots.
 
+use super::throng::Waiting;
 use super::{Remote, Session};
 use format::shared::{SLOTS, state};
 use parking_lot::Mutex;
@@ -183,41 +184,23 @@ fn run_here<T: Future>(
     }
 }
 
-/// Counts a thread for as long as it lives.
-struct Counted<'a> {
-    count: &'a AtomicUsize,
-    /// How many others there were.
-    others: usize,
-}
-
-impl<'a> Counted<'a> {
-    fn among(count: &'a AtomicUsize) -> Counted<'a> {
-        Counted { count, others: count.fetch_add(1, Ordering::Relaxed) }
+/// Looks for an answer for a while, if there is a processor for that: where many threads look, the manager has none. The manager is woken here if it sleeps and
+/// there is no answer yet.
+fn looks(session: &Session, waiting: &Waiting<'_>, mut ready: impl FnMut() -> bool) -> bool {
+    struct Looks<'a>(&'a AtomicUsize);
+    impl Drop for Looks<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::Relaxed);
+        }
     }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Threads of this program that wait for answers, for each processor: with more than these there is always one that can go on.
-const MANY: usize = 2;
-
-/// Looks for an answer for a while, if there is a processor for that: where many threads look, the manager has none.
-///
-/// The manager is woken here if it sleeps. Where many threads wait, the others have the processor first: most of them have something to ask for
-/// as well, and the manager is woken once for all of it. This thread's answer is often there when it has its turn again, and then nobody has to wake
-/// this thread either; waking a thread takes longer than most calls.
-fn looks(session: &Session, mut ready: impl FnMut() -> bool) -> bool {
-    let looker = Counted::among(&session.lookers);
-    if looker.others < session.lookers_max {
+    let before = session.lookers.fetch_add(1, Ordering::Relaxed);
+    let _looks = Looks(&session.lookers);
+    if before < session.lookers_max {
         session.ring();
         return session.looks_for(ready);
     }
-    if session.waiting.load(Ordering::Relaxed) > MANY * (session.lookers_max + 1) && !ready() {
-        std::thread::yield_now();
+    if !ready() {
+        waiting.let_others_go_first();
     }
     let is_ready = ready();
     if !is_ready {
@@ -233,10 +216,10 @@ const NAP: Duration = Duration::from_micros(200);
 fn sleep(session: &Session, slots: &[usize], woken: &AtomicU32, more: bool, watch: Option<Watch>) {
     let done = |slot: &usize| session.region.state(*slot).load(Ordering::Acquire) == state::DONE;
     let ready = || slots.iter().any(done) || woken.load(Ordering::Acquire) != 0;
-    let _waits = Counted::among(&session.waiting);
+    let waiting = session.throng.enter();
     if slots.is_empty() {
         session.ring();
-    } else if looks(session, ready) {
+    } else if looks(session, &waiting, ready) {
         return;
     }
     let mut time = match more || slots.len() > 1 {
