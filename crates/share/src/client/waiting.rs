@@ -195,18 +195,15 @@ fn looks(session: &Session, waiting: &Waiting<'_>, mut ready: impl FnMut() -> bo
     }
     let before = session.lookers.fetch_add(1, Ordering::Relaxed);
     let _looks = Looks(&session.lookers);
-    if before < session.lookers_max {
-        session.ring();
-        return session.looks_for(ready);
-    }
-    if !ready() {
+    let looks = before < session.lookers_max;
+    if !looks && !ready() {
         waiting.let_others_go_first();
     }
-    let is_ready = ready();
-    if !is_ready {
-        session.ring();
+    if ready() {
+        return true;
     }
-    is_ready
+    session.ring();
+    looks && session.looks_for(ready)
 }
 
 /// How long somebody who waits for several slots sleeps at most: he is woken for the first of them, and the others may be answered before.
