@@ -31,6 +31,9 @@ impl Media for Polled {
     fn register(&self, arena: Arc<Arena>) -> Result<ArenaId, MediaError> {
         self.ram.register(arena)
     }
+    fn unregister(&self, arena: ArenaId) {
+        self.ram.unregister(arena);
+    }
     fn submit(&self, request: Request) {
         self.ram.submit(request);
     }

@@ -1,11 +1,13 @@
-//! Memory for transfers: page aligned, never moved, shared between the engine, the device and (later) clients.
+//! Memory for transfers: page aligned, never moved, shared between the engine, the device and clients.
 //!
 //! An arena is bytes, not objects: it is only read and written by copying. Who may touch which part when is decided by the
 //! page cache (`fs::cache`): a frame that a transfer or a reader uses is not written. A copy that races with another by
 //! mistake would give torn bytes, as it would on a device.
 
+use std::fmt::Debug;
 use std::io;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Number of an arena among those registered with one medium.
@@ -23,11 +25,21 @@ pub struct BufRef {
     pub len: u32,
 }
 
-/// A range of anonymous memory, zero at first, given back to the system when dropped.
+/// Memory that somebody else has mapped, and that others may write at any time.
+///
+/// # Safety
+/// The range is mapped for reading and writing, and access to it never faults, as long as the value lives.
+pub unsafe trait Memory: Debug + Send + Sync {
+    /// Where it begins, and how many bytes it has. Always the same.
+    fn range(&self) -> (*mut u8, usize);
+}
+
+/// A range of anonymous memory, zero at first, given back to the system when dropped; or of somebody else's ([`Arena::of`]).
 #[derive(Debug)]
 pub struct Arena {
     base: NonNull<u8>,
     len: usize,
+    theirs: Option<Arc<dyn Memory>>,
 }
 
 // SAFETY: an arena is plain memory without thread affinity; all access goes through copies that need no exclusive
@@ -65,7 +77,24 @@ impl Arena {
             }
             let _ = rustix::mm::madvise(start as *mut _, len, rustix::mm::Advice::LinuxHugepage);
         }
-        Ok(Arena { base: NonNull::new(start as *mut u8).ok_or(io::ErrorKind::OutOfMemory)?, len })
+        let base = NonNull::new(start as *mut u8).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Arena { base, len, theirs: None })
+    }
+
+    /// Memory of somebody else, who may change it at any time: what is transferred from there is whatever it was at that moment, and nothing that
+    /// was found in it holds a moment later. `InvalidInput`: it does not begin and end at 4 KiB pages.
+    pub fn of(memory: Arc<dyn Memory>) -> io::Result<Arena> {
+        let (base, len) = memory.range();
+        let base = NonNull::new(base).ok_or(io::ErrorKind::InvalidInput)?;
+        if len == 0 || !len.is_multiple_of(4096) || !(base.as_ptr() as usize).is_multiple_of(4096) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(Arena { base, len, theirs: Some(memory) })
+    }
+
+    /// Whether it is somebody else's.
+    pub fn is_theirs(&self) -> bool {
+        self.theirs.is_some()
     }
 
     /// Size in bytes.
@@ -126,7 +155,7 @@ impl Arena {
     /// Calls `f` with the bytes.
     ///
     /// # Safety
-    /// Nobody (device or thread) may write these bytes during the call.
+    /// Nobody (device or thread) may write these bytes during the call: never to be used for memory that is somebody else's.
     pub unsafe fn with<R>(&self, offset: u64, len: usize, f: impl FnOnce(&[u8]) -> R) -> R {
         let from = self.ptr(offset, len);
         // SAFETY: the range was checked; the caller vouches that it is not written meanwhile.
@@ -146,6 +175,9 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
+        if self.theirs.is_some() {
+            return;
+        }
         // SAFETY: the mapping is ours, `len` bytes long, and no reference into it outlives the arena.
         unsafe {
             let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.len);
@@ -168,6 +200,26 @@ mod tests {
         arena.copy_out(4090, &mut back);
         assert_eq!(&back, b"\0\0\0\0dary");
         assert_eq!(arena.ptr(0, 1) as usize % ALIGN, 0);
+    }
+
+    #[test]
+    fn memory_of_somebody_else() {
+        #[derive(Debug)]
+        struct Theirs(Arena, usize);
+        // SAFETY: the arena within is mapped as long as this lives.
+        unsafe impl Memory for Theirs {
+            fn range(&self) -> (*mut u8, usize) {
+                (self.0.ptr(0, self.1), self.1)
+            }
+        }
+        let theirs = Arc::new(Theirs(Arena::new(8192).unwrap(), 8192));
+        let arena = Arena::of(theirs.clone()).unwrap();
+        arena.copy_in(4096, b"seen by both");
+        drop(arena);
+        let mut back = [0; 12];
+        theirs.0.copy_out(4096, &mut back);
+        assert_eq!(&back, b"seen by both");
+        assert!(Arena::of(Arc::new(Theirs(Arena::new(8192).unwrap(), 4097))).is_err());
     }
 
     #[test]

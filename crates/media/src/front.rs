@@ -20,8 +20,8 @@ pub const MAX_BUFS: usize = 1024;
 pub(crate) struct Front {
     pub(crate) geometry: Geometry,
     pub(crate) meter: Meter,
-    /// By [`ArenaId`]; only grows.
-    arenas: RwLock<Vec<Arc<Arena>>>,
+    /// By [`ArenaId`]; `None`: it was unregistered.
+    arenas: RwLock<Vec<Option<Arc<Arena>>>>,
 }
 
 impl Front {
@@ -56,30 +56,42 @@ impl Front {
 
     pub(crate) fn register(&self, arena: Arc<Arena>) -> Result<ArenaId, MediaError> {
         let mut arenas = self.arenas.write();
-        let id = u16::try_from(arenas.len()).map_err(|_| self.refused("too many arenas"))?;
-        arenas.push(arena);
+        let place = arenas.iter().position(Option::is_none).unwrap_or(arenas.len());
+        let id = u16::try_from(place).map_err(|_| self.refused("too many arenas"))?;
+        put(&mut arenas, place, Some(arena));
         Ok(ArenaId(id))
+    }
+
+    pub(crate) fn unregister(&self, id: ArenaId) {
+        if let Some(place) = self.arenas.write().get_mut(id.0 as usize) {
+            *place = None;
+        }
     }
 
     /// A registered arena.
     pub(crate) fn arena(&self, id: ArenaId) -> Option<Arc<Arena>> {
-        self.arenas.read().get(id.0 as usize).cloned()
+        self.arenas.read().get(id.0 as usize).cloned().flatten()
     }
 
-    /// Address of a buffer of an admitted request. It stays valid as long as the medium lives, because arenas that were
-    /// registered are never dropped before.
+    fn with<R>(&self, buf: &BufRef, f: impl FnOnce(&Arena) -> R) -> R {
+        let arenas = self.arenas.read();
+        f(arenas[buf.arena.0 as usize].as_ref().expect("arenas of requests under way are registered"))
+    }
+
+    /// Address of a buffer of an admitted request. It stays valid until the request has completed, because no arena is unregistered
+    /// before.
     pub(crate) fn address(&self, buf: &BufRef) -> *mut u8 {
-        self.arenas.read()[buf.arena.0 as usize].ptr(buf.offset, buf.len as usize)
+        self.with(buf, |arena| arena.ptr(buf.offset, buf.len as usize))
     }
 
     /// Copies bytes to the beginning of a buffer of an admitted request.
     pub(crate) fn copy_in(&self, buf: &BufRef, from: &[u8]) {
-        self.arenas.read()[buf.arena.0 as usize].copy_in(buf.offset, from);
+        self.with(buf, |arena| arena.copy_in(buf.offset, from));
     }
 
     /// Copies the beginning of a buffer of an admitted request.
     pub(crate) fn copy_out(&self, buf: &BufRef, to: &mut [u8]) {
-        self.arenas.read()[buf.arena.0 as usize].copy_out(buf.offset, to);
+        self.with(buf, |arena| arena.copy_out(buf.offset, to));
     }
 
     /// Fills a buffer of an admitted request.
@@ -131,7 +143,7 @@ impl Front {
         let arenas = self.arenas.read();
         let mut sum = 0;
         for buf in &request.bufs {
-            let Some(arena) = arenas.get(buf.arena.0 as usize) else {
+            let Some(Some(arena)) = arenas.get(buf.arena.0 as usize) else {
                 return refuse("memory is not registered");
             };
             if !aligned(buf.offset) || !aligned(buf.len as u64) || buf.len == 0 {
@@ -144,6 +156,14 @@ impl Front {
         }
         if sum == request.len { Ok(()) } else { refuse("length differs from that of the buffers") }
     }
+}
+
+/// Sets what belongs to an arena, in a list by [`ArenaId`].
+pub(crate) fn put<T: Default>(list: &mut Vec<T>, place: usize, what: T) {
+    if list.len() <= place {
+        list.resize_with(place + 1, T::default);
+    }
+    list[place] = what;
 }
 
 /// Name of an operation in messages.

@@ -19,7 +19,7 @@ pub mod nvme;
 pub mod ram;
 pub mod uring;
 
-pub use arena::{Arena, ArenaId, BufRef};
+pub use arena::{Arena, ArenaId, BufRef, Memory};
 pub use counters::Counters;
 pub use error::MediaError;
 pub use flash::SimFlash;
@@ -154,8 +154,12 @@ pub trait Media: Send + Sync {
     /// What the device is and promises. Does not change while it is open.
     fn geometry(&self) -> &Geometry;
 
-    /// Makes the memory of `arena` usable in requests (pins it, maps it for DMA) for as long as the medium lives.
+    /// Makes the memory of `arena` usable in requests (pins it, maps it for DMA), until it is unregistered or the medium is dropped.
     fn register(&self, arena: Arc<Arena>) -> Result<ArenaId, MediaError>;
+
+    /// Ends that: the device reaches the memory no more when this returns, and the medium has forgotten the arena. There are no requests under way that
+    /// name it; the number may become another arena's.
+    fn unregister(&self, arena: ArenaId);
 
     /// Queues a request. Never blocks; what is wrong with the request or the device is said by its completion. The
     /// request may stay with the medium until [`Media::kick`].

@@ -110,6 +110,10 @@ impl<M: Media> Media for Logged<M> {
         self.state.lock().arenas.insert(id.0, arena);
         Ok(id)
     }
+    fn unregister(&self, arena: ArenaId) {
+        self.state.lock().arenas.remove(&arena.0);
+        self.media.unregister(arena);
+    }
     fn submit(&self, request: Request) {
         // Under the lock, so that the log has the order in which the device got them.
         let mut state = self.state.lock();

@@ -117,6 +117,10 @@ impl Media for RamMedia {
         self.front.register(arena)
     }
 
+    fn unregister(&self, arena: ArenaId) {
+        self.front.unregister(arena);
+    }
+
     fn submit(&self, request: Request) {
         let result = self.front.admit(&request);
         if result.is_ok() {

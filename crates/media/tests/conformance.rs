@@ -9,7 +9,7 @@ use media::nvme::fake::{self, FakeController};
 use media::nvme::{NvmeMedia, Options as NvmeOptions};
 use media::uring::Options;
 use media::{
-    Arena, ArenaId, BufRef, Completion, Flags, Media, MediaError, Op, RamMedia, Request, SimFlash,
+    Arena, ArenaId, BufRef, Completion, Flags, Media, MediaError, Memory, Op, RamMedia, Request, SimFlash,
     UringMedia, Wait,
 };
 use std::collections::HashSet;
@@ -353,6 +353,47 @@ fn blocking(device: Device) {
 }
 
 /// Requests in flight, or not even kicked, when the medium is dropped. Their memory must outlive them.
+#[derive(Debug)]
+struct Theirs(Arena);
+
+// SAFETY: the arena is mapped as long as this lives.
+unsafe impl Memory for Theirs {
+    fn range(&self) -> (*mut u8, usize) {
+        (self.0.ptr(0, self.0.len()), self.0.len())
+    }
+}
+
+/// Memory that comes and goes: it can be used meanwhile, and is forgotten then.
+fn memory_of_others(device: Device) {
+    let len = device.media.geometry().max_transfer.min(24 << 10);
+    for round in 0..3 {
+        let theirs = Arc::new(Theirs(Arena::new(64 << 10).unwrap()));
+        let id = device.media.register(Arc::new(Arena::of(theirs.clone()).unwrap())).unwrap();
+        assert_ne!(id, device.id);
+        let bytes = pattern(round, len as usize);
+        theirs.0.copy_in(8192, &bytes);
+        let buf = BufRef { arena: id, offset: 8192, len };
+        device.one(Request::transfer(Op::Write, round << 20, buf, 1)).unwrap();
+        theirs.0.zero(0, 64 << 10);
+        device.one(Request::transfer(Op::Read, round << 20, device.buf(0, len), 2)).unwrap();
+        device.one(Request::transfer(Op::Read, round << 20, buf, 3)).unwrap();
+        let (mut one, mut other) = (vec![0; len as usize], vec![0; len as usize]);
+        device.arena.copy_out(0, &mut one);
+        theirs.0.copy_out(8192, &mut other);
+        assert!(one == bytes && other == bytes);
+        device.media.unregister(id);
+        assert_eq!(Arc::strong_count(&theirs), 1, "nothing keeps it");
+        device.refused(Request::transfer(Op::Read, 0, buf, 4));
+    }
+    // Of many that came and went the numbers are used again.
+    let theirs = Arc::new(Theirs(Arena::new(4096).unwrap()));
+    let one = || device.media.register(Arc::new(Arena::of(theirs.clone()).unwrap())).unwrap();
+    let (first, second) = (one(), one());
+    device.media.unregister(first);
+    assert_eq!(one(), first);
+    device.media.unregister(second);
+}
+
 fn dropped_in_flight(device: Device) {
     for n in 0..1000u64 {
         let op = if n % 2 == 0 { Op::Read } else { Op::Write };
@@ -372,6 +413,7 @@ macro_rules! conform {
         #[test] fn waking() { super::waking(super::$medium()) }
         #[test] fn threads() { super::threads(super::$medium()) }
         #[test] fn blocking() { super::blocking(super::$medium()) }
+        #[test] fn memory_of_others() { super::memory_of_others(super::$medium()) }
         #[test] fn dropped_in_flight() { super::dropped_in_flight(super::$medium()) }
     })* };
 }

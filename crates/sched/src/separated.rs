@@ -103,6 +103,9 @@ impl<M: Queues> Media for Separated<M> {
     fn register(&self, arena: Arc<Arena>) -> Result<ArenaId, MediaError> {
         self.media.register(arena)
     }
+    fn unregister(&self, arena: ArenaId) {
+        self.media.unregister(arena);
+    }
 
     fn submit(&self, request: Request) {
         let direction = match request.op {

@@ -123,6 +123,9 @@ impl<M: Queues> Media for OneQueue<M> {
     fn register(&self, arena: Arc<media::Arena>) -> Result<media::ArenaId, media::MediaError> {
         self.media.register(arena)
     }
+    fn unregister(&self, arena: media::ArenaId) {
+        self.media.unregister(arena);
+    }
     fn submit(&self, request: Request) {
         self.media.submit_to(self.queue, request);
     }

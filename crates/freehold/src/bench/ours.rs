@@ -29,6 +29,9 @@ impl Media for Undiscarded {
     fn register(&self, arena: Arc<Arena>) -> Result<ArenaId, MediaError> {
         self.0.register(arena)
     }
+    fn unregister(&self, arena: ArenaId) {
+        self.0.unregister(arena);
+    }
     fn submit(&self, request: Request) {
         self.0.submit(request)
     }

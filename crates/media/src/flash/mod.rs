@@ -287,6 +287,10 @@ impl Media for SimFlash {
         self.front.register(arena)
     }
 
+    fn unregister(&self, arena: ArenaId) {
+        self.front.unregister(arena);
+    }
+
     fn submit(&self, request: Request) {
         let mut inner = self.inner.lock();
         if let Err(e) = self.front.admit(&request) {

@@ -38,6 +38,7 @@ pub use inspect::{Inspection, inspect};
 pub use pci::PciAddress;
 
 use crate::counters::Counters;
+use crate::front::put;
 use crate::{Arena, ArenaId, Completion, Geometry, Media, MediaError, Op, Queues, Request, Wait};
 use admin::Admin;
 use bus::Bus;
@@ -288,7 +289,7 @@ impl Media for NvmeMedia {
         }
         // The lock keeps the order of numbers the same here and in the front.
         let mut arenas = self.context.arenas.write();
-        // SAFETY: the front keeps the arena as long as the medium lives, whose drop unmaps it before that.
+        // SAFETY: the front keeps the arena until it is unmapped: by `unregister`, or when the medium is dropped.
         let device = unsafe { self.bus.map(arena.ptr(0, arena.len()), arena.len()) }.map_err(|e| {
             let errno = e.raw_os_error().unwrap_or(libc::EIO);
             MediaError::Setup {
@@ -297,10 +298,24 @@ impl Media for NvmeMedia {
                 errno,
             }
         })?;
-        self.mapped.lock().push((device, arena.len()));
-        let id = self.context.front.register(arena)?;
-        arenas.push(device);
+        let len = arena.len();
+        let id = self.context.front.register(arena).inspect_err(|_| self.bus.unmap(device, len))?;
+        self.mapped.lock().push((device, len));
+        put(&mut arenas, id.0 as usize, device);
         Ok(id)
+    }
+
+    fn unregister(&self, arena: ArenaId) {
+        let device = self.context.arenas.read().get(arena.0 as usize).copied();
+        let mapping = {
+            let mut mapped = self.mapped.lock();
+            let at = mapped.iter().position(|&(at, _)| Some(at) == device);
+            at.map(|at| mapped.swap_remove(at))
+        };
+        if let Some((device, len)) = mapping {
+            self.bus.unmap(device, len);
+        }
+        self.context.front.unregister(arena);
     }
 
     fn submit(&self, request: Request) {

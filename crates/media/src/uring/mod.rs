@@ -17,7 +17,7 @@ mod probe;
 mod slots;
 
 use crate::counters::Counters;
-use crate::front::Front;
+use crate::front::{Front, put};
 use crate::{Arena, ArenaId, BufRef, Completion, Geometry, Media, MediaError, Op, Request, Wait};
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, opcode};
@@ -342,7 +342,7 @@ impl UringMedia {
         let iov_len = PIECE.min(arena.len() as u64 - at) as usize;
         let vector = [libc::iovec { iov_base: arena.ptr(at, iov_len).cast(), iov_len }];
         let number = first as u32 + index as u32;
-        // SAFETY: the front keeps the arena as long as the medium lives.
+        // SAFETY: the kernel pins the memory itself.
         let taken = unsafe { self.ring.submitter().register_buffers_update(number, &vector, None) };
         if let Err(e) = &taken {
             tracing::warn!(device = self.front.geometry.name, "memory is not pinned: {e}");
@@ -353,7 +353,8 @@ impl UringMedia {
     /// Places for the pieces of an arena.
     fn pieces_of(&self, arena: &Arena, queue: &mut Queue) -> Pieces {
         let count = (arena.len() as u64).div_ceil(PIECE) as u32;
-        if !self.pin || queue.pieces + count > PIECES {
+        // Memory of others comes and goes: each transfer pins its own.
+        if !self.pin || arena.is_theirs() || queue.pieces + count > PIECES {
             return Pieces::default();
         }
         let first = Some(queue.pieces as u16);
@@ -372,8 +373,13 @@ impl Media for UringMedia {
         let mut queue = self.queue.lock();
         let id = self.front.register(arena.clone())?;
         let pieces = self.pieces_of(&arena, &mut queue);
-        queue.pinned.push(pieces);
+        put(&mut queue.pinned, id.0 as usize, pieces);
         Ok(id)
+    }
+
+    fn unregister(&self, arena: ArenaId) {
+        // Pieces that the kernel has taken keep their places, and their memory, until the ring is gone: arenas of our own are registered once.
+        self.front.unregister(arena);
     }
 
     fn submit(&self, request: Request) {
