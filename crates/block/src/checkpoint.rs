@@ -326,7 +326,7 @@ impl Core {
             let image = (run.block.0..run.block.0 + run.count as u64).any(|b| self.has_image(b));
             match image {
                 true => self.held.push((run, epoch)),
-                false if epoch <= self.recorded => {
+                false if epoch <= self.reusable() => {
                     self.space.free(run);
                     self.discard_freed(&[run]);
                 }

@@ -10,6 +10,7 @@
 //! running checkpoint still has to write.
 
 use crate::checkpoint::Checkpointing;
+use crate::direct::Directs;
 use crate::driver::Driving;
 use crate::epoch::{EpochState, Running};
 use crate::group::Group;
@@ -44,6 +45,8 @@ pub(crate) enum Wait {
     Page(PageKey),
     /// Durability of an epoch.
     Durable(u64),
+    /// The end of a direct transfer.
+    Direct(u32),
     /// Something that frees memory, log space or blocks.
     Progress,
 }
@@ -169,6 +172,10 @@ pub struct Counters {
     pub logged_pages: u64,
     /// Blocks read for file data, read-ahead included.
     pub read_blocks: u64,
+    /// Those of them that went from the device to a door's memory.
+    pub direct_read_blocks: u64,
+    /// Data blocks that were overwritten in place from a door's memory.
+    pub direct_written_blocks: u64,
     /// Pages that reads found in memory, holes included.
     pub read_hits: u64,
     /// Pages that reads had to wait for.
@@ -219,6 +226,7 @@ pub(crate) struct Core {
     pub cache_arena: ArenaId,
     pub scratch: Scratch,
     pub ios: Ios,
+    pub directs: Directs,
     /// Frames on their way to the device.
     pub frames_in_flight: usize,
     pub read_errors: HashMap<PageKey, Error, FixedState>,

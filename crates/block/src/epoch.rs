@@ -11,6 +11,7 @@
 
 use crate::core::{Core, Logged, Res, Stop, Wait};
 use crate::covers::Covers;
+use crate::direct::Uncovered;
 use crate::inode::Slot;
 use crate::io::{Io, IoKind};
 use crate::writeback::Purpose;
@@ -75,6 +76,8 @@ pub(crate) struct Running {
     pub in_flight: u32,
     /// Something was written in place, so that a sync must flush even if nothing else changed.
     pub wrote: bool,
+    /// Some of that was written directly (`direct`).
+    pub uncovered: bool,
 }
 
 impl Running {
@@ -95,6 +98,7 @@ impl Running {
             pages: BTreeMap::new(),
             in_flight: 0,
             wrote: false,
+            uncovered: false,
         }
     }
 
@@ -126,6 +130,7 @@ pub(crate) struct EpochState {
     recorded: u64,
     /// Transfers besides the record belong to the epoch.
     wrote: bool,
+    pub uncovered: Uncovered,
     /// The record was written with FUA and nothing else belongs to the epoch.
     fua: bool,
     /// Blocks guarded by this epoch.
@@ -291,6 +296,7 @@ impl Core {
             pending: Some(PendingRecord { builder, pages, time }),
             recorded: 0,
             wrote: done.wrote,
+            uncovered: if done.uncovered { Uncovered::Written } else { Uncovered::Nothing },
             fua: false,
             guarded,
         });
@@ -299,6 +305,9 @@ impl Core {
     /// Writes the records that wait for log space or memory.
     pub fn dispatch_records(&mut self) {
         for i in 0..self.epochs.len() {
+            if self.epochs[i].pending.is_some() && self.awaits_direct(i) {
+                return;
+            }
             let Some(pending) = self.epochs[i].pending.take() else { continue };
             let blocks = pending.builder.blocks();
             let buffer = if self.log.free() > blocks as u64 { self.scratch.take(blocks) } else { None };
@@ -335,10 +344,11 @@ impl Core {
             }
             let max = self.geometry.max_transfer as u64 / 4096;
             let parts = self.log.parts(self.log.head, blocks as u64, max);
-            // Only a single write can be durable by itself, and only when nothing else belongs to the epoch.
+            // Only a single write can be durable by itself, and only when nothing else belongs to the epoch that is not durable.
+            let state = &self.epochs[i];
             let fua = parts.len() == 1
                 && i == 0
-                && !self.epochs[i].wrote
+                && (!state.wrote || state.uncovered == Uncovered::Flushed)
                 && self.flush_wanted >= epoch
                 && self.geometry.volatile_cache
                 && !self.flush_in_flight;
@@ -414,11 +424,17 @@ impl Core {
             } else if by_itself {
                 self.became_durable(self.durable + 1);
             } else if self.flushes_due.first().is_some_and(|due| *due <= written) && !self.flush_in_flight {
-                self.flush_in_flight = true;
-                self.counters.flushes += 1;
-                self.submit(Request::flush(0), Io { kind: IoKind::Flush { written }, epoch: None });
+                self.flush_now();
             }
         }
+    }
+
+    /// Sends a flush; none is on its way.
+    pub fn flush_now(&mut self) {
+        let written = self.written();
+        self.flush_in_flight = true;
+        self.counters.flushes += 1;
+        self.submit(Request::flush(0), Io { kind: IoKind::Flush { written }, epoch: None });
     }
 
     /// Somebody wants `epoch` to be durable. The flush for that is sent when it is written, not when an earlier one is: that would be
@@ -467,7 +483,12 @@ impl Core {
                 }
             }
         }
-        let freed = self.space.release(epoch);
+        self.release_freed();
+    }
+
+    /// Takes out of quarantine what may be used again.
+    pub fn release_freed(&mut self) {
+        let freed = self.space.release(self.reusable());
         if !freed.is_empty() {
             self.discard_freed(&freed);
             self.wake(Wait::Progress);

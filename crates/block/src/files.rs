@@ -273,7 +273,7 @@ impl Core {
     }
 
     /// A write through a handle: what it does to the set-id bits.
-    fn wrote_through(&mut self, handle: Handle, slot: Slot) {
+    pub fn wrote_through(&mut self, handle: Handle, slot: Slot) {
         if self.slab.get(slot).mode & 0o6000 != 0
             && let Some(cred) = self.handles.cred(handle)
         {

@@ -23,6 +23,8 @@ pub(crate) enum IoKind {
     WritePages { frames: Frames, block: u64 },
     /// File data on its way from the medium.
     ReadPages { frames: Frames },
+    /// A part of a direct transfer, to these blocks on if it is a write.
+    Direct { call: u32, writes: Option<u64> },
     /// A part of an inode's tail on its way from the medium.
     Tail { slot: Slot, part: TailPart, buffer: Buffer },
     /// A write or flush of the running checkpoint. `frames`: images on their way home.
@@ -112,7 +114,12 @@ impl Core {
                 let ok = result.is_ok();
                 self.write_ended(result);
                 if ok {
-                    self.became_durable(written);
+                    self.direct_writes_flushed();
+                    match written > self.durable {
+                        true => self.became_durable(written),
+                        // It was sent for direct writes alone.
+                        false => self.advance(),
+                    }
                 }
                 self.wake(Wait::Progress);
             }
@@ -126,6 +133,7 @@ impl Core {
                 self.wake(Wait::Progress);
             }
             IoKind::ReadPages { frames } => self.read_ended(frames, result),
+            IoKind::Direct { call, writes } => self.direct_ended(call, writes, result),
             IoKind::Tail { slot, part, buffer } => {
                 self.tail_part_loaded(slot, part, &buffer, result);
                 self.scratch.give_back(buffer);

@@ -12,6 +12,7 @@ mod clean;
 mod core;
 mod covers;
 mod derive;
+mod direct;
 mod driver;
 pub mod dump;
 mod epoch;

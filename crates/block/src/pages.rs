@@ -232,8 +232,14 @@ impl Core {
                 Mapping::Block { unwritten: true, count, .. } => page += count as u64,
                 Mapping::Block { block, count, .. } => {
                     let want = (count as u64).min(end - page);
+                    // What is written directly is not read before that is over: it would be out of date when it is here.
+                    let written =
+                        |core: &Core, n| core.directs.writes > 0 && core.writing(block.0 + n).is_some();
+                    if written(self, 0) {
+                        return if page == start { Err(Stop::Wait(Wait::Progress)) } else { Ok(()) };
+                    }
                     let mut n = 1;
-                    while n < want && self.cache.find(key(slot, page + n)).is_none() {
+                    while n < want && self.cache.find(key(slot, page + n)).is_none() && !written(self, n) {
                         n += 1;
                     }
                     let read = self.read_run(slot, page, block.byte(), n as usize);

@@ -1,6 +1,7 @@
 //! A volume in this process: the engine's state behind one lock, its worker thread, and calls that wait; `filesystem` is the
 //! contract on top.
 
+mod direct;
 mod filesystem;
 
 use crate::clean;

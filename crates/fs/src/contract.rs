@@ -19,6 +19,7 @@ use crate::locks::Keeper;
 use crate::source::Source;
 use crate::types::*;
 use format::Ino;
+use media::{ArenaId, BufRef, Memory};
 use std::future::Future;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -282,6 +283,37 @@ pub trait FileSystem: Send + Sync + 'static {
         from: &dyn Source,
     ) -> impl Future<Output = Result<usize>> + Send {
         write_copy(self, handle, offset, from)
+    }
+
+    /// Lets direct transfers go into and out of this memory, which others may change at any time, until it is returned. What is sealed against being
+    /// shrunk and mapped by this process is such memory. `NotSupported` by engines without a device; `Media` (it cannot be pinned or mapped for the device).
+    fn lend_memory(&self, _memory: Arc<dyn Memory>) -> Result<ArenaId> {
+        Err(Error::NotSupported("direct transfers"))
+    }
+
+    /// Ends that; it is let go when the last transfer is over.
+    fn return_memory(&self, _memory: ArenaId) {}
+
+    /// As [`FileSystem::read`] through a handle with DIRECT, into lent memory and without a copy. `None`: it cannot be done so, or not now (it is not
+    /// of whole blocks of 4 KiB, or something of it is in the page cache), and has to be read otherwise. A call that is given up may go on writing to that memory.
+    fn read_direct(
+        &self,
+        _handle: Handle,
+        _offset: u64,
+        _to: BufRef,
+    ) -> impl Future<Output = Result<Option<usize>>> + Send {
+        async { Ok(None) }
+    }
+
+    /// As [`FileSystem::write`] through a handle with DIRECT, of what is in lent memory while it is transferred; see [`FileSystem::read_direct`].
+    /// `None` also where blocks must be found first, or the volume keeps the order of overwrites.
+    fn write_direct(
+        &self,
+        _handle: Handle,
+        _offset: u64,
+        _from: BufRef,
+    ) -> impl Future<Output = Result<Option<usize>>> + Send {
+        async { Ok(None) }
     }
 
     /// Writes several pieces of a file, [`ATOMIC_WRITE_MAX`] bytes at most, as one change: after a crash all of them are there or none, and no

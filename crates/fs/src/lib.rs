@@ -29,6 +29,7 @@ pub use cred::Cred;
 pub use error::{Error, Result};
 pub use format::Ino;
 pub use locks::{Keeper, LockTable};
+pub use media::{ArenaId, BufRef, Memory};
 pub use meter::Meter;
 pub use ordered::Ordered;
 pub use source::Source;

@@ -15,6 +15,7 @@ pub mod crash;
 pub mod differential;
 pub mod driver;
 pub mod fsx;
+pub mod gate;
 pub mod host;
 pub mod model;
 pub mod ops;
@@ -23,6 +24,7 @@ pub mod snapshot;
 pub mod timed;
 
 pub use driver::{Blocking, Driver, Ticking};
+pub use gate::Gate;
 pub use host::HostFs;
 pub use model::{Clock, HandClock, Model, system_clock};
 pub use ops::{Generator, Knobs, Op, Outcome, Tolerance};

@@ -304,6 +304,22 @@ impl FileSystem for Volume {
         Ok(n)
     }
 
+    fn lend_memory(&self, memory: Arc<dyn Memory>) -> Result<ArenaId> {
+        self.lend_memory_now(memory)
+    }
+
+    fn return_memory(&self, memory: ArenaId) {
+        self.inner.shared.lock().memory_returned(memory);
+    }
+
+    async fn read_direct(&self, handle: Handle, offset: u64, to: BufRef) -> Result<Option<usize>> {
+        self.direct(|core| core.read_direct(handle, offset, to)).await
+    }
+
+    async fn write_direct(&self, handle: Handle, offset: u64, from: BufRef) -> Result<Option<usize>> {
+        self.write_direct_now(handle, offset, from).await
+    }
+
     async fn write_atomic(&self, handle: Handle, pieces: &[(u64, &[u8])]) -> Result<()> {
         self.write_atomic_now(handle, pieces).await?;
         self.synced(Synchronous::Everything).await?;

@@ -10,6 +10,7 @@ use crate::locks::Keeper;
 use crate::source::Source;
 use crate::types::*;
 use format::Ino;
+use media::{ArenaId, BufRef, Memory};
 use smallvec::smallvec;
 use std::future::Future;
 use std::os::fd::BorrowedFd;
@@ -324,6 +325,26 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         }
         telling.end().await;
         written
+    }
+
+    fn lend_memory(&self, memory: Arc<dyn Memory>) -> Result<ArenaId> {
+        self.fs.lend_memory(memory)
+    }
+
+    fn return_memory(&self, memory: ArenaId) {
+        self.fs.return_memory(memory);
+    }
+
+    async fn read_direct(&self, handle: Handle, offset: u64, to: BufRef) -> Result<Option<usize>> {
+        self.settle_read(handle, offset, to.len as usize).await?;
+        self.fs.read_direct(handle, offset, to).await
+    }
+
+    async fn write_direct(&self, handle: Handle, offset: u64, from: BufRef) -> Result<Option<usize>> {
+        let _changing = self.changing_behind(handle);
+        self.settle_write(handle, offset, from.len as usize).await?;
+        let telling = self.telling_data(handle, offset, from.len as u64);
+        telling.over(self.fs.write_direct(handle, offset, from)).await
     }
 
     async fn write_atomic(&self, handle: Handle, pieces: &[(u64, &[u8])]) -> Result<()> {
