@@ -71,8 +71,9 @@ impl Mapping {
         (self.base.as_ptr(), self.len)
     }
 
+    /// Address of `len` bytes at `offset`. Panics when they are not within the mapping.
     #[inline]
-    fn at(&self, offset: usize, len: usize) -> *mut u8 {
+    pub fn at(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(offset <= self.len && len <= self.len - offset, "range outside of the mapping");
         // SAFETY: the range was just checked to lie within the mapping.
         unsafe { self.base.as_ptr().add(offset) }

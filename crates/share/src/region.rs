@@ -2,10 +2,12 @@
 
 use crate::memory::Mapping;
 use format::shared::*;
+use fs::Memory;
 use rustix::thread::futex;
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -131,6 +133,27 @@ impl Region {
     /// Manager: wakes the client that sleeps until a slot is answered.
     pub fn wake(&self, slot: SlotNo) {
         let _ = futex::wake(self.state(slot), futex::Flags::empty(), u32::MAX >> 1);
+    }
+}
+
+/// The payload memory of all slots, as far as devices may reach it.
+#[derive(Debug)]
+pub(crate) struct Payloads(Arc<Region>);
+
+impl Payloads {
+    pub fn of(region: &Arc<Region>) -> Arc<Payloads> {
+        Arc::new(Payloads(region.clone()))
+    }
+    /// Where that of a slot begins.
+    pub fn offset(slot: SlotNo) -> u64 {
+        (Region::payload_at(slot) - PAYLOAD_AT) as u64
+    }
+}
+
+// SAFETY: a part of the region's mapping, whose memory is sealed against being shrunk (`memory::sealed`); it is unmapped with the region.
+unsafe impl Memory for Payloads {
+    fn range(&self) -> (*mut u8, usize) {
+        (self.0.memory().at(PAYLOAD_AT, SLOTS * PAYLOAD_MAX), SLOTS * PAYLOAD_MAX)
     }
 }
 

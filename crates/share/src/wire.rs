@@ -17,6 +17,8 @@ pub const OF_INODE: u32 = 2;
 /// Flag of a call that [may open](Op::may_open) its file first: object is the inode, other its generation, mode the flags with which it was opened. The
 /// handle comes with the answer, unless the call fails.
 pub const OPENS: u32 = 4;
+/// Flag of a read or write: the client has opened the file with DIRECT.
+pub const DIRECT: u32 = 8;
 /// Value of a sync that was answered with order alone.
 pub const ORDERED: u64 = 1;
 
@@ -75,10 +77,10 @@ ops! {
     Create = 16,
     /// object: directory; mode; flags. Value: handle.
     Tmpfile = 17,
-    /// object: handle, or with [`OF_INODE`] an inode, of generation other; offset; len; flags; extra: slots behind whose payload memory the answer may use. Value 1: the
+    /// object: handle, or with [`OF_INODE`] an inode, of generation other; offset; len; flags ([`DIRECT`], ...); extra: slots behind whose payload memory the answer may use. Value 1: the
     /// answer begins with the attributes; the rest are the places of the pages from the one of the offset on, or the data.
     Read = 18,
-    /// object: handle; offset; second: data. Value: bytes. Answered with the attributes, when it has a clock.
+    /// object: handle; offset; second: data; flags: [`DIRECT`]. Value: bytes. Answered with the attributes, when it has a clock.
     Write = 19,
     /// object: handle; extra: owner.
     Flush = 20,

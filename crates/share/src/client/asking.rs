@@ -166,7 +166,11 @@ impl Remote {
     ) -> Result<Option<(usize, usize)>> {
         let noted = self.note();
         let mut r = request(Op::Read, handle.0);
-        r.flags = if through_arena { wire::THROUGH_ARENA.into() } else { 0.into() };
+        let direct = file.is_some_and(|file| file.flags.contains(OpenFlags::DIRECT));
+        r.flags = match through_arena {
+            true => wire::THROUGH_ARENA.into(),
+            false => (direct as u32 * wire::DIRECT).into(),
+        };
         (r.offset, r.len) = (offset.into(), (to.len() as u64).into());
         // Most files are read once: for that the manager need not open them.
         let first = file.filter(|file| file.held && !file.asked && through_arena);

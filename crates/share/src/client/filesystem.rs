@@ -256,9 +256,11 @@ impl FileSystem for Remote {
             self.wrote(handle, offset, done, serial).await;
             return Ok(done);
         }
+        let direct = self.file(handle).is_some_and(|file| file.flags.contains(OpenFlags::DIRECT));
         loop {
             let part = &from[done..][..(from.len() - done).min(CALL_DATA_MAX)];
             let mut r = request(Op::Write, handle.0);
+            r.flags = (direct as u32 * wire::DIRECT).into();
             r.offset = offset.saturating_add(done as u64).into();
             match self.call_with(r, b"", part).await {
                 Err(e) if done == 0 => return Err(e),

@@ -3,7 +3,7 @@
 //! A request is a future. It starts when there is a place for it, and goes on whenever the queue is polled; a call that is with the manager goes on
 //! anyway. There is no thread behind a queue.
 
-use super::waiting;
+use super::waiting::{self, Answers};
 use super::{Remote, aside};
 use format::shared::SLOTS;
 use std::collections::VecDeque;
@@ -38,6 +38,8 @@ struct Request<F: ?Sized> {
     remote: Option<Remote>,
     /// Taken when it starts.
     place: Option<Place>,
+    /// What it waits for: it need not be polled before.
+    answers: Option<Answers>,
     future: Pin<Box<F>>,
 }
 
@@ -73,9 +75,9 @@ impl<F: Future + ?Sized> Queue<F> {
         Queue { aside: true, ..Queue::default() }
     }
 
-    /// Adds a request, made of calls of `remote`, or of something that has places for any number. It starts when the queue is polled.
+    /// Adds a request, made of calls, one after the other, of `remote`, or of something that has places for any number. It starts when the queue is polled.
     pub fn push(&mut self, remote: Option<&Remote>, future: Pin<Box<F>>) {
-        self.under_way.push(Request { remote: remote.cloned(), place: None, future });
+        self.under_way.push(Request { remote: remote.cloned(), place: None, answers: None, future });
     }
 
     /// Lets all requests go on as far as they can.
@@ -88,7 +90,13 @@ impl<F: Future + ?Sized> Queue<F> {
             if request.waits() {
                 return true;
             }
-            match aside::polling(*aside, || request.future.as_mut().poll(cx)) {
+            if request.answers.as_ref().is_some_and(Answers::are_missing) {
+                return true;
+            }
+            let (polled, answers) =
+                waiting::noting(|| aside::polling(*aside, || request.future.as_mut().poll(cx)));
+            request.answers = answers;
+            match polled {
                 Poll::Pending => true,
                 Poll::Ready(result) => {
                     done.push_back(result);

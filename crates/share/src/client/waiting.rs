@@ -104,6 +104,40 @@ pub(super) fn awaits(session: &Session, slot: usize) -> bool {
     }
 }
 
+/// Answers that a future waits for, and nothing else.
+pub(super) struct Answers {
+    session: u64,
+    slots: SmallVec<[usize; 2]>,
+}
+
+impl Answers {
+    /// Whether a future need not be polled: none of its answers is there, and none of them is lost. The thread goes on waiting for them.
+    pub fn are_missing(&self) -> bool {
+        let Some(awaited) = awaited() else { return false };
+        // SAFETY: `run_here` sets it to a session that lives as long as the remote whose call it runs.
+        let Some(session) = (unsafe { awaited.session.get().as_ref() }) else { return false };
+        let done = |slot: &usize| session.region.state(*slot).load(Ordering::Acquire) == state::DONE;
+        if session.serial != self.session || session.is_dead() || self.slots.iter().any(done) {
+            return false;
+        }
+        awaited.slots.borrow_mut().extend_from_slice(&self.slots);
+        true
+    }
+}
+
+/// Polls a future that waits for one thing after the other, and says for which answers it waits now, if it waits for them and nothing else.
+pub(super) fn noting<T>(poll: impl FnOnce() -> Poll<T>) -> (Poll<T>, Option<Answers>) {
+    let Some(awaited) = awaited() else { return (poll(), None) };
+    let (before, more) = (awaited.slots.borrow().len(), awaited.more.replace(false));
+    let polled = poll();
+    let others = awaited.more.replace(more || awaited.more.get());
+    let slots: SmallVec<[usize; 2]> = awaited.slots.borrow()[before..].into();
+    // SAFETY: as in `are_missing`.
+    let session = unsafe { awaited.session.get().as_ref() }.map(|session| session.serial);
+    let answers = session.filter(|_| !others && !slots.is_empty() && polled.is_pending());
+    (polled, answers.map(|session| Answers { session, slots }))
+}
+
 /// Has the future on this thread looked at again soon. False when somebody else must see to that.
 pub(super) fn looks_again() -> bool {
     awaited().inspect(|awaited| awaited.more.set(true)).is_some()

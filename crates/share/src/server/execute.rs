@@ -97,6 +97,13 @@ async fn read<F: FileSystem>(
     let (offset, len) = (r.offset.get(), r.len.get().min(CALL_DATA_MAX as u64) as usize);
     let at_once = len.min(out.data_max());
     let wanted = r.flags.get() & wire::THROUGH_ARENA != 0;
+    if r.flags.get() & wire::DIRECT != 0
+        && let Some(place) = client.place(fs, out.slot, (offset, at_once))
+        && let Some(n) = fs.read_direct(handle, offset, place.memory).await?
+    {
+        out.len = n;
+        return Ok(0);
+    }
     let plan = wanted.then(|| client.arenas.plan(&client.arena, ino, offset, len)).flatten();
     let Some(mut plan) = plan else {
         out.pages(&fs.read_pages(handle, offset, at_once).await?, 0, at_once)?;
@@ -363,7 +370,7 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
         Op::Room => return Ok(client.directories.room(client.session, (ino, r.extra.get()))),
         Op::Write => {
             let handle = client.handle(object)?;
-            let n = fs.write_from(handle, offset, p.data()).await?;
+            let n = p.write(fs, r, handle, offset).await?;
             out.left(fs, (client.inode(handle)?, Some(handle)), None).await?;
             return Ok(n as u64);
         }

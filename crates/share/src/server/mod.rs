@@ -8,6 +8,7 @@
 
 mod arena;
 mod descriptions;
+mod direct;
 mod directories;
 mod drains;
 mod ear;

@@ -199,6 +199,24 @@ impl<'a> Payload<'a> {
     pub fn second(&self) -> &[u8] {
         &self.copied[self.first..]
     }
+    /// Writes the data of a write, directly if the client has opened the file so and that can be done.
+    pub async fn write<F: FileSystem>(
+        &self,
+        fs: &F,
+        request: &Request,
+        handle: Handle,
+        offset: u64,
+    ) -> Result<usize> {
+        let Shown { client, slot, at, len } = self.data;
+        if request.flags.get() & wire::DIRECT != 0
+            && at == 0
+            && let Some(place) = client.place(fs, slot, (offset, len))
+            && let Some(n) = fs.write_direct(handle, offset, place.memory).await?
+        {
+            return Ok(n);
+        }
+        fs.write_from(handle, offset, &self.data).await
+    }
     /// Of a write.
     pub fn data(&self) -> &Shown<'a> {
         &self.data

@@ -278,8 +278,8 @@ impl<F: FileSystem> Poller<F> {
     fn give_up(&mut self, id: u64, slot: usize) {
         let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
         let Some(session) = session else { return };
-        if session.stream.running == Some(slot) {
-            // What counts as done is done.
+        if session.stream.running == Some(slot) || session.client.is_transferring(slot) {
+            // What counts as done is done; and what a device does ends soon.
             return;
         }
         if session.stream.stashed & 1 << slot != 0 {

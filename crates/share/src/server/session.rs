@@ -2,6 +2,7 @@
 
 use super::arena::{Arena, Arenas};
 use super::descriptions::{Descriptions, MEMORIES_MAX, Memory};
+use super::direct::Lent;
 use super::directories::{Making, PROMISES_MAX};
 use super::drains::Drain;
 use super::holds::Holders;
@@ -44,6 +45,8 @@ pub(crate) struct Client {
     /// Of those with its credentials.
     pub arena: Arc<Arena>,
     pub order: Order,
+    /// Its memory, as far as devices reach it.
+    pub(super) lent: Lent,
     /// It is ended because of its locks: none of them outlives it.
     pub evicted: AtomicBool,
     pub(super) lock_leases: Mutex<LockLeases>,
@@ -143,6 +146,7 @@ impl Client {
             arena,
             tally,
             order,
+            lent: Lent::default(),
             evicted: AtomicBool::new(false),
             lock_leases: Mutex::default(),
             memories: Mutex::default(),
@@ -348,6 +352,7 @@ impl Client {
     /// Gives back everything the client held. When it is the manager that ends, files without names stay open: they would go with their
     /// handles, and the client may come for them again.
     pub async fn clean_up<F: FileSystem>(&self, fs: &F, manager_ends: bool) {
+        self.lent.give_back(fs);
         self.holders.part(self.session);
         self.directories.part(self.session);
         // While its handles are there still.
