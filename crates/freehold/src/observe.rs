@@ -88,6 +88,10 @@ pub struct Engine {
     pub overwritten_blocks: u64,
     pub logged_pages: u64,
     pub read_blocks: u64,
+    #[serde(default)]
+    pub direct_read_blocks: u64,
+    #[serde(default)]
+    pub direct_written_blocks: u64,
     pub checkpoints: u64,
     pub inode_blocks: u64,
     pub throttled: u64,
@@ -348,6 +352,8 @@ impl Observed {
             overwritten_blocks: c.overwritten_blocks,
             logged_pages: c.logged_pages,
             read_blocks: c.read_blocks,
+            direct_read_blocks: c.direct_read_blocks,
+            direct_written_blocks: c.direct_written_blocks,
             checkpoints: c.checkpoints,
             inode_blocks: c.inode_blocks,
             throttled: c.throttled,

@@ -52,6 +52,18 @@ const NUMBERS: &[(&str, &str, &str, Value)] = &[
     ("read_blocks_total", "counter", "Blocks read for file data, ahead or not", |s| {
         Some(s.engine.read_blocks as f64)
     }),
+    (
+        "direct_read_blocks_total",
+        "counter",
+        "Those of them that went from the device to the memory of clients",
+        |s| Some(s.engine.direct_read_blocks as f64),
+    ),
+    (
+        "direct_written_blocks_total",
+        "counter",
+        "Blocks overwritten in place from the memory of clients",
+        |s| Some(s.engine.direct_written_blocks as f64),
+    ),
     ("checkpoints_total", "counter", "Checkpoints completed", |s| Some(s.engine.checkpoints as f64)),
     ("inode_blocks_total", "counter", "Inode blocks written by checkpoints", |s| {
         Some(s.engine.inode_blocks as f64)
