@@ -4,7 +4,7 @@
 //! given back; the server's memory and descriptors do not grow. And after the server is killed: fsck finds nothing, the volume
 //! is mounted again, each program's files are in a state that they passed through, no older than any fsync that
 //! returned to anybody (docs/SEMANTICS.md, "After a crash"), nobody's lock is left, and no file without a name. So is each page that is overwritten, for
-//! itself, most of them without a message to the server.
+//! itself, most of them without a message to the server, or directly (O_DIRECT).
 //! Two programs never hold a lock at the same time; a file outside of the volume is the witness.
 //!
 //! For 20 seconds, or `FREEHOLD_KILL_SECONDS` (scripts/kill-loop.sh), from the seed `FREEHOLD_KILL_SEED`. The seed decides what is done, not when it

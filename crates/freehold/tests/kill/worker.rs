@@ -198,7 +198,13 @@ struct Worker<'a> {
     orphans: Vec<File>,
     next_id: u64,
     pages: File,
+    /// The same, opened with O_DIRECT: for every other page.
+    direct: File,
 }
+
+/// Bytes that begin where transfers of O_DIRECT may begin.
+#[repr(align(4096))]
+struct Aligned([u8; pages::PAGE]);
 
 /// Works until it is killed. Everything it does to files is in the journal, before and after.
 fn work(mount: &Path, dir: &Path, number: usize, seed: u64) {
@@ -213,9 +219,13 @@ fn work(mount: &Path, dir: &Path, number: usize, seed: u64) {
     let journal =
         OpenOptions::new().create(true).append(true).open(dir.join(format!("journal{number}"))).unwrap();
     let (open, orphans) = (BTreeMap::new(), Vec::new());
-    let pages =
-        OpenOptions::new().read(true).write(true).open(mount.join(format!("pages/w{number}"))).unwrap();
-    let mut w = Worker { mount, journal, number, random: Random(seed), state, open, orphans, next_id, pages };
+    let open_pages = |flags| {
+        let mut how = OpenOptions::new();
+        std::os::unix::fs::OpenOptionsExt::custom_flags(how.read(true).write(true), flags);
+        how.open(mount.join(format!("pages/w{number}"))).unwrap()
+    };
+    let (pages, direct, random) = (open_pages(0), open_pages(libc::O_DIRECT), Random(seed));
+    let mut w = Worker { mount, journal, number, random, state, open, orphans, next_id, pages, direct };
     let failed = |mut w: Worker<'_>, e: io::Error| {
         let _ = w.journal.write_all(format!("failed {e:?}\n").as_bytes());
         std::process::exit(3);
@@ -316,13 +326,16 @@ impl Worker<'_> {
             let (page, version) = (self.random.below(all) as usize, self.next_id);
             self.next_id += 1;
             let at = (page * pages::PAGE) as u64;
+            let mut bytes = Box::new(Aligned([0; pages::PAGE]));
+            bytes.0.copy_from_slice(&pages::content(version));
             self.journalled(Op::Overwrite { page, version }, |w| {
-                w.pages.write_all_at(&pages::content(version), at)
+                let file = if page % 2 == 1 { &w.direct } else { &w.pages };
+                file.write_all_at(&bytes.0, at)
             })?;
             if self.random.below(8) == 0 {
-                let mut bytes = vec![0; pages::PAGE];
-                self.pages.read_exact_at(&mut bytes, at)?;
-                if pages::shown(&bytes) != Ok((version, version)) {
+                let file = if self.random.below(2) == 0 { &self.direct } else { &self.pages };
+                file.read_exact_at(&mut bytes.0, at)?;
+                if pages::shown(&bytes.0) != Ok((version, version)) {
                     return Err(io::Error::other(format!("page {page} does not show {version}")));
                 }
             }
