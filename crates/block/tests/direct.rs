@@ -2,9 +2,9 @@
 //! the device is done with them. What power failures leave of them: tests/explore.rs.
 
 use block::{MkfsOptions, OpenOptions, Volume};
-use fs::{BufRef, Cred, Error, FileSystem, Handle, Ino, Memory, OpenFlags, block_on};
+use fs::{BufRef, Cred, Error, FileSystem, Handle, Ino, OpenFlags, block_on};
 use media::{Arena, ArenaId, RamMedia};
-use sim::Gate;
+use sim::{Buffer, Gate};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Condvar, Mutex};
@@ -13,16 +13,6 @@ use std::time::Duration;
 
 const BLOCK: usize = 4096;
 const MIB: usize = 1 << 20;
-
-#[derive(Debug)]
-struct Buffer(Arena);
-
-// SAFETY: the arena is mapped as long as this lives.
-unsafe impl Memory for Buffer {
-    fn range(&self) -> (*mut u8, usize) {
-        (self.0.ptr(0, self.0.len()), self.0.len())
-    }
-}
 
 struct Rig {
     gate: Arc<Gate>,

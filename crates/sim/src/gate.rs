@@ -1,10 +1,21 @@
-//! A device that can be stopped, for transfers of memory that was lent: it does not begin them, or fails them.
+//! Memory that is lent, and a device that can be stopped for its transfers: it does not begin them, or fails them.
 
-use media::{Arena, ArenaId, Completion, Geometry, Media, MediaError, RamMedia, Request, Wait};
+use media::{Arena, ArenaId, Completion, Geometry, Media, MediaError, Memory, RamMedia, Request, Wait};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Memory that can be lent to a file system.
+#[derive(Debug)]
+pub struct Buffer(pub Arena);
+
+// SAFETY: the arena is mapped as long as this lives.
+unsafe impl Memory for Buffer {
+    fn range(&self) -> (*mut u8, usize) {
+        (self.0.ptr(0, self.0.len()), self.0.len())
+    }
+}
 
 /// Memory as a device with a gate for transfers of memory that is somebody else's ([`Arena::of`]).
 pub struct Gate {

@@ -24,7 +24,7 @@ pub mod snapshot;
 pub mod timed;
 
 pub use driver::{Blocking, Driver, Ticking};
-pub use gate::Gate;
+pub use gate::{Buffer, Gate};
 pub use host::HostFs;
 pub use model::{Clock, HandClock, Model, system_clock};
 pub use ops::{Generator, Knobs, Op, Outcome, Tolerance};

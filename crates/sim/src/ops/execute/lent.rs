@@ -2,22 +2,13 @@
 //! direct transfers too.
 
 use crate::driver::Driver;
-use fs::{ArenaId, BufRef, FileSystem, Handle, Memory, Result};
+use crate::gate::Buffer;
+use fs::{ArenaId, BufRef, FileSystem, Handle, Result};
 use media::Arena;
 use std::sync::Arc;
 
 const BLOCK: usize = 4096;
 const BYTES: usize = 256 << 10;
-
-#[derive(Debug)]
-struct Buffer(Arena);
-
-// SAFETY: the arena is mapped as long as this lives.
-unsafe impl Memory for Buffer {
-    fn range(&self) -> (*mut u8, usize) {
-        (self.0.ptr(0, self.0.len()), self.0.len())
-    }
-}
 
 /// Memory of one program, once it has been lent.
 #[derive(Default)]
