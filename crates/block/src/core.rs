@@ -273,6 +273,8 @@ pub(crate) struct Core {
     pub checkpoint: Checkpoint,
     pub checkpointing: Option<Box<Checkpointing>>,
     pub checkpoint_wanted: bool,
+    /// An epoch of which is to be said that it is durable, when it is.
+    pub mark_due: Option<u64>,
     /// Somebody waits for the running checkpoint, or for the next one.
     pub checkpoint_hurry: bool,
     pub checkpoints_done: u64,

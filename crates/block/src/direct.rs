@@ -113,6 +113,7 @@ impl Core {
             return Ok(None);
         }
         self.need_tail(open.slot)?;
+        self.reachable()?;
         let end = (offset + to.len as u64).min(self.slab.get(open.slot).size);
         // What is behind the end of a file within its last block is nobody's to see.
         if end <= offset || !end.is_multiple_of(PAGE64) {
@@ -287,13 +288,11 @@ impl Core {
         self.let_go(memory);
         match reads {
             Some(epoch) => self.direct_read_over(epoch),
-            None => {
-                self.directs.writes -= 1;
-                // Who wants to read what was being written, or to write it once more.
-                self.wake(Wait::Progress);
-            }
+            None => self.directs.writes -= 1,
         }
         self.wake(Wait::Direct(call));
+        // Who wants to read what was being written, or to write it once more, or waits for the last transfer.
+        self.wake(Wait::Progress);
     }
 
     fn direct_read_over(&mut self, epoch: u64) {

@@ -232,6 +232,7 @@ impl Core {
                 Mapping::Block { unwritten: true, count, .. } => page += count as u64,
                 Mapping::Block { block, count, .. } => {
                     let want = (count as u64).min(end - page);
+                    self.reachable()?;
                     // What is written directly is not read before that is over: it would be out of date when it is here.
                     let written =
                         |core: &Core, n| core.directs.writes > 0 && core.writing(block.0 + n).is_some();

@@ -152,6 +152,7 @@ fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &Lo
         guards: BTreeMap::new(),
         guard_epochs: VecDeque::new(),
         writing: Default::default(),
+        mark_due: None,
         directs: Default::default(),
         gathered: None,
         logged: Default::default(),

@@ -69,6 +69,7 @@ impl Core {
             }
             None => {}
         }
+        self.reachable()?;
         let block = self.slot_block(slot)?;
         self.loading.insert(slot, Loading::Busy(Box::new(Partial { pending: 1, ..Partial::default() })));
         if !self.load(slot, TailPart::Inode, block, 1) {

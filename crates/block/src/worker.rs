@@ -9,6 +9,7 @@ use crate::core::{Core, Stop};
 use crate::driver::{ABSENT, Driver};
 use crate::epoch::Reason;
 use crate::shared::Shared;
+use fs::Error;
 use media::{Completion, Wait as MediaWait};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -102,7 +103,17 @@ impl Worker {
 
 impl Core {
     fn closed(&self) -> bool {
-        self.closing && self.ios.in_flight == 0 && (self.latched.is_some() || self.closed)
+        self.is_over() && self.ios.in_flight == 0
+    }
+
+    /// The volume was stopped, cleanly or not: the worker ends with the last transfer.
+    fn is_over(&self) -> bool {
+        self.closing && (self.latched.is_some() || self.closed)
+    }
+
+    /// Fails when nobody would take in a completion any more. Asked before something is read.
+    pub fn reachable(&self) -> Result<(), Error> {
+        if self.is_over() { Err(Error::Closed) } else { Ok(()) }
     }
 
     /// When the worker must look again although nothing happens.
@@ -157,6 +168,9 @@ impl Core {
             match self.close_epoch_for(reason) {
                 Ok(epoch) => {
                     self.close_wanted &= reason != Reason::Sync;
+                    if reason == Reason::Background {
+                        self.mark_due = Some(epoch);
+                    }
                     if old || reason != Reason::Barrier {
                         self.want_flush(epoch);
                     }
@@ -167,6 +181,7 @@ impl Core {
         }
         self.free_orphans();
         self.advance();
+        self.mark_when_durable();
         // One checkpoint may end and leave a reason for the next.
         for _ in 0..2 {
             if self.checkpoint_wanted && self.checkpointing.is_none() {
@@ -180,6 +195,18 @@ impl Core {
                 }
             }
             self.drive_checkpoint();
+        }
+    }
+
+    /// What the epoch that was closed because of its age has overwritten in place is guarded until a record says that it is durable, which may be
+    /// that of the next one: until then overwrites of the same blocks would go to new places, again and again, and the file into pieces. So
+    /// that is said as soon as it is true.
+    fn mark_when_durable(&mut self) {
+        if self.mark_due.is_some_and(|epoch| epoch <= self.durable) && self.checkpointing.is_none() {
+            self.mark_due = None;
+            if !self.guards.is_empty() && self.last_closed() == self.durable {
+                self.begin_mark();
+            }
         }
     }
 

@@ -290,6 +290,29 @@ fn a_failed_read_is_the_readers_and_a_failed_write_the_volumes() {
 }
 
 #[test]
+fn a_stop_waits_for_reads_and_none_begins_after_it() {
+    let rig = Rig::new();
+    let (ino, direct) = rig.file(b"f", MIB);
+    let cached = rig.open(ino, BOTH);
+    rig.gate.close();
+    let mut read = pin!(rig.volume.read_direct(direct, 0, rig.place(BLOCK)));
+    assert!(read.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let volume = rig.volume.clone();
+    let stop = std::thread::spawn(move || volume.close_blocking());
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!stop.is_finished(), "the device writes to memory still");
+    rig.gate.open();
+    assert_eq!(stop.join().unwrap(), Ok(()));
+    assert_eq!(block_on(read), Ok(Some(BLOCK)));
+    assert_eq!(block_on(rig.volume.read_direct(direct, 0, rig.place(BLOCK))), Err(Error::Closed));
+    assert_eq!(
+        block_on(rig.volume.read(cached, 0, &mut [0; 100])),
+        Err(Error::Closed),
+        "nobody would take it in"
+    );
+}
+
+#[test]
 fn many_at_a_time_agree_with_the_cache() {
     let rig = Rig::new();
     let (ino, direct) = rig.file(b"f", MIB);

@@ -114,6 +114,28 @@ fn many_clients_read_and_write_directly() {
     assert!(read > 8 * 2000 && written > 8 * 1000, "{read} blocks read, {written} written");
 }
 
+/// Memory of so many clients is lent; what others read and write is copied.
+#[test]
+fn more_clients_than_have_their_memory_lent() {
+    let rig = Rig::new();
+    let bytes = rig.file(1);
+    let before = rig.volume.counters().direct_read_blocks;
+    let clients: Vec<_> = (0..100).map(|_| rig.client()).collect();
+    for round in 0..2usize {
+        for (n, client) in clients.iter().enumerate() {
+            let (file, at) = (client.open("/f", direct()).unwrap(), (n + round) * BLOCK);
+            let mut read = vec![0; BLOCK];
+            assert_eq!(file.read_at(&mut read, at as u64).unwrap(), BLOCK);
+            assert!(read == bytes[at..at + BLOCK]);
+        }
+    }
+    let read = rig.volume.counters().direct_read_blocks - before;
+    // Other tests of this process have clients too.
+    assert!((50..=2 * 64).contains(&read), "{read}");
+    drop(clients);
+    eventually("all is given back", || rig.gate.given_back() >= 25);
+}
+
 #[test]
 fn a_transfer_under_way_is_not_given_up() {
     let rig = Rig::new();
