@@ -6,18 +6,23 @@ use fs::client::OpenOptions as Open;
 use fs::{Client, Cred, Error, FileSystem, block_on};
 use share::{Remote, Server, server::Options};
 use sim::Gate;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;
 const MIB: usize = 1 << 20;
+
+/// How many clients have their memory lent is counted for the process: who wants all of it is alone.
+static PROCESS: RwLock<()> = RwLock::new(());
 
 struct Rig {
     gate: Arc<Gate>,
     volume: Volume,
     server: Server,
     _dir: tempfile::TempDir,
+    #[allow(dead_code, reason = "held")]
+    among_others: Option<RwLockReadGuard<'static, ()>>,
 }
 
 impl Drop for Rig {
@@ -29,6 +34,13 @@ impl Drop for Rig {
 
 impl Rig {
     fn new() -> Rig {
+        let among_others = PROCESS.read().unwrap_or_else(PoisonError::into_inner);
+        let mut rig = Rig::alone();
+        rig.among_others = Some(among_others);
+        rig
+    }
+
+    fn alone() -> Rig {
         let gate = Arc::new(Gate::new(64 << 20).unwrap());
         block::mkfs(gate.clone(), &MkfsOptions::default()).unwrap();
         let options = OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() };
@@ -36,7 +48,7 @@ impl Rig {
         let dir = tempfile::tempdir().unwrap();
         let server =
             Server::start(Arc::new(volume.clone()), &dir.path().join("socket"), Options::default()).unwrap();
-        Rig { gate, volume, server, _dir: dir }
+        Rig { gate, volume, server, _dir: dir, among_others: None }
     }
 
     /// A file of so many MiB that is durable and not in the page cache.
@@ -117,7 +129,8 @@ fn many_clients_read_and_write_directly() {
 /// Memory of so many clients is lent; what others read and write is copied.
 #[test]
 fn more_clients_than_have_their_memory_lent() {
-    let rig = Rig::new();
+    let _alone = PROCESS.write().unwrap_or_else(PoisonError::into_inner);
+    let rig = Rig::alone();
     let bytes = rig.file(1);
     let before = rig.volume.counters().direct_read_blocks;
     let clients: Vec<_> = (0..100).map(|_| rig.client()).collect();
@@ -130,10 +143,10 @@ fn more_clients_than_have_their_memory_lent() {
         }
     }
     let read = rig.volume.counters().direct_read_blocks - before;
-    // Other tests of this process have clients too.
-    assert!((50..=2 * 64).contains(&read), "{read}");
+    // All 64, once or twice: of what others have read meanwhile there is something in the page cache.
+    assert!((64..=2 * 64).contains(&read), "{read}");
     drop(clients);
-    eventually("all is given back", || rig.gate.given_back() >= 25);
+    eventually("all is given back", || rig.gate.given_back() >= 60);
 }
 
 #[test]
