@@ -525,7 +525,9 @@ impl Core {
         // A checkpoint that runs already began before the latest frees; the one after it frees them.
         let due = *ticket.get_or_insert(self.checkpoints_done + 1 + self.checkpointing.is_some() as u64);
         if self.checkpoints_done >= due {
-            return Err(Error::NoSpace.into());
+            // What direct reads hold back will be free when they are over, which is soon.
+            let held_back = self.reusable() < self.recorded;
+            return Err(if held_back { Stop::Wait(Wait::Progress) } else { Error::NoSpace.into() });
         }
         self.hurry_checkpoint();
         Err(Stop::Wait(Wait::Progress))

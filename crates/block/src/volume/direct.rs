@@ -62,14 +62,17 @@ impl Volume {
                     other => other.map(|_| None),
                 },
             };
-            match done {
-                Ok(done) => Poll::Ready(Ok(done)),
-                Err(Stop::Error(e)) => Poll::Ready(Err(e)),
+            let result = match done {
+                Ok(done) => Ok(done),
+                Err(Stop::Error(e)) => Err(e),
                 Err(Stop::Wait(wait)) => {
                     core.wait(wait, cx.waker());
-                    Poll::Pending
+                    return Poll::Pending;
                 }
-            }
+            };
+            // The engine has forgotten it: there is nothing to abandon.
+            std::mem::forget(begun.take());
+            Poll::Ready(result)
         })
         .await
     }
