@@ -9,6 +9,7 @@ use super::lab::MountGuard;
 use super::ours;
 use super::sample::{Goal, Kind, Sample};
 use super::stop;
+use crate::sessions;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
@@ -103,15 +104,24 @@ impl Served {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(20) {
             if std::fs::metadata(&served.dir)?.dev() != before {
-                served.mount = Some(MountGuard { dir: served.dir.clone() });
-                return Ok(served);
+                served.mount.get_or_insert_with(|| MountGuard { dir: served.dir.clone() });
+                // It is mounted a moment before it offers sessions.
+                if served.offers_sessions()? {
+                    return Ok(served);
+                }
             }
             if let Some(status) = served.child.try_wait()? {
                 bail!("the server ended: {status}");
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        bail!("no mount within 20 s")
+        bail!("not served within 20 s")
+    }
+
+    fn offers_sessions(&self) -> Result<bool> {
+        let point = std::fs::canonicalize(&self.dir)?;
+        let offers = sessions::list().context("the table of mounts")?;
+        Ok(offers.iter().any(|o| o.point == point && matches!(o.reach, sessions::Reach::Session(_))))
     }
 }
 
