@@ -22,10 +22,15 @@ const USED_MAX: usize = 16;
 
 /// Our descriptors of them; 0 where there is none, -1 where one is being made.
 static KEPT: [AtomicI32; SPARE_MAX + USED_MAX] = [const { AtomicI32::new(0) }; SPARE_MAX + USED_MAX];
-/// Those that no file uses.
-static SPARE: Mutex<Vec<(Keeper, Place)>> = Mutex::new(Vec::new());
-/// How many files use.
-static USED: AtomicUsize = AtomicUsize::new(0);
+static STOCK: Mutex<Stock> = Mutex::new(Stock { spare: Vec::new(), used: 0 });
+
+#[derive(Default)]
+struct Stock {
+    /// Those that no file uses.
+    spare: Vec<(Keeper, Place)>,
+    /// How many files use.
+    used: usize,
+}
 
 /// Starts of processes, and how many of them are under way.
 static STARTS: AtomicU64 = AtomicU64::new(0);
@@ -48,6 +53,11 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
+    /// Whether the description is there still when its last descriptor is closed.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.keeper.is_some()
+    }
+
     /// Of a description that others have too.
     pub(crate) const SHARED: Origin = Origin { keeper: None, starts: None };
 }
@@ -122,8 +132,14 @@ pub(crate) struct Made {
 pub(crate) fn make(flags: c_int) -> Res<Made> {
     let cloexec = flags & libc::O_CLOEXEC;
     let starts = starts();
-    let spare = starts.and_then(|_| SPARE.lock().pop());
-    let Some((keeper, place)) = spare else {
+    let spare = starts.and_then(|_| {
+        let mut stock = STOCK.lock();
+        let (keeper, place) = stock.spare.pop()?;
+        let stays = stock.used < USED_MAX;
+        stock.used += stays as usize;
+        Some((keeper, place, stays))
+    });
+    let Some((keeper, place, stays)) = spare else {
         let (fd, place) = arena::take(cloexec)?;
         return Ok(Made { fd, parts: Some((place, Origin { keeper: None, starts })) });
     };
@@ -134,14 +150,15 @@ pub(crate) fn make(flags: c_int) -> Res<Made> {
     let fd = unsafe { libc::syscall(libc::SYS_fcntl, keeper.fd(), command, 0) } as c_int;
     if fd < 0 {
         let why = errno();
-        SPARE.lock().push((keeper, place));
+        let mut stock = STOCK.lock();
+        stock.used -= stays as usize;
+        stock.spare.push((keeper, place));
         return fail(why);
     }
     let mut origin = Origin { keeper: None, starts };
-    if USED.fetch_add(1, Ordering::Relaxed) < USED_MAX {
+    if stays {
         origin.keeper = Some(keeper);
     } else {
-        USED.fetch_sub(1, Ordering::Relaxed);
         keeper.close();
     }
     Ok(Made { fd, parts: Some((place, origin)) })
@@ -178,9 +195,9 @@ impl Origin {
 
     /// Descriptor `fd` of this description is about to be closed. It may be the last one.
     pub(crate) fn keep(&mut self, fd: c_int) {
-        if self.keeper.is_none() && self.is_alone() && SPARE.lock().len() < SPARE_MAX {
+        if self.keeper.is_none() && self.is_alone() && STOCK.lock().spare.len() < SPARE_MAX {
             self.keeper = Keeper::of(fd);
-            USED.fetch_add(self.keeper.is_some() as usize, Ordering::Relaxed);
+            STOCK.lock().used += self.keeper.is_some() as usize;
         }
     }
 }
@@ -189,12 +206,12 @@ impl Origin {
 pub(crate) fn done(place: Place, origin: Origin, shared: bool) {
     let alone = !shared && origin.is_alone() && !place.is_adopted();
     let Some(keeper) = origin.keeper.filter(Keeper::counts) else { return };
-    USED.fetch_sub(1, Ordering::Relaxed);
-    let mut spare = SPARE.lock();
-    if alone && spare.len() < SPARE_MAX {
-        spare.push((keeper, place));
+    let mut stock = STOCK.lock();
+    stock.used -= 1;
+    if alone && stock.spare.len() < SPARE_MAX {
+        stock.spare.push((keeper, place));
     } else {
-        drop(spare);
+        drop(stock);
         keeper.close();
     }
 }
@@ -207,10 +224,9 @@ pub(crate) fn is_own(fd: c_int) -> bool {
 /// In a child of fork: the descriptions are its parent's. No other thread can hold the lock.
 pub(crate) fn after_fork() {
     STARTING.store(0, Ordering::Relaxed);
-    USED.store(0, Ordering::Relaxed);
     // SAFETY: we are the only thread.
-    unsafe { crate::hook::alone(&SPARE) };
-    SPARE.lock().clear();
+    unsafe { crate::hook::alone(&STOCK) };
+    *STOCK.lock() = Stock::default();
     for kept in &KEPT {
         let fd = kept.swap(0, Ordering::Relaxed);
         if fd > 0 {

@@ -63,8 +63,9 @@ pub(crate) struct State {
     pub flocked: AtomicBool,
     /// A copy was sent to another process.
     pub shared: AtomicBool,
-    /// How the description was come by; taken when the last descriptor is closed.
-    origin: Mutex<Option<Origin>>,
+    /// How the description was come by, and whether it was kept from the beginning.
+    origin: Mutex<Origin>,
+    is_kept: bool,
 }
 
 /// A reference to a description.
@@ -105,19 +106,27 @@ fn end(description: &'static Description) {
     let state = unsafe { (*description.state.get()).take() };
     if let Some(state) = state {
         let flocked = state.flocked.load(Ordering::Relaxed);
-        if !flocked {
-            state.release();
-        }
         let shared = flocked || state.shared.load(Ordering::Relaxed) || state.locked.load(Ordering::Relaxed);
-        if let Some(origin) = state.origin.lock().take() {
-            pool::done(state.place.clone(), origin, shared);
-        }
+        let (mount, handle) = (state.mount, state.handle_if_open());
+        let done = || pool::done(state.place, state.origin.into_inner(), shared);
+        // The manager looks whether others have the description of a locked file, which this process has no longer: also not for another
+        // file (`pool`).
         if flocked {
-            // The manager looks whether others have the description, which this process has no longer: also not for another file (`pool`).
-            state.release();
+            done();
+            release(mount, handle);
+        } else {
+            release(mount, handle);
+            done();
         }
     }
     UNUSED.lock().push(description);
+}
+
+fn release(mount: &'static Mount, handle: Option<Handle>) {
+    let Some(handle) = handle else { return };
+    if !mount.session().is_some_and(|fs| fs.close_now(handle)) {
+        let _ = mount.run(|fs| fs.release(handle));
+    }
 }
 
 fn at(fd: c_int) -> Option<&'static AtomicPtr<Description>> {
@@ -225,7 +234,8 @@ fn describe(state: State) -> Open {
     let description = unused.unwrap_or_else(|| Box::leak(Box::default()));
     // SAFETY: without references it is this thread's alone.
     unsafe { *description.state.get() = Some(state) };
-    description.refs.store(1, Ordering::SeqCst);
+    // Whoever still looks at it for another descriptor gets the state with the reference.
+    description.refs.store(1, Ordering::Release);
     Open { description }
 }
 
@@ -312,7 +322,8 @@ impl State {
             locked: AtomicBool::new(false),
             flocked: AtomicBool::new(false),
             shared: AtomicBool::new(false),
-            origin: Mutex::new(Some(origin)),
+            is_kept: origin.is_kept(),
+            origin: Mutex::new(origin),
         }
     }
 
@@ -426,14 +437,8 @@ impl State {
 
     /// Descriptor `fd` of ours is about to be closed.
     pub(crate) fn closing(&self, fd: c_int) {
-        if let Some(origin) = &mut *self.origin.lock() {
-            origin.keep(fd);
-        }
-    }
-
-    fn release(&self) {
-        if let Some(handle) = self.handle_if_open() {
-            let _ = self.mount.run(|fs| fs.release(handle));
+        if !self.is_kept {
+            self.origin.lock().keep(fd);
         }
     }
 }

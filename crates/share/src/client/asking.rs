@@ -130,10 +130,8 @@ impl Remote {
         generation: Option<u32>,
         flags: OpenFlags,
     ) -> Result<Handle> {
-        let session = self.now();
-        let is_leased = session.kept.leased(ino).is_some();
-        if !is_leased && let Some(generation) = session.hold(ino, generation, flags) {
-            return Ok(self.held((ino, generation), flags, session.serial));
+        if let Some(handle) = self.open_here(ino, generation, flags) {
+            return Ok(handle);
         }
         let answer = self.call(open_request(ino, generation, flags)).await?;
         Ok(self.opened(&answer, (ino, answer.noted as u32), FileType::Regular, flags))
@@ -225,7 +223,7 @@ impl Remote {
     }
 
     /// A file is open without a message.
-    fn held(&self, inode: (Ino, u32), flags: OpenFlags, serial: u64) -> Handle {
+    pub(super) fn held(&self, inode: (Ino, u32), flags: OpenFlags, serial: u64) -> Handle {
         let mut file = OpenFile::new(inode, FileType::Regular, flags, Handle(0), serial);
         file.held = true;
         self.link.opened(file)

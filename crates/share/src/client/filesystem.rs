@@ -306,7 +306,8 @@ impl FileSystem for Remote {
         let file = self.link.closed(handle).ok_or(Error::BadHandle)?;
         let session = self.now();
         let leased = !file.gone && session.leases.has(handle);
-        if !leased {
+        // Who cannot write has no leases.
+        if !leased && file.flags.contains(OpenFlags::WRITE) {
             session.leases.closed(session, handle);
         }
         if file.gone {

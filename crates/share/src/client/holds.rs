@@ -7,11 +7,12 @@
 use super::asking::open_request;
 use super::call::Failed;
 use super::files::OpenFile;
+use super::kept::Target;
 use super::{Remote, Session};
 use crate::wire::{self, Op, request};
 use foldhash::fast::FixedState;
 use format::shared::{HOLDS_IN_LINE, Request, hold_line, hold_word};
-use fs::{Access, FileType, Handle, Ino, OpenFlags, Result};
+use fs::{Access, FileSystem, FileType, Handle, Ino, OpenFlags, Result};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -76,7 +77,7 @@ impl Session {
         hold.files += 1;
         if hold.access != before {
             let (read, write) = (hold.access.contains(Flags::READ), hold.access.contains(Flags::WRITE));
-            self.region.hold(line, hold.word).store(hold_word(ino.0, read, write), Ordering::SeqCst);
+            self.region.hold(line, hold.word).store(hold_word(ino.0, read, write), Ordering::Release);
         }
         // Either the manager sees the word, or we see that it is about to take the file away.
         if self.kept.unchanged_now(ino, noted) && self.kept.alive() {
@@ -98,7 +99,7 @@ impl Session {
             return false;
         }
         let hold = entry.remove();
-        self.region.hold(hold_line(ino.0), hold.word).store(0, Ordering::SeqCst);
+        self.region.hold(hold_line(ino.0), hold.word).store(0, Ordering::Release);
         !self.kept.unchanged_now(ino, hold.noted.max(unheld))
     }
 
@@ -116,14 +117,48 @@ impl Session {
 }
 
 impl Remote {
+    /// As `FileSystem::open_exact`, if that can be done without a message; and without a future, for callers that would rather have none.
+    pub fn open_now(&self, target: Target, flags: OpenFlags) -> Option<Handle> {
+        self.open_here(target.ino, Some(target.generation), flags)
+    }
+
+    /// Closes a file that was opened without a message, as `FileSystem::release` does. False: it is none, and open still.
+    pub fn close_now(&self, handle: Handle) -> bool {
+        // Nothing was written through it, and no lock asked for: then the manager would have opened it.
+        let Some(file) = self.link.closed_if(handle, |file| file.held && !file.gone) else { return false };
+        if self.unhold(file.ino, file.session, 0) {
+            self.block_on(self.tell_unhold(file.ino, file.session));
+        }
+        true
+    }
+
+    /// Opens a file without a message, if that can be done; of a certain generation, or any.
+    pub(super) fn open_here(&self, ino: Ino, generation: Option<u32>, flags: OpenFlags) -> Option<Handle> {
+        let session = self.now();
+        if session.kept.leased(ino).is_some() {
+            return None;
+        }
+        let generation = session.hold(ino, generation, flags)?;
+        Some(self.held((ino, generation), flags, session.serial))
+    }
+
+    /// A file that was opened without a message is closed. Whether its manager must be told.
+    fn unhold(&self, ino: Ino, serial: u64, unheld: u64) -> bool {
+        let session = self.now();
+        session.serial == serial && session.unhold(ino, unheld)
+    }
+
+    async fn tell_unhold(&self, ino: Ino, serial: u64) {
+        let request = request(Op::Unhold, ino.0);
+        if !self.tell(serial, &request) {
+            let _ = self.close_there(serial, request).await;
+        }
+    }
+
     /// Closes a file that was opened without a message. At the clock `unheld`, if it is not 0, the manager had opened nothing for that.
     pub(super) async fn let_go(&self, ino: Ino, serial: u64, unheld: u64) {
-        let session = self.now();
-        if session.serial == serial && session.unhold(ino, unheld) {
-            let request = request(Op::Unhold, ino.0);
-            if !self.tell(serial, &request) {
-                let _ = self.close_there(serial, request).await;
-            }
+        if self.unhold(ino, serial, unheld) {
+            self.tell_unhold(ino, serial).await;
         }
     }
 

@@ -17,6 +17,7 @@ use crate::wire::{Op, request};
 use foldhash::fast::FixedState;
 use fs::{Error, FileType, Handle, Ino, LockKind, LockOwner, OpenFlags, RecordLock, Result};
 use parking_lot::{Mutex, RwLock};
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -184,8 +185,16 @@ impl Link {
     }
 
     pub fn closed(&self, handle: Handle) -> Option<OpenFile> {
-        let file = self.files.write().remove(&handle);
-        if let Some(file) = file.filter(|file| file.unsynced) {
+        self.closed_if(handle, |_| true)
+    }
+
+    /// As [`Link::closed`], if the file is as it should be; else it stays open.
+    pub fn closed_if(&self, handle: Handle, is: impl Fn(&OpenFile) -> bool) -> Option<OpenFile> {
+        let file = match self.files.write().entry(handle) {
+            Entry::Occupied(entry) if is(entry.get()) => entry.remove(),
+            _ => return None,
+        };
+        if file.unsynced {
             let mut unsynced = self.unsynced.lock();
             unsynced.closed += 1;
             if unsynced.files.len() < UNSYNCED_MAX {
@@ -194,10 +203,10 @@ impl Link {
                 unsynced.many = true;
             }
         }
-        if file.is_some_and(|file| file.locks) {
+        if file.locks {
             self.locks.lock().retain(|(of, _, lock)| *of != handle || matches!(lock, Lock::Record { .. }));
         }
-        file
+        Some(file)
     }
 
     pub fn change(&self, handle: Handle, change: impl FnOnce(&mut OpenFile)) {
