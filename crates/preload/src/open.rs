@@ -90,26 +90,20 @@ fn open_plain(plain: Plain<'_>, flags: c_int) -> Option<Res<c_int>> {
     let target = plain.target(flags & libc::O_NOFOLLOW == 0).filter(|t| !is_special(t.kind))?;
     let session = plain.mount.session()?;
     let is_file = target.kind == FileType::Regular;
-    if is_file && flags & (libc::O_PATH | libc::O_DIRECTORY) == 0 {
-        let how = fs::OpenFlags::from_posix(flags) - fs::OpenFlags::EXCLUSIVE;
-        if let Some(handle) = session.open_now(target, how) {
-            let path = plain.whole();
-            return Some(table::insert(
-                plain.mount,
-                target,
-                kept(flags),
-                path.as_deref(),
-                Some(handle),
-                None,
-            ));
+    let how = fs::OpenFlags::from_posix(flags) - fs::OpenFlags::EXCLUSIVE;
+    let is_plain = is_file && flags & (libc::O_PATH | libc::O_DIRECTORY) == 0;
+    let opened = match is_plain.then(|| session.open_now(target, how)).flatten() {
+        Some(handle) => Ok((Some(handle), None)),
+        // Who knows the attributes of a file can open it for reading without a message: the long way asks for them, with one.
+        None if is_file
+            && flags & OTHERWISE == libc::O_RDONLY
+            && session.look_at_inode(target.ino, None, |_| ()).is_none() =>
+        {
+            return None;
         }
-    }
-    // Who knows the attributes of a file can open it for reading without a message: the long way asks for them, with one.
-    let asks = flags & OTHERWISE == libc::O_RDONLY && is_file;
-    if asks && session.look_at_inode(target.ino, None, |_| ()).is_none() {
-        return None;
-    }
-    Some(open_existing(plain.mount, target, flags).and_then(|(handle, made)| {
+        None => open_existing(plain.mount, target, flags),
+    };
+    Some(opened.and_then(|(handle, made)| {
         table::insert(plain.mount, target, kept(flags), plain.whole().as_deref(), handle, made)
     }))
 }

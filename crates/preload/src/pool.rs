@@ -22,6 +22,7 @@ const USED_MAX: usize = 16;
 
 /// Our descriptors of them; 0 where there is none, -1 where one is being made.
 static KEPT: [AtomicI32; SPARE_MAX + USED_MAX] = [const { AtomicI32::new(0) }; SPARE_MAX + USED_MAX];
+/// The kept descriptions.
 static STOCK: Mutex<Stock> = Mutex::new(Stock { spare: Vec::new(), used: 0 });
 
 #[derive(Default)]

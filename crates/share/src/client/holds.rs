@@ -124,8 +124,11 @@ impl Remote {
 
     /// Closes a file that was opened without a message, as `FileSystem::release` does. False: it is none, and open still.
     pub fn close_now(&self, handle: Handle) -> bool {
-        // Nothing was written through it, and no lock asked for: then the manager would have opened it.
         let Some(file) = self.link.closed_if(handle, |file| file.held && !file.gone) else { return false };
+        if file.flags.contains(OpenFlags::WRITE) {
+            // A write may have failed before the manager had opened the file.
+            self.now().leases.closed(self.now(), handle);
+        }
         if self.unhold(file.ino, file.session, 0) {
             self.block_on(self.tell_unhold(file.ino, file.session));
         }
