@@ -31,6 +31,9 @@
 //! waits for the answer, which may be that nothing was done. The manager takes a lease back by storing 0 there, and runs what is posted after
 //! that, before it lets anybody else into the directory.
 //!
+//! A file that a client makes by a message, in a directory that it does not have to itself, is its alone as well until somebody else comes to it. Its data and its closing can
+//! be posted in the same way, under the one lease that a session has on all such files that it has open still; that lease's number comes with the answer.
+//!
 //! Behind the windows a session has room for [`LOCK_LEASES`] lock leases (`locks`): record locks of files of which nobody else has any, which the client takes
 //! and gives up without a message.
 //!
@@ -52,7 +55,7 @@ use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 /// "FHSHARED"
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FHSHARED");
 /// Version of everything in this file.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 /// Slots of a session: calls that it can have under way.
 pub const SLOTS: usize = 64;
 /// Most bytes of file data in one slot.
@@ -96,6 +99,8 @@ pub const CHANGES_BYTES: usize = PAGE + 8 * CHANGE_WORDS;
 
 /// Directory leases of one session.
 pub const DIRECTORIES: usize = 16;
+/// Place of the lease on a session's new files, behind those on directories.
+pub const NEW_FILES: usize = DIRECTORIES;
 
 /// Pages of a window of a file under a write lease.
 pub const WINDOW_PAGES: usize = 512;
@@ -208,10 +213,10 @@ media_struct! {
         may_hold: U32,
         /// zero
         reserved2: [u8; 48],
-        /// atomic: numbers of the directory leases, or 0; written by the manager
-        directories: [U64; 16],
+        /// atomic: numbers of the directory leases and of the lease on new files, or 0; written by the manager
+        directories: [U64; 17],
         /// zero
-        reserved3: [u8; 3776],
+        reserved3: [u8; 3768],
     }
 }
 
@@ -346,8 +351,10 @@ media_struct! {
         handle: U64,
         /// of such a call: the clock from before it was seen that nothing has been opened for the client's hold of the file; or 0
         unheld: U64,
-        /// zero
-        reserved: [u8; 16],
+        /// of one that made a file: number of the lease on new files under which it was made, or 0
+        lent: U64,
+        /// pages of room for data that this lease has
+        lent_room: U64,
     }
 }
 
@@ -475,7 +482,7 @@ media_struct! {
     }
 }
 
-const _: () = assert!(DIRECTORIES == 16, "words in the header of a session");
+const _: () = assert!(NEW_FILES == 16, "words in the header of a session");
 const _: () = assert!(SLOTS <= 64, "bits of the doorbell");
 const _: () = assert!(PIECE_PAGES * PAGE <= DATA_MAX, "one answer brings a piece");
 const _: () = assert!(LEASES_AT.is_multiple_of(PAGE) && LEASE_DATA_AT == 2 * PAGE);

@@ -25,7 +25,7 @@ pub struct ServeOptions {
     /// [`share::server::Options::lock_timeout`].
     pub lock_timeout: Option<Duration>,
     /// Whether programs may overwrite pages of files, and make and remove files, without waiting for an answer. See
-    /// [`share::server::Options::lease_windows_max`] and [`share::server::Options::directories_max`].
+    /// [`share::server::Options::lease_windows_max`], [`share::server::Options::directories_max`] and [`share::server::Options::new_files_max`].
     pub write_leases: bool,
     /// On which memory node it is served.
     pub numa: Numa,

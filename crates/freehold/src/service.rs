@@ -35,6 +35,8 @@ use std::time::{Duration, Instant};
 const LEASE_WINDOWS: usize = 64;
 /// Directories in which programs may make and remove files without waiting for an answer, when that is asked for.
 const DIRECTORY_LEASES: usize = 256;
+/// New files of one program to which it may write without waiting for an answer, when that is asked for.
+const NEW_FILES: usize = 1024;
 
 /// Why a volume could not be put into service.
 #[derive(Debug)]
@@ -246,6 +248,7 @@ fn open_sessions(
         lock_timeout,
         place: node,
         directories_max: if options.write_leases { DIRECTORY_LEASES } else { 0 },
+        new_files_max: if options.write_leases { NEW_FILES } else { 0 },
         lease_windows_max: if options.write_leases { LEASE_WINDOWS } else { 0 },
         ordered: options.ordered.clone(),
         ..Default::default()

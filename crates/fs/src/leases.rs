@@ -193,8 +193,8 @@ impl<F> Watched<F> {
         self.hub.lent.leases.load(Ordering::SeqCst) != 0
     }
 
-    /// Whether there is a lease on this inode.
-    pub(crate) fn lends_on(&self, ino: Ino) -> bool {
+    /// Whether there is a lease on this inode that is not the caller's own.
+    pub fn lends_on(&self, ino: Ino) -> bool {
         self.lends() && self.hub.lent.lenders.read().iter().any(|lender| lender.lends(ino, self.caller))
     }
 
@@ -204,7 +204,7 @@ impl<F> Watched<F> {
     }
 
     /// Whether there is a lease on any directory.
-    pub(crate) fn lends_directories(&self) -> bool {
+    pub fn lends_directories(&self) -> bool {
         self.lends() && self.hub.lent.lenders.read().iter().any(|lender| lender.lends_directories())
     }
 

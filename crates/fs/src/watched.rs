@@ -14,6 +14,7 @@
 //! Tested here with the cases of each call, and by the doors' own tests.
 
 mod filesystem;
+mod lent;
 
 use crate::contract::FileSystem;
 use crate::cred::Cred;

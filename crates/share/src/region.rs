@@ -61,9 +61,9 @@ impl Region {
     pub fn may_hold(&self) -> &AtomicU32 {
         self.0.word(offset_of!(SessionHeader, may_hold))
     }
-    /// The number of the directory lease in this place.
+    /// The number of the directory lease, or of that on new files, in this place.
     pub fn directory(&self, place: usize) -> &AtomicU64 {
-        assert!(place < DIRECTORIES);
+        assert!(place <= NEW_FILES);
         self.0.long(offset_of!(SessionHeader, directories) + 8 * place)
     }
     /// A word of the holds.

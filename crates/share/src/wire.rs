@@ -19,6 +19,8 @@ pub const OF_INODE: u32 = 2;
 pub const OPENS: u32 = 4;
 /// Flag of a read or write: the client has opened the file with DIRECT.
 pub const DIRECT: u32 = 8;
+/// Flag of a release that is posted: answered with the attributes, when it has a clock.
+pub const LEFT: u32 = 1;
 /// Value of a sync that was answered with order alone.
 pub const ORDERED: u64 = 1;
 
@@ -73,7 +75,7 @@ ops! {
     Rename = 14,
     /// object: inode; other: its generation, with mode 1; flags; extra 1: it is one of the client's holds. Value: handle.
     Open = 15,
-    /// object: directory; first: name; mode; flags. Value: handle.
+    /// object: directory; first: name; mode; flags; extra 1: data of a new file may come posted. Value: handle.
     Create = 16,
     /// object: directory; mode; flags. Value: handle.
     Tmpfile = 17,
@@ -84,7 +86,7 @@ ops! {
     Write = 19,
     /// object: handle; extra: owner.
     Flush = 20,
-    /// object: handle.
+    /// object: handle; flags: [`LEFT`].
     Release = 21,
     /// object: handle; flags 1: data only. Value: [`ORDERED`], or 0.
     Fsync = 22,
@@ -132,10 +134,10 @@ ops! {
     PostCreate = 43,
     /// Posted. object: directory; first: name; extra: number of the lease. `ESTALE`: nothing was done.
     PostUnlink = 44,
-    /// Posted. object: handle of a file that was made under a directory lease; offset; second: data; extra: number of the lease. Takes `fs::room_for` pages of
+    /// Posted. object: handle of a file that was made under a lease; offset; second: data; extra: number of the lease. Takes `fs::room_for` pages of
     /// its room. `ESTALE`: nothing was done.
     PostWrite = 45,
-    /// object: directory; extra: number of the lease. Value: pages of room for data that the lease has now.
+    /// extra: number of a lease. Value: pages of room for data that it has now.
     Room = 46,
     /// object: handle, open for reading and writing; mode: place in the memory of the session. Value: number of a lock lease, or 0.
     LendLocks = 47,

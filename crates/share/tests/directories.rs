@@ -26,7 +26,7 @@ fn lent<F: FileSystem>(rig: &Rig<F>, client: &Blocking<Remote>, dir: &str) {
 fn again<F: FileSystem>(rig: &Rig<F>, client: &Blocking<Remote>, dir: &str) {
     for n in 0..40 {
         drop(client.open(format!("{dir}/lent-{n}"), Open::new().write(true).create(true)).unwrap());
-        if rig.doors.lends() {
+        if rig.doors.lends_directories() {
             return;
         }
     }
@@ -58,7 +58,7 @@ fn nobody_waits_for_creates_and_unlinks() {
             assert_eq!((attr.size, attr.nlink), (0, 1));
         }
     }
-    assert!(rig.doors.lends());
+    assert!(rig.doors.lends_directories());
     let stats = |name: &str| rig.count(name);
     let (posted, asked) = (stats("post_create"), stats("create"));
     assert!(posted > n - 10 && asked < 10, "{posted} posted, {asked} asked");
@@ -67,9 +67,9 @@ fn nobody_waits_for_creates_and_unlinks() {
         client.unlink(format!("d/f{i}")).unwrap();
     }
     assert!(stats("post_unlink") > n - 10 && stats("unlink") < 10);
-    assert!(rig.doors.lends());
+    assert!(rig.doors.lends_directories());
     assert!(names(&client, "d").is_empty());
-    assert!(names(&rig.beside, "d").is_empty() && !rig.doors.lends());
+    assert!(names(&rig.beside, "d").is_empty() && !rig.doors.lends_directories());
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn everybody_sees_it_at_once() {
     let mut lost = 0;
     for i in 0..30_000u32 {
         let name = format!("d/f{i}");
-        let lends = rig.doors.lends();
+        let lends = rig.doors.lends_directories();
         a.open(&name, NEW).unwrap().close().unwrap();
         let seen = match i % 4 {
             0 => b.stat(&name).is_ok(),
@@ -182,7 +182,7 @@ fn nobody_waits_for_the_data_of_new_files() {
     let (posted, all) = (rig.count("post_write"), rig.calls() - before);
     let waited: u64 = ["write", "create", "promise", "room"].iter().map(|name| rig.count(name)).sum();
     println!("{all} calls, {posted} writes posted, {waited} messages");
-    assert!(rig.doors.lends() && posted >= 2 * n as u64 - 10);
+    assert!(rig.doors.lends_directories() && posted >= 2 * n as u64 - 10);
     // The way to the directory is asked for each time, as its attributes change.
     let rest = all - rig.count("walk");
     assert!(waited < 80 && rest < 4 * n as u64 + 300, "{waited} messages were waited for, of {all} calls");
@@ -194,7 +194,7 @@ fn nobody_waits_for_the_data_of_new_files() {
     for i in 0..n {
         assert!(rig.beside.read(format!("d/f{i}")).unwrap() == bytes(i, len(i)), "f{i}");
     }
-    assert!(!rig.doors.lends());
+    assert!(!rig.doors.lends_directories());
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn everybody_sees_the_data_at_once() {
 }
 
 fn again_lent<F: FileSystem>(rig: &Rig<F>, client: &Blocking<Remote>) {
-    if !rig.doors.lends() {
+    if !rig.doors.lends_directories() {
         again(rig, client, "d");
     }
 }
@@ -404,7 +404,7 @@ fn it_is_in_the_sync_of_anybody() {
             2 => b.sync().unwrap(),
             _ => a.sync().unwrap(),
         }
-        assert!(rig.doors.lends(), "a sync ends no lease");
+        assert!(rig.doors.lends_directories(), "a sync ends no lease");
         // The power goes, at this very moment.
         let after = open(Arc::new(media.crash_image(|_, _| false)));
         let after = fs::Client::new(after, fs::Cred::root()).blocking();

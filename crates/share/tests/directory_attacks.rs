@@ -85,8 +85,8 @@ impl Attacker {
         assert_eq!(self.posted(&self.create(lent, ino), name), 0);
         self.reply(3).value.get()
     }
-    fn room(&self, dir: u64, number: u64) -> u64 {
-        let reply = self.call(&Request { extra: number.into(), ..request(ROOM, dir) });
+    fn room(&self, number: u64) -> u64 {
+        let reply = self.call(&Request { extra: number.into(), ..request(ROOM, 0) });
         assert_eq!(reply.errno.get(), 0);
         reply.value.get()
     }
@@ -111,7 +111,8 @@ fn rig(dirs: &[&str]) -> (Rig, Vec<u64>) {
     let media = Arc::new(RamMedia::new(64 << 20).unwrap());
     block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
     let doors = Watched::new(Arc::new(Volume::open(media, OpenOptions::default()).unwrap()));
-    let options = Options { directories_max: 64, directory_pause: Duration::ZERO, ..Options::default() };
+    let (directories_max, new_files_max, directory_pause) = (64, 1024, Duration::ZERO);
+    let options = Options { directories_max, new_files_max, directory_pause, ..Options::default() };
     let server = Server::start_at_door(doors.door(), &dir.path().join("socket"), options).unwrap();
     let beside = Client::new(Arc::new(doors.clone()), Cred::root()).blocking();
     let inodes = dirs.iter().map(|name| {
@@ -208,7 +209,7 @@ fn after_the_end() {
         // The word says what it likes.
         attacker.long(word).store(if round % 2 == 0 { u64::MAX } else { lent.number }, Ordering::SeqCst);
         assert_eq!(rig.names("d"), 0);
-        assert!(!rig.doors.lends());
+        assert!(!rig.doors.lends_directories());
         attacker.long(word).store(lent.number, Ordering::SeqCst);
         assert_eq!(attacker.posted(&attacker.create(&lent, lent.inodes[0]), b"f"), libc::ESTALE);
         assert_eq!(rig.names("d"), 0);
@@ -242,14 +243,12 @@ fn data_without_room_or_lease() {
     let second = two.made(&theirs, theirs.inodes[0], b"g");
     let posted = |r: &Request| one.posted(r, b"");
     assert_eq!(posted(&one.write(&lent, file, 0, 10)), libc::ESTALE, "no room");
-    for (dir, number) in
-        [(dirs[0], 0), (dirs[1], lent.number), (dirs[0], theirs.number), (dirs[1], theirs.number)]
-    {
-        assert_eq!(one.room(dir, number), 0, "{dir} {number}");
+    for number in [0, u64::MAX, theirs.number] {
+        assert_eq!(one.room(number), 0, "{number}");
     }
-    let room = one.room(dirs[0], lent.number);
-    assert!(room >= 512 && two.room(dirs[1], theirs.number) > 0);
-    assert_eq!(one.room(dirs[0], lent.number), room.max(1024), "what there is is counted");
+    let room = one.room(lent.number);
+    assert!(room >= 512 && two.room(theirs.number) > 0);
+    assert_eq!(one.room(lent.number), room.max(1024), "what there is is counted");
     let open =
         |ino: u64, flags: u32| one.call(&Request { flags: flags.into(), ..request(OPEN, ino) }).value.get();
     let numbers = |number| Lent { dir: dirs[0], number, inodes: Vec::new() };
@@ -274,7 +273,7 @@ fn data_without_room_or_lease() {
         assert_ne!(posted(&one.write(&lent, file, at, 10)), 0, "{at}");
     }
     // As much as there is room for and not more, whatever was refused before.
-    let (room, mut pieces) = (one.room(dirs[0], lent.number), 0);
+    let (room, mut pieces) = (one.room(lent.number), 0);
     assert_eq!(room, 1024);
     while posted(&one.write(&lent, file, pieces * DATA_MAX as u64, DATA_MAX)) == 0 {
         pieces += 1;
@@ -304,12 +303,12 @@ fn room_in_thousands() {
             let attacker = &attackers[n / 16];
             let lent = attacker.lend(dir, n as u32 % 16).unwrap();
             for _ in 0..3 {
-                rooms.push(attacker.room(dir, lent.number));
+                rooms.push(attacker.room(lent.number));
             }
             // Every other lease ends at once, and takes its room along.
             if n % 2 == 0 {
                 assert_eq!(rig.names(&names[n]), 0);
-                assert_eq!(attacker.room(dir, lent.number), 0);
+                assert_eq!(attacker.room(lent.number), 0);
             }
         }
         assert_eq!(rooms[0], 1024, "nothing of the others' is left");
@@ -317,7 +316,10 @@ fn room_in_thousands() {
         assert!(rooms.iter().all(|&room| room <= 1024));
         rig.beside.write("x", vec![1; 1 << 20]).unwrap();
         drop(attackers);
-        rig.eventually(|| rig.server.counters().sessions == 0 && !rig.doors.lends(), "leases are left");
+        rig.eventually(
+            || rig.server.counters().sessions == 0 && !rig.doors.lends_directories(),
+            "leases are left",
+        );
     }
     rig.still_there();
     // All of it can be written to now.
@@ -399,7 +401,10 @@ fn thousands_of_leases_and_promises() {
     }
     rig.still_there();
     drop(attackers);
-    rig.eventually(|| rig.server.counters().sessions == 0 && !rig.doors.lends(), "leases are left");
+    rig.eventually(
+        || rig.server.counters().sessions == 0 && !rig.doors.lends_directories(),
+        "leases are left",
+    );
     rig.still_there();
     let after = rig.beside.statfs().unwrap();
     assert!(
@@ -414,7 +419,7 @@ fn killed_with_a_full_stream() {
     for round in 0..30 {
         let attacker = Attacker::new(rig.server.path());
         let lent = attacker.lend(dirs[0], 0).unwrap();
-        assert!(attacker.room(dirs[0], lent.number) > 100);
+        assert!(attacker.room(lent.number) > 100);
         let file = attacker.made(&lent, lent.inodes[15], format!("data{round}").as_bytes());
         for slot in 0..15 {
             let r = attacker.create(&lent, lent.inodes[slot]);

@@ -25,7 +25,9 @@ fn a_long_write_and_a_long_read_are_one_message_each() {
     let rig = rig();
     let (one, other) = (rig.client(), rig.client());
     let data = pattern(1, CALL_DATA_MAX);
-    let file = one.create("/long").unwrap();
+    // Through the handle with which it is made, it would be posted in parts.
+    drop(one.create("/long").unwrap());
+    let file = one.open("/long", RW).unwrap();
     let before = rig.count("write");
     file.write_all_at(&data, 0).unwrap();
     assert_eq!(rig.count("write") - before, 1);

@@ -16,21 +16,6 @@ use std::future::Future;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-impl<F: FileSystem> Watched<F> {
-    /// As unlink, of a file that was made in a directory under a lease by who calls: what no other door can keep anything of.
-    /// Says which inode the name led to.
-    pub async fn unlink_lent(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Option<Ino>> {
-        let turn = self.hub.names.take(&[(parent, name)]).await;
-        let victim = self.victim(parent, name).await;
-        let _declared = self.declared(victim).await;
-        let telling = self.telling_name(parent, name, victim).after(turn);
-        let done = self.fs.unlink(cred, parent, name).await;
-        // As in `create_promised`.
-        drop(telling);
-        done.map(|()| victim)
-    }
-}
-
 impl<F: FileSystem> FileSystem for Watched<F> {
     fn block_on<T: Future>(&self, future: T) -> T::Output {
         self.fs.block_on(future)
@@ -234,26 +219,6 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         self.fs.give_back(promises);
     }
 
-    async fn create_promised(
-        &self,
-        cred: &Cred,
-        parent: Ino,
-        name: &[u8],
-        perm: u16,
-        flags: OpenFlags,
-        promise: Promise,
-    ) -> Result<Attr> {
-        let turn = self.hub.names.take(&[(parent, name)]).await;
-        let telling = self.telling_name(parent, name, None).after(turn);
-        let made = self.fs.create_promised(cred, parent, name, perm, flags, promise).await;
-        if let Ok(attr) = &made {
-            self.opened(promise.handle, attr.ino, flags).taken();
-        }
-        // No door keeps anything of this directory, or it would not be lent; whoever waits for the call may keep another one from being told.
-        drop(telling);
-        made
-    }
-
     fn set_room_aside(&self, pages: u64) -> Result<u64> {
         self.fs.set_room_aside(pages)
     }
@@ -272,7 +237,7 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         let telling = self.telling_data(handle, offset, from.len() as u64);
         let settled = self.settle_write(handle, offset, from.len()).await;
         let written = self.fs.write_promised(handle, offset, from).await;
-        // As in `create_promised`: only who calls has the file.
+        // As in `create_lent`: only who calls has the file.
         drop(telling);
         settled.and(written)
     }

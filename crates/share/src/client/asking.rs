@@ -120,7 +120,8 @@ impl Remote {
         flags: OpenFlags,
     ) -> Handle {
         answer.of().was_opened(flags);
-        self.link.opened(OpenFile::new(inode, kind, flags, Handle(answer.value), answer.session()))
+        let file = OpenFile::new(inode, kind, flags, Handle(answer.value), answer.session());
+        self.link.opened(OpenFile { lent: answer.lent, ..file })
     }
 
     /// Opens a file, without a message if that can be done; of a certain generation, or any.

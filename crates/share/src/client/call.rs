@@ -80,6 +80,8 @@ pub(super) struct Answer<'a> {
     pub noted: u64,
     pub handle: u64,
     pub unheld: u64,
+    pub lent: u64,
+    pub lent_room: u64,
 }
 
 impl Answer<'_> {
@@ -217,7 +219,8 @@ impl Session {
         let (value, pages, noted) = (reply.value.get(), reply.pages.get(), reply.noted.get());
         let room = if want == 1 { DATA_MAX } else { room };
         let (handle, unheld) = (reply.handle.get(), reply.unheld.get());
-        let answer = Answer { slot, len, value, posts, room, pages, noted, handle, unheld };
+        let (lent, lent_room) = (reply.lent.get(), reply.lent_room.get());
+        let answer = Answer { slot, len, value, posts, room, pages, noted, handle, unheld, lent, lent_room };
         match reply.errno.get() {
             0 => Ok(answer),
             errno => {

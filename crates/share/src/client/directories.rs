@@ -6,6 +6,8 @@
 //! that does not stand here is free, and a file with a name of which it is known that it was made here, under this very lease, can be removed. Anything else in the directory
 //! is done by messages, which the manager runs behind what was posted. A client that may change the directory itself uses its lease no more.
 //!
+//! With the answer to a message that made a file can come the number of the lease on new files: what is written to that file is posted too, and that it is closed.
+//!
 //! To post is: the request and its number, the slot's bit, then a look at the lease's word. All of it with one lock held, so that the order of the numbers
 //! is that of the bits; a client that is killed in between has acknowledged nothing.
 //!
@@ -24,8 +26,9 @@ use super::{Remote, Session};
 use crate::region::SlotNo;
 use crate::wire::{self, Op, request};
 use ahead::Made;
+pub(super) use data::may_post;
 use foldhash::fast::FixedState;
-use format::shared::{DIRECTORIES, Reply, Request, SLOTS, state};
+use format::shared::{DIRECTORIES, NEW_FILES, Reply, Request, SLOTS, state};
 use fs::{Attr, Error, FileType, Handle, Ino, OpenFlags, Promise, Result, Time};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
@@ -58,7 +61,8 @@ struct Known {
 
 /// A directory under a lease, or for which one is asked.
 struct Dir {
-    ino: Ino,
+    /// `None`: it is the lease on new files, wherever they are.
+    ino: Option<Ino>,
     /// 0 while it is asked for.
     number: u64,
     place: usize,
@@ -75,6 +79,13 @@ struct Dir {
     asking: bool,
     /// Writes that are not posted before it is asked for again.
     pause: u32,
+}
+
+impl Dir {
+    fn new(ino: Option<Ino>, place: usize, used: u64) -> Dir {
+        let (names, made) = (HashMap::default(), Made::default());
+        Dir { ino, number: 0, place, attr: None, names, made, used, room: 0, asking: false, pause: 0 }
+    }
 }
 
 #[derive(Default)]
@@ -137,7 +148,8 @@ impl Drop for Asking<'_> {
 
 impl Directories {
     fn counted(&self, table: &Table) {
-        self.count.store(table.dirs.len(), Ordering::SeqCst);
+        let count = table.dirs.iter().filter(|dir| dir.ino.is_some()).count();
+        self.count.store(count, Ordering::SeqCst);
     }
 
     fn any(&self) -> bool {
@@ -152,6 +164,20 @@ impl Directories {
         Some(slot)
     }
 
+    /// A file was made under the lease on new files that has this number and, if it is not known yet, so many pages of room.
+    pub fn made_new(&self, lent: u64, room: u64) {
+        let mut table = self.table.lock();
+        let used = table.posted;
+        let at = table.dirs.iter().position(|dir| dir.ino.is_none());
+        match at {
+            // Answers of several threads come in any order.
+            Some(at) if table.dirs[at].number >= lent => return,
+            Some(at) => drop(table.dirs.remove(at)),
+            None => {}
+        }
+        table.dirs.push(Dir { number: lent, room, ..Dir::new(None, NEW_FILES, used) });
+    }
+
     /// Nothing is done here any more.
     pub fn forget(&self) {
         let mut table = self.table.lock();
@@ -164,7 +190,7 @@ impl Directories {
     fn leave(&self, dir: Option<Ino>) {
         if self.any() {
             let mut table = self.table.lock();
-            table.dirs.retain(|known| dir.is_some_and(|dir| known.ino != dir));
+            table.dirs.retain(|known| known.ino.is_none() || dir.is_some_and(|dir| known.ino != Some(dir)));
             self.counted(&table);
         }
     }
@@ -179,7 +205,7 @@ impl Directories {
         done: impl FnOnce(&mut Dir, T),
     ) -> Posting<T> {
         let mut table = self.table.lock();
-        let Some(at) = table.dirs.iter().position(|d| d.ino == dir && d.number != 0) else {
+        let Some(at) = table.dirs.iter().position(|d| d.ino == Some(dir) && d.number != 0) else {
             return Posting::Message;
         };
         let Some(slot) = session.slot_to_post() else { return Posting::Full };
@@ -213,6 +239,7 @@ impl Directories {
     ) -> bool {
         let (number, place) = (table.dirs[at].number, table.dirs[at].place);
         request.extra = number.into();
+        let posts = session.kept.posts();
         table.post(session, slot, request, name);
         // The manager takes the lease back first and then looks for what was posted.
         fence(Ordering::SeqCst);
@@ -230,7 +257,12 @@ impl Directories {
             self.counted(&table);
         }
         drop(table);
-        session.slots.lock().abandoned |= 1 << slot;
+        let mut slots = session.slots.lock();
+        slots.abandoned |= 1 << slot;
+        if request.op.get() == Op::Release as u16 && request.flags.get() == wire::LEFT {
+            slots.tells(slot, posts);
+        }
+        drop(slots);
         session.ring();
         true
     }
@@ -238,7 +270,7 @@ impl Directories {
     fn create(
         &self,
         session: &Session,
-        dir: Ino,
+        parent: Ino,
         name: &[u8],
         (perm, flags): (u16, OpenFlags),
     ) -> Posting<(Promise, (u32, u32, u16), u64)> {
@@ -247,23 +279,23 @@ impl Directories {
                 return Posting::Message;
             };
             let Some(promise) = promises.pop() else { return Posting::Promises };
-            let mut r = request(Op::PostCreate, dir.ino.0);
+            let mut r = request(Op::PostCreate, parent.0);
             (r.mode, r.flags, r.other) = ((perm as u32).into(), flags.bits().into(), promise.ino.0.into());
             let owner = fs::perm::new_inode(&session.cred, &attr, FileType::Regular, perm & 0o7777);
             Posting::Done((r, (promise, owner, dir.number)))
         };
-        self.change(session, dir, prepare, name, |dir, (promise, ..)| {
+        self.change(session, parent, prepare, name, |dir, (promise, ..)| {
             let nth = dir.made.add(name);
             dir.names.insert(SmallVec::from_slice(name), Known { ino: promise.ino.0, nth });
         })
     }
 
-    fn unlink(&self, session: &Session, dir: Ino, name: &[u8]) -> Posting<u64> {
+    fn unlink(&self, session: &Session, parent: Ino, name: &[u8]) -> Posting<u64> {
         let prepare = |dir: &Dir, _: &mut Vec<Promise>| match dir.names.get(name) {
-            Some(&Known { ino, .. }) if ino != 0 => Posting::Done((request(Op::PostUnlink, dir.ino.0), ino)),
+            Some(&Known { ino, .. }) if ino != 0 => Posting::Done((request(Op::PostUnlink, parent.0), ino)),
             _ => Posting::Message,
         };
-        self.change(session, dir, prepare, name, |dir, _| {
+        self.change(session, parent, prepare, name, |dir, _| {
             dir.names.remove(name);
         })
     }
@@ -279,18 +311,20 @@ impl Directories {
         self.counted(&table);
         let need = table.need.max(NEED);
         table.recent = if table.recent.0 == dir.0 { (dir.0, table.recent.1 + 1) } else { (dir.0, 1) };
-        if table.recent.1 < need || table.dirs.iter().any(|known| known.ino == dir) {
+        if table.recent.1 < need || table.dirs.iter().any(|known| known.ino == Some(dir)) {
             return None;
         }
         table.recent.1 = 0;
-        if table.dirs.len() == DIRECTORIES {
-            let oldest = (0..DIRECTORIES).min_by_key(|&at| table.dirs[at].used)?;
+        let free =
+            |table: &Table| (0..DIRECTORIES).find(|place| table.dirs.iter().all(|d| d.place != *place));
+        if free(&table).is_none() {
+            let on_directories = (0..table.dirs.len()).filter(|&at| table.dirs[at].ino.is_some());
+            let oldest = on_directories.min_by_key(|&at| table.dirs[at].used)?;
             table.dirs.remove(oldest);
         }
-        let place = (0..DIRECTORIES).find(|place| table.dirs.iter().all(|dir| dir.place != *place))?;
-        let (names, used) = (HashMap::default(), table.posted);
-        let (attr, made, room, asking, pause) = (None, Made::default(), 0, false, 0);
-        table.dirs.push(Dir { ino: dir, number: 0, place, attr, names, made, used, room, asking, pause });
+        let place = free(&table)?;
+        let used = table.posted;
+        table.dirs.push(Dir::new(Some(dir), place, used));
         self.counted(&table);
         Some(Asking { directories: self, place, granted: false })
     }

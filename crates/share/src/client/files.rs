@@ -31,7 +31,7 @@ pub(super) struct OpenFile {
     pub noatime: bool,
     /// It was asked for a lock.
     pub locks: bool,
-    /// Number of the directory lease under which it was made here, or 0.
+    /// Number of the lease under which it was made here, or 0.
     pub lent: u64,
 }
 

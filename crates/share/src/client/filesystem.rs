@@ -1,6 +1,7 @@
 //! The contract over a session: each call becomes a message.
 
 use super::asking::{cut, flock_request};
+use super::directories::may_post;
 use super::{Remote, waiting};
 use crate::wire::{self, Op, request};
 use format::shared::{ANSWER_PAGES, CALL_DATA_MAX, DATA_MAX, Request};
@@ -25,6 +26,9 @@ impl FileSystem for Remote {
         if self.kept().misses(parent, name) {
             return Err(Error::NotFound);
         }
+        if let Some(attr) = self.attr_told(parent, name) {
+            return Ok(attr);
+        }
         if let Some(attr) = self.attr_leased(parent, name).await {
             return Ok(attr);
         }
@@ -41,6 +45,9 @@ impl FileSystem for Remote {
         let last = self.kept().last(base, path);
         if last.is_some_and(|(dir, name)| self.kept().misses(dir, name)) {
             return Err(Error::NotFound);
+        }
+        if let Some(attr) = self.attr_told(base, path) {
+            return Ok(attr);
         }
         if let Some(attr) = self.attr_leased(base, path).await {
             return Ok(attr);
@@ -183,12 +190,16 @@ impl FileSystem for Remote {
         }
         let mut r = request(Op::Create, parent.0);
         (r.mode, r.flags) = ((perm as u32).into(), flags.bits().into());
+        r.extra = (may_post(flags) as u64).into();
         let naming = self.naming(&[(parent, name)]);
         let answer = self.call_with(r, cut(name), b"").await;
         naming.over();
         let answer = answer?;
         let attr = answer.attr()?;
         self.learn_made(&answer, parent, name, &attr);
+        if answer.lent != 0 {
+            answer.of().directories.made_new(answer.lent, answer.lent_room);
+        }
         let handle = self.opened(&answer, (attr.ino, attr.generation), FileType::Regular, flags);
         drop(answer);
         self.created(parent).await;

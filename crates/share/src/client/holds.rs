@@ -52,7 +52,8 @@ impl Session {
         {
             return None;
         }
-        let (attr, noted) = self.kept.noted_attr(ino)?;
+        let known = self.kept.noted_attr(ino);
+        let (attr, noted) = known.or_else(|| self.gather().then(|| self.kept.noted_attr(ino)).flatten())?;
         let mut want = Access::empty();
         want.set(Access::READ, access.contains(Flags::READ));
         want.set(Access::WRITE, write);

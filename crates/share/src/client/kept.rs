@@ -5,6 +5,8 @@
 //! still holds is seen in the memory of changes (`format::shared`); nothing is ever sent to a client that keeps something. A name
 //! that was found, or not there, says that its directory could be searched, until the directory's word for that is raised.
 
+mod posts;
+
 use super::Remote;
 use crate::changes::{Seen, Word};
 use foldhash::fast::FixedState;
@@ -12,9 +14,10 @@ use format::shared::Kept as What;
 use fs::{Attr, FileType, Handle, Ino, Time};
 use hashbrown::HashTable;
 use parking_lot::Mutex;
+use posts::Posts;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, Hasher};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Parts with locks of their own, for programs of many threads.
 const PARTS: usize = 16;
@@ -74,7 +77,7 @@ pub(super) struct Kept {
     inodes: [Mutex<HashTable<Inode>>; PARTS],
     leased: Leased,
     /// Changes that this client has posted without waiting for them: nobody tells it when they come into force, which for it is at once.
-    posts: AtomicU64,
+    posts: Posts,
 }
 
 /// Files that this client writes without a message, and the handles through which it does: their times are known to nobody until the manager is asked.
@@ -133,33 +136,31 @@ impl Kept {
             names: Default::default(),
             inodes: Default::default(),
             leased: Leased::default(),
-            posts: AtomicU64::new(0),
+            posts: Posts::default(),
         }
     }
 
     /// Changes that were posted.
     pub fn posts(&self) -> u64 {
-        self.posts.load(Ordering::SeqCst)
+        self.posts.count()
     }
 
     /// A name was made or removed by a change that was posted, and with it perhaps an inode. What is asked for now is answered as of then; what was asked for before is
     /// not kept any more.
     pub fn posted(&self, dir: Ino, name: &[u8], gone: Option<Ino>) {
-        self.posts.fetch_add(1, Ordering::SeqCst);
-        self.drop_attr(dir);
-        if let Some(ino) = gone {
-            self.drop_attr(ino);
-        }
+        self.posted_data(dir);
+        gone.into_iter().for_each(|ino| self.posted_data(ino));
         let hash = hash_name(dir.0, name);
+        self.posts.add(hash);
         let mut table = part(&self.names, hash).lock();
         if let Ok(entry) = table.find_entry(hash, |e| e.parent == dir.0 && *e.name == *name) {
             entry.remove();
         }
     }
 
-    /// As [`Kept::posted`], of a change of what a file holds.
+    /// As [`Kept::posted`], of a change of an inode.
     pub fn posted_data(&self, ino: Ino) {
-        self.posts.fetch_add(1, Ordering::SeqCst);
+        self.posts.add(hash_inode(ino.0));
         self.drop_attr(ino);
     }
 
@@ -340,7 +341,7 @@ impl Kept {
         }
         let hash = hash_inode(attr.ino.0);
         let mut table = part(&self.inodes, hash).lock();
-        if self.posts() != since.posts {
+        if self.posts.concern(since.posts, hash) {
             return;
         }
         match table.find_mut(hash, |i| i.attr.ino == attr.ino) {
@@ -371,7 +372,7 @@ impl Kept {
         }
         let hash = hash_name(parent.0, name);
         let mut table = part(&self.names, hash).lock();
-        if self.posts() != since.posts {
+        if self.posts.concern(since.posts, hash) {
             return;
         }
         match table.find_mut(hash, |e| e.parent == parent.0 && *e.name == *name) {

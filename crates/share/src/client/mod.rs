@@ -21,6 +21,7 @@ mod link;
 mod locks;
 mod queue;
 mod throng;
+mod told;
 mod waiting;
 
 use crate::changes::Seen;
@@ -52,6 +53,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Waker;
 use throng::Throng;
+use told::Telling;
 use waiting::Helper;
 pub use waiting::interruptible;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -106,11 +108,13 @@ struct Slots {
     abandoned: u64,
     /// Futures that wait for a slot, each once; the first is woken when one is given back.
     waiting: VecDeque<Waker>,
+    telling: Telling,
 }
 
 impl Default for Slots {
     fn default() -> Slots {
-        Slots { taken: 0, behind: [0; SLOTS], abandoned: 0, waiting: VecDeque::new() }
+        let telling = Telling::default();
+        Slots { taken: 0, behind: [0; SLOTS], abandoned: 0, waiting: VecDeque::new(), telling }
     }
 }
 
@@ -132,6 +136,7 @@ impl Slots {
         let behind = std::mem::take(&mut self.behind[slot]) as usize;
         self.taken &= !Self::bits(slot, behind + 1);
         self.abandoned &= !(1 << slot);
+        self.told(slot);
     }
 
     fn bits(slot: usize, count: usize) -> u64 {
@@ -287,6 +292,7 @@ impl Session {
             let slot = abandoned.trailing_zeros() as usize;
             abandoned &= abandoned - 1;
             if self.region.state(slot).load(Ordering::Acquire) == format::shared::state::DONE {
+                self.take_told(&mut slots, slot);
                 slots.give(slot);
             }
         }

@@ -18,8 +18,12 @@
 //! kernel that has the directory keeps it from being lent ([`fs::watched::Watcher::keeps`]). Directories that others come to are not lent for
 //! a while, each time longer.
 //!
-//! Bounded: leases, inodes promised to one session and to all, room of one lease and of all, directories that are remembered. Tested in tests/directories.rs and
-//! tests/directories_random.rs, attacked in tests/directory_attacks.rs.
+//! Files that a session makes by messages, where it has no lease on the directory, stand under a lease of their own while it has them open ([`new_files`]).
+//!
+//! Bounded: leases, inodes promised to one session and to all, new files of one session, room of one lease and of all, directories that are remembered. Tested in
+//! tests/directories.rs, tests/new_files.rs and tests/directories_random.rs, attacked in tests/directory_attacks.rs.
+
+mod new_files;
 
 use super::drains::Drains;
 use super::session::Client;
@@ -28,7 +32,9 @@ use foldhash::fast::FixedState;
 use format::shared::DIRECTORIES;
 use fs::leases::{Call, Caller, Lender, Settling};
 use fs::watched::{Change, Watched};
-use fs::{Access, Attr, Error, FileSystem, FileType, Ino, Promise, Result};
+use fs::{Access, Attr, Error, FileSystem, FileType, Handle, Ino, Promise, Result};
+pub(crate) use new_files::NewFile;
+use new_files::NewFiles;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -76,12 +82,21 @@ pub(crate) trait Making: Send + Sync {
     /// Whether a directory is lent to a session under this number.
     fn admits(&self, session: u64, lease: (Ino, u64)) -> bool;
 
-    /// Pages of room that a lease has now, after it was given more. 0: there is no such lease, or no room.
-    fn room(&self, session: u64, lease: (Ino, u64)) -> u64;
+    /// Pages of room that the lease with this number has now, after it was given more. 0: there is no such lease, or no room.
+    fn room(&self, session: u64, number: u64) -> u64;
 
     /// Takes pages out of the room of the lease with this number, under which a file was made: for data that is to be written now. `Stale`: it was not made so, or the directory
     /// is not lent to this session (any more), or the lease has not so much.
     fn spend(&self, session: u64, file: Ino, number: u64, pages: u64) -> Result<()>;
+
+    /// A file that a session is about to make by a message, under its lease on new files. `None`: as an ordinary one.
+    fn new_file<'a>(&'a self, client: &Client) -> Option<NewFile<'a>>;
+
+    /// What was promised for such a file was not made.
+    fn not_made(&self, promise: Promise);
+
+    /// A client closes a file.
+    fn closed(&self, file: Ino, handle: Handle);
 
     /// What was begun is made, or failed.
     fn end(&self, promise: Promise, lease: (Ino, u64), result: &Result<Attr>);
@@ -92,7 +107,7 @@ pub(crate) trait Making: Send + Sync {
     /// Something that may have been acknowledged failed.
     fn failed(&self, error: &Error);
 
-    /// From now on a session, or every one, acknowledges nothing more.
+    /// From now on a session acknowledges nothing more; or every one, and none is begun.
     fn revoke(&self, session: Option<u64>);
 
     /// A session is over, and everything that it had posted is done.
@@ -100,12 +115,13 @@ pub(crate) trait Making: Send + Sync {
 }
 
 struct Lease {
-    dir: Ino,
+    /// `None`: it is for new files of the session.
+    dir: Option<Ino>,
     session: u64,
     place: usize,
     number: u64,
     region: Arc<Region>,
-    /// Pages that are set aside for what will be written to files made here. Changed with the table's lock held.
+    /// Pages that are set aside for what will be written to files made under it. Changed with the table's lock held.
     room: AtomicU64,
     /// Nothing more is acknowledged.
     ending: AtomicBool,
@@ -137,9 +153,13 @@ struct Shared {
 
 #[derive(Default)]
 struct Table {
-    leases: HashMap<Ino, Arc<Lease>, FixedState>,
-    /// Files that were made under leases: the directory, and the number of the lease.
-    made: HashMap<Ino, (Ino, u64), FixedState>,
+    /// By their numbers.
+    leases: HashMap<u64, Arc<Lease>, FixedState>,
+    /// Directories, and the numbers of the leases on them.
+    dirs: HashMap<Ino, u64, FixedState>,
+    /// Files that were made under these, and their numbers.
+    made: HashMap<Ino, u64, FixedState>,
+    new: NewFiles,
     promised: HashMap<Ino, Promised, FixedState>,
     shared: HashMap<Ino, Shared, FixedState>,
     /// Room of all leases.
@@ -149,11 +169,19 @@ struct Table {
 impl Table {
     /// The lease on a directory, or under which a file was made.
     fn find(&self, ino: Ino) -> Option<&Arc<Lease>> {
-        if let Some(lease) = self.leases.get(&ino) {
-            return Some(lease);
-        }
-        let (dir, number) = self.made.get(&ino)?;
-        self.leases.get(dir).filter(|lease| lease.number == *number)
+        let number =
+            self.dirs.get(&ino).or_else(|| self.made.get(&ino)).copied().or_else(|| self.new.of(ino))?;
+        self.leases.get(&number)
+    }
+
+    /// The lease with this number, if it is the session's.
+    fn of(&self, session: u64, number: u64) -> Option<&Arc<Lease>> {
+        self.leases.get(&number).filter(|lease| lease.session == session)
+    }
+
+    /// As [`Table::of`], of one on this directory.
+    fn admits(&self, session: u64, (dir, number): (Ino, u64)) -> bool {
+        self.of(session, number).is_some_and(|lease| lease.dir == Some(dir))
     }
 
     fn promised_to(&self, session: u64) -> usize {
@@ -168,8 +196,9 @@ pub(crate) struct Directories<F> {
     drains: Arc<Drains>,
     table: Mutex<Table>,
     next: AtomicU64,
-    /// Most leases that all clients have.
-    leases_max: usize,
+    /// Most directories that are lent to all clients, and new files to one.
+    directories_max: usize,
+    new_files_max: usize,
     /// How long a directory is not lent to which somebody came for the first time.
     pause: Duration,
     /// Something that was acknowledged could not be done, and no sync has said so yet.
@@ -177,45 +206,52 @@ pub(crate) struct Directories<F> {
 }
 
 impl<F: FileSystem> Directories<F> {
-    pub fn new(fs: Watched<F>, drains: Arc<Drains>, leases_max: usize, pause: Duration) -> Directories<F> {
+    pub fn new(
+        fs: Watched<F>,
+        drains: Arc<Drains>,
+        (directories_max, new_files_max): (usize, usize),
+        pause: Duration,
+    ) -> Directories<F> {
         Directories {
             fs,
             drains,
             table: Mutex::default(),
             next: AtomicU64::new(1),
-            leases_max,
+            directories_max,
+            new_files_max,
             pause,
             lost: AtomicBool::new(false),
         }
     }
 
-    fn forget(&self, table: &mut Table, lease: &Arc<Lease>) {
-        if table.leases.get(&lease.dir).is_none_or(|known| !Arc::ptr_eq(known, lease)) {
+    fn forget(&self, table: &mut Table, lease: &Lease) {
+        if table.leases.remove(&lease.number).is_none() {
             return;
         }
-        table.leases.remove(&lease.dir);
         let room = lease.room.swap(0, Ordering::Relaxed);
         if room > 0 {
             table.room -= room;
             self.fs.inner().give_room_back(room);
         }
-        let Table { leases, made, .. } = table;
-        match leases.is_empty() {
-            true => made.clear(),
-            false => made.retain(|_, (_, number)| *number != lease.number),
+        let Some(dir) = lease.dir else { return self.forget_new(table, lease) };
+        table.dirs.remove(&dir);
+        match table.dirs.is_empty() {
+            true => table.made.clear(),
+            false => table.made.retain(|_, number| *number != lease.number),
         }
         self.fs.lease_ends();
     }
 
     /// Somebody else comes: ends a lease when everything that was acknowledged under it is done.
-    async fn recall(&self, lease: &Arc<Lease>) {
+    async fn recall(&self, lease: &Lease) {
         lease.revoke();
         self.drains.drain(Some(lease.session)).await;
         let mut table = self.table.lock();
-        if !table.leases.get(&lease.dir).is_some_and(|known| Arc::ptr_eq(known, lease)) {
+        if !table.leases.contains_key(&lease.number) {
             return;
         }
         self.forget(&mut table, lease);
+        let Some(dir) = lease.dir else { return };
         if self.pause.is_zero() {
             return;
         }
@@ -223,7 +259,7 @@ impl<F: FileSystem> Directories<F> {
             table.shared.clear();
         }
         let now = Instant::now();
-        let shared = table.shared.entry(lease.dir).or_insert(Shared { until: now, times: 0 });
+        let shared = table.shared.entry(dir).or_insert(Shared { until: now, times: 0 });
         // It was quiet for so long as it was not lent.
         if now.saturating_duration_since(shared.until) > self.pause * (1 << shared.times) {
             shared.times = 0;
@@ -264,9 +300,16 @@ impl<F: FileSystem> Directories<F> {
             self.forget(&mut table, &before);
         }
         let shared = table.shared.get(&dir).is_some_and(|shared| Instant::now() < shared.until);
-        if shared || table.leases.len() >= self.leases_max || table.leases.contains_key(&dir) {
+        if shared || table.dirs.len() >= self.directories_max || table.dirs.contains_key(&dir) {
             return None;
         }
+        let lease = self.add(&mut table, client, Some(dir), place);
+        table.dirs.insert(dir, lease.number);
+        self.fs.lease_begins();
+        Some(lease)
+    }
+
+    fn add(&self, table: &mut Table, client: &Client, dir: Option<Ino>, place: usize) -> Arc<Lease> {
         let lease = Arc::new(Lease {
             dir,
             session: client.session,
@@ -276,14 +319,23 @@ impl<F: FileSystem> Directories<F> {
             room: AtomicU64::new(0),
             ending: AtomicBool::new(false),
         });
-        table.leases.insert(dir, lease.clone());
-        self.fs.lease_begins();
-        Some(lease)
+        table.leases.insert(lease.number, lease.clone());
+        lease
+    }
+
+    /// Gives a lease room for data, so many pages or fewer; how many it has then.
+    fn set_room_aside(&self, table: &mut Table, lease: &Lease, most: u64) -> u64 {
+        let have = lease.room.load(Ordering::Relaxed);
+        let most = most.saturating_sub(have).min(ROOM_ALL.saturating_sub(table.room));
+        let more = self.fs.inner().set_room_aside(most).unwrap_or(0);
+        table.room += more;
+        lease.room.store(have + more, Ordering::Relaxed);
+        have + more
     }
 
     /// What the client must know, if nobody else has to do with the directory.
-    async fn known(&self, client: &Client, lease: &Lease) -> Option<(Attr, Vec<Vec<u8>>)> {
-        let (dir, engine) = (lease.dir, self.fs.inner());
+    async fn known(&self, client: &Client, dir: Ino) -> Option<(Attr, Vec<Vec<u8>>)> {
+        let engine = self.fs.inner();
         // Calls that begin from now on see the lease. One that changes names and has not seen it is counted; what others keep, they must ask for again.
         if self.fs.is_changing(dir)
             || self.fs.keeps(dir)
@@ -315,7 +367,7 @@ impl<F: FileSystem> Making for Directories<F> {
                 return Err(Error::Invalid("no such lease"));
             }
             let Some(lease) = self.begin_lease(client, dir, place) else { return Ok(None) };
-            let known = self.known(client, &lease).await;
+            let known = self.known(client, dir).await;
             let mut table = self.table.lock();
             if let Some((attr, names)) = known.filter(|_| !lease.ending.load(Ordering::SeqCst)) {
                 client.region.directory(place).store(lease.number, Ordering::SeqCst);
@@ -337,8 +389,7 @@ impl<F: FileSystem> Making for Directories<F> {
         let room = room.min(PROMISES_ALL.saturating_sub(table.promised.len()));
         let all = self.fs.inner().promise(most.min(room)).unwrap_or_default();
         for &promise in &all {
-            // Whatever had this number is gone.
-            table.made.remove(&promise.ino);
+            self.is_gone(&mut table, promise.ino);
             table.promised.insert(promise.ino, Promised { session, promise, begun: false });
         }
         all
@@ -346,7 +397,7 @@ impl<F: FileSystem> Making for Directories<F> {
 
     fn begin(&self, session: u64, ino: Ino, lease: (Ino, u64)) -> Result<Promise> {
         let mut table = self.table.lock();
-        let admits = table.leases.get(&lease.0).is_some_and(|l| (l.session, l.number) == (session, lease.1));
+        let admits = table.admits(session, lease);
         let promised = table.promised.get_mut(&ino).filter(|p| p.session == session && !p.begun);
         let promised = promised.ok_or(Error::Stale)?;
         let promise = promised.promise;
@@ -360,27 +411,20 @@ impl<F: FileSystem> Making for Directories<F> {
         Err(Error::Stale)
     }
 
-    fn admits(&self, session: u64, (dir, number): (Ino, u64)) -> bool {
-        let table = self.table.lock();
-        table.leases.get(&dir).is_some_and(|lease| (lease.session, lease.number) == (session, number))
+    fn admits(&self, session: u64, lease: (Ino, u64)) -> bool {
+        self.table.lock().admits(session, lease)
     }
 
-    fn room(&self, session: u64, (dir, number): (Ino, u64)) -> u64 {
+    fn room(&self, session: u64, number: u64) -> u64 {
         let mut table = self.table.lock();
-        let lease = table.leases.get(&dir).filter(|l| (l.session, l.number) == (session, number)).cloned();
-        let Some(lease) = lease else { return 0 };
-        let have = lease.room.load(Ordering::Relaxed);
-        let most = ROOM_MAX.saturating_sub(have).min(ROOM_ALL.saturating_sub(table.room));
-        let more = self.fs.inner().set_room_aside(most).unwrap_or(0);
-        table.room += more;
-        lease.room.store(have + more, Ordering::Relaxed);
-        have + more
+        let lease = table.of(session, number).cloned();
+        lease.map_or(0, |lease| self.set_room_aside(&mut table, &lease, ROOM_MAX))
     }
 
     fn spend(&self, session: u64, file: Ino, number: u64, pages: u64) -> Result<()> {
         let mut table = self.table.lock();
-        let made = table.made.get(&file).filter(|(_, under)| *under == number).ok_or(Error::Stale)?;
-        let lease = table.leases.get(&made.0).filter(|l| (l.session, l.number) == (session, number));
+        let under = table.made.get(&file).copied().or_else(|| table.new.of(file));
+        let lease = under.filter(|&under| under == number).and_then(|number| table.of(session, number));
         let lease = lease.ok_or(Error::Stale)?;
         let left = lease.room.load(Ordering::Relaxed).checked_sub(pages).ok_or(Error::Stale)?;
         lease.room.store(left, Ordering::Relaxed);
@@ -388,11 +432,23 @@ impl<F: FileSystem> Making for Directories<F> {
         Ok(())
     }
 
+    fn new_file<'a>(&'a self, client: &Client) -> Option<NewFile<'a>> {
+        self.begin_file(client)
+    }
+
+    fn not_made(&self, promise: Promise) {
+        self.end_file(promise);
+    }
+
+    fn closed(&self, file: Ino, handle: Handle) {
+        self.close_file(file, handle);
+    }
+
     fn end(&self, promise: Promise, lease: (Ino, u64), result: &Result<Attr>) {
         let mut table = self.table.lock();
         table.promised.remove(&promise.ino);
         match result {
-            Ok(_) => drop(table.made.insert(promise.ino, lease)),
+            Ok(_) => drop(table.made.insert(promise.ino, lease.1)),
             Err(e) => {
                 drop(table);
                 self.fs.inner().give_back(&[promise]);
@@ -414,7 +470,10 @@ impl<F: FileSystem> Making for Directories<F> {
     }
 
     fn revoke(&self, session: Option<u64>) {
-        let table = self.table.lock();
+        let mut table = self.table.lock();
+        if session.is_none() {
+            self.end_files(&mut table);
+        }
         let which = |lease: &&Arc<Lease>| session.is_none_or(|session| lease.session == session);
         table.leases.values().filter(which).for_each(|lease| lease.revoke());
     }
@@ -441,7 +500,7 @@ impl<F: FileSystem> Lender for Directories<F> {
     }
 
     fn lends_directories(&self) -> bool {
-        !self.table.lock().leases.is_empty()
+        !self.table.lock().dirs.is_empty()
     }
 
     fn drain(&self) -> Settling<'_> {

@@ -13,7 +13,6 @@ use fs::{
 };
 use std::sync::Arc;
 use std::time::Instant;
-use zerocopy::FromZeros;
 
 /// Runs the call in a slot and answers it.
 pub(crate) async fn execute<F: FileSystem>(
@@ -34,7 +33,9 @@ pub(crate) async fn execute<F: FileSystem>(
             noted: out.noted.into(),
             handle: out.handle.into(),
             unheld: out.unheld.into(),
-            ..Reply::new_zeroed()
+            lent: out.lent.into(),
+            lent_room: out.lent_room.into(),
+            errno: 0.into(),
         },
         Err(e) => {
             let (reply, text) = wire::failure(&e);
@@ -142,6 +143,29 @@ async fn open<F: FileSystem>(fs: &F, client: &Arc<Client>, ino: Ino, opens: &Ope
     client.holders.admit(client);
     client.opened(handle, ino);
     Ok(handle)
+}
+
+/// Creates a file for a client; under the lease on its new files, if it is new and the client wants to post its data.
+async fn create<F: FileSystem>(
+    fs: &Watched<F>,
+    out: &mut Out<'_>,
+    name: (Ino, &[u8]),
+    (perm, flags): (u16, OpenFlags),
+    posts: bool,
+) -> Result<(Attr, Handle)> {
+    let client = out.client;
+    let posts = posts && flags.contains(OpenFlags::WRITE);
+    if let Some(mut new) = posts.then(|| client.directories.new_file(client)).flatten() {
+        match fs.create_known(&client.cred, name, (perm, flags), &mut new.promise).await {
+            Ok(attr) => {
+                (out.lent, out.lent_room) = new.lease;
+                return Ok((attr, new.handle));
+            }
+            Err(Error::Exists) if !flags.contains(OpenFlags::EXCLUSIVE) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    fs.create(&client.cred, name.0, name.1, perm, flags).await
 }
 
 /// Runs a call, which may have the file opened first.
@@ -286,10 +310,10 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
         }
         Op::Create | Op::Tmpfile => {
             client.may_open()?;
-            let flags = flags::<OpenFlags>(r)?;
+            let how = (perm(r), flags::<OpenFlags>(r)?);
             let (attr, handle) = match op {
-                Op::Create => fs.create(cred, ino, p.first(), perm(r), flags).await?,
-                _ => fs.tmpfile(cred, ino, perm(r), flags).await?,
+                Op::Create => create(fs, out, (ino, p.first()), how, r.extra.get() == 1).await?,
+                _ => fs.tmpfile(cred, ino, how.0, how.1).await?,
             };
             let handle = opened(handle, attr.ino);
             client.holders.admit(client);
@@ -333,7 +357,7 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             let (flags, lease) = (flags::<OpenFlags>(r)?, (ino, r.extra.get()));
             let promise = client.directories.begin(client.session, Ino(r.other.get()), lease)?;
             let made = match flags.intersects(OpenFlags::READ | OpenFlags::WRITE) {
-                true => fs.create_promised(cred, ino, p.first(), perm(r), flags, promise).await,
+                true => fs.create_lent(cred, (ino, p.first()), (perm(r), flags), promise).await,
                 false => Err(GARBLED),
             };
             client.directories.end(promise, lease, &made);
@@ -367,7 +391,7 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             }
             return Ok(data.len() as u64);
         }
-        Op::Room => return Ok(client.directories.room(client.session, (ino, r.extra.get()))),
+        Op::Room => return Ok(client.directories.room(client.session, r.extra.get())),
         Op::Write => {
             let handle = client.handle(object)?;
             let n = p.write(fs, r, handle, offset).await?;
@@ -386,6 +410,9 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             client.unlocked(handle, owner);
         }
         Op::Release => {
+            if r.flags.get() & wire::LEFT != 0 {
+                out.left_now(fs, client.handle(object)?).await?;
+            }
             if let Some(handle) = client.closes(object)? {
                 client.close(fs, handle).await?;
             }

@@ -64,6 +64,8 @@ pub struct Options {
     pub lease_windows_max: usize,
     /// Directories in which clients may make and remove files without waiting for an answer (directory leases); 0: none.
     pub directories_max: usize,
+    /// Files that a client has made in other directories, and may write to and close without waiting while it has them open: so many of one client; 0: none.
+    pub new_files_max: usize,
     /// How long a directory is not lent again to which somebody else came; twice as long each time it happens again.
     pub directory_pause: Duration,
     /// How long the thread looks for work before it sleeps.
@@ -89,6 +91,7 @@ impl Default for Options {
             pages_max: 128 << 20,
             lease_windows_max: 0,
             directories_max: 0,
+            new_files_max: 0,
             directory_pause: Duration::from_secs(1),
             patience: Patience::default(),
             opening: fs::Opening::default(),
@@ -158,7 +161,7 @@ impl Server {
         door.watch(ear.clone());
         let leases = Arc::new(Leases::new(fs.door(), ear.clone(), options.lease_windows_max));
         let drains = Arc::new(Drains::new(bell.clone()));
-        let (most, pause) = (options.directories_max, options.directory_pause);
+        let (most, pause) = ((options.directories_max, options.new_files_max), options.directory_pause);
         let directories = Arc::new(Directories::new(fs.door(), drains.clone(), most, pause));
         let lender: Arc<dyn Lender> = directories.clone();
         fs.lend(lender.clone());

@@ -5,7 +5,7 @@ use super::session::Client;
 use crate::region::{Region, SlotNo};
 use crate::wire::{self, GARBLED, Op};
 use format::shared::{CALL_DATA_MAX, DATA_MAX, PAYLOAD_MAX, PagePlace, Request, SLOTS};
-use fs::{Access, Attr, Error, FileSystem, Handle, Ino, Pages, Result, Source};
+use fs::{Access, Attr, Error, FileSystem, Handle, Ino, Pages, Result, Source, Watched};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -22,6 +22,8 @@ pub(super) struct Out<'a> {
     pub noted: u64,
     pub handle: u64,
     pub unheld: u64,
+    pub lent: u64,
+    pub lent_room: u64,
 }
 
 impl<'a> Out<'a> {
@@ -31,7 +33,8 @@ impl<'a> Out<'a> {
             false => 0,
         };
         let room = ((1 + behind) * PAYLOAD_MAX).min(Region::payload_room(slot));
-        Out { client, slot, len: 0, room, pages: 0, noted: 0, handle: 0, unheld: 0 }
+        let (pages, noted, handle, unheld, lent, lent_room) = (0, 0, 0, 0, 0, 0);
+        Out { client, slot, len: 0, room, pages, noted, handle, unheld, lent, lent_room }
     }
 
     /// Bytes of data that there is room for, beside names or attributes.
@@ -134,6 +137,19 @@ impl<'a> Out<'a> {
             }
             (Err(_), Some(attr)) => self.attr(attr),
             (Err(_), None) => Ok(()),
+        }
+    }
+
+    /// As [`Out::left`], of a file that is about to be closed, without waiting for what others have of it.
+    pub async fn left_now<F: FileSystem>(&mut self, fs: &Watched<F>, handle: Handle) -> Result<()> {
+        let (ino, noted) = (self.client.inode(handle)?, self.client.arenas.clock());
+        match fs.inner().getattr(ino, Some(handle)).await {
+            // Whoever gets a lease from now on has that told afterwards.
+            Ok(attr) if !fs.lends_on(ino) => {
+                self.noted = noted;
+                self.attr(&attr)
+            }
+            _ => Ok(()),
         }
     }
 

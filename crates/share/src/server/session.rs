@@ -258,6 +258,7 @@ impl Client {
             let mut held = self.held.lock();
             // Until it is closed it is known, in case that the call is given up.
             let Some(ino) = held.closing.get(&handle).copied() else { return Ok(()) };
+            self.directories.closed(ino, handle);
             let is_last = || {
                 held.handles.values().all(|&i| i != ino)
                     && held.closing.iter().all(|(&h, &i)| i != ino || h == handle)

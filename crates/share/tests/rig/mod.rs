@@ -20,6 +20,8 @@ pub struct Rig<F: FileSystem> {
     pub beside: Blocking<Watched<F>>,
     pub doors: Watched<F>,
     pub dir: tempfile::TempDir,
+    /// How many directories are lent at most.
+    directories_max: usize,
 }
 
 pub fn volume(bytes: u64) -> Arc<Volume> {
@@ -33,10 +35,19 @@ impl<F: FileSystem> Rig<F> {
         Rig::over(Watched::new(fs))
     }
 
+    /// One that lends no directories, only new files, as it is where several clients make names in one directory.
+    pub fn shared(fs: Arc<F>) -> Rig<F> {
+        Rig::lending(Watched::new(fs), 0)
+    }
+
     pub fn over(doors: Watched<F>) -> Rig<F> {
+        Rig::lending(doors, 64)
+    }
+
+    fn lending(doors: Watched<F>, directories_max: usize) -> Rig<F> {
         let dir = tempfile::tempdir().unwrap();
         let beside = Client::new(Arc::new(doors.clone()), Cred::root()).blocking();
-        let mut rig = Rig { server: None, beside, doors, dir };
+        let mut rig = Rig { server: None, beside, doors, dir, directories_max };
         rig.serve();
         rig
     }
@@ -45,11 +56,13 @@ impl<F: FileSystem> Rig<F> {
     pub fn serve(&mut self) {
         drop(self.server.take());
         let opening = fs::Opening { volume: [1; 16], number: 7, after: [0; 4] };
-        let (directories_max, directory_pause) = (64, Duration::ZERO);
+        let (directories_max, directory_pause) = (self.directories_max, Duration::ZERO);
+        let new_files_max = 1024;
         let options = Options {
             opening,
             lease_windows_max: 64,
             directories_max,
+            new_files_max,
             directory_pause,
             ..Options::default()
         };

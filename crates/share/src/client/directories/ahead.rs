@@ -57,7 +57,7 @@ impl Remote {
         };
         let Some(parent) = self.kept().follow(base, head).map(|(ino, _)| ino) else { return Vec::new() };
         let mut table = directories.table.lock();
-        let dir = table.dirs.iter_mut().find(|dir| dir.ino == parent && dir.number != 0);
+        let dir = table.dirs.iter_mut().find(|dir| dir.ino == Some(parent) && dir.number != 0);
         let Some(Dir { names, made, .. }) = dir else { return Vec::new() };
         let Some(known) = names.get(name).filter(|known| known.ino != 0) else { return Vec::new() };
         let mut out = Vec::new();

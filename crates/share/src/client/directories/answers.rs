@@ -13,18 +13,17 @@ impl Session {
         None
     }
 
-    /// Waits for a while until the manager has done a part of what was posted. False when nothing was.
+    /// Waits for a while until the manager has done a part of what was posted. False when that is little: most slots are those of calls for whose answers threads wait.
     pub(in crate::client) fn wait_for_room(&self) -> bool {
         let abandoned = self.slots.lock().abandoned;
-        if abandoned == 0 {
+        if abandoned.count_ones() < ROOM {
             return false;
         }
-        let want = abandoned.count_ones().min(ROOM);
         let ready = || {
             let is_done = |slot: &usize| {
                 abandoned & 1 << slot != 0 && self.region.state(*slot).load(Ordering::Acquire) == state::DONE
             };
-            (0..SLOTS).filter(is_done).count() as u32 >= want || self.is_dead()
+            (0..SLOTS).filter(is_done).count() as u32 >= ROOM || self.is_dead()
         };
         if !self.looks_for(ready) {
             self.ring();

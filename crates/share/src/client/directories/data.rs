@@ -1,4 +1,4 @@
-//! Data of files that were made here under a directory lease, written and closed without waiting.
+//! Data of files that were made here under a lease, written and closed without waiting.
 //!
 //! What is posted so takes room that was set aside before, so that it cannot fail: the lease has some, which is counted down here as the manager will count
 //! it when it comes to each write. More of it is asked for by one thread at a time, with the count at 0 meanwhile: the answer is what the lease has when all that was
@@ -11,6 +11,13 @@ use format::shared::DATA_MAX;
 
 /// Writes that go as messages before room is asked for again that was refused.
 const PAUSE: u32 = 64;
+
+/// Whether what is written to a new file that is opened so can be posted: it goes to where the call says, some time.
+pub(in crate::client) fn may_post(flags: OpenFlags) -> bool {
+    use OpenFlags as Flags;
+    flags.contains(Flags::WRITE)
+        && !flags.intersects(Flags::APPEND | Flags::DIRECT | Flags::SYNC | Flags::DSYNC)
+}
 
 /// Room that is being asked for, for the lease with this number.
 struct AskingRoom<'a> {
@@ -32,7 +39,7 @@ impl Drop for AskingRoom<'_> {
 }
 
 impl Directories {
-    /// Posts a write to a file that was made under this lease.
+    /// Posts a write to a file that was made under a lease.
     fn write(&self, session: &Session, file: &OpenFile, offset: u64, data: &[u8]) -> Posting<()> {
         let need = fs::room_for(offset, data.len());
         let at = |table: &mut Table| match table.dirs.iter().position(|dir| dir.number == file.lent) {
@@ -71,32 +78,36 @@ impl Directories {
         }
     }
 
-    /// Posts that a file which was made under this lease is closed.
+    /// Posts that a file which was made under a lease is closed.
     fn close(&self, session: &Session, file: &OpenFile, request: &Request) -> Posting<()> {
         let table = self.table.lock();
         let Some(at) = table.dirs.iter().position(|dir| dir.number == file.lent) else {
             return Posting::Message;
         };
         let Some(slot) = session.slot_to_post() else { return Posting::Full };
-        match self.send(session, table, (at, slot), &mut { *request }, b"", |_| {}) {
+        let mut request = *request;
+        if table.dirs[at].ino.is_none() {
+            request.flags = wire::LEFT.into();
+        }
+        match self.send(session, table, (at, slot), &mut request, b"", |_| {}) {
             true => Posting::Done(()),
             false => Posting::Ask(slot, ()),
         }
     }
 
-    /// Room is to be asked for; `None`: somebody does, or the lease is over. The directory.
-    fn asks_room(&self, lent: u64) -> Option<(Ino, AskingRoom<'_>)> {
+    /// Room is to be asked for; `None`: somebody does, or the lease is over.
+    fn asks_room(&self, lent: u64) -> Option<AskingRoom<'_>> {
         let mut table = self.table.lock();
         let dir = table.dirs.iter_mut().find(|dir| dir.number == lent && !dir.asking)?;
         (dir.asking, dir.room) = (true, 0);
-        Some((dir.ino, AskingRoom { directories: self, lent, room: 0 }))
+        Some(AskingRoom { directories: self, lent, room: 0 })
     }
 }
 
 impl Session {
     /// Closes a file that was made here without waiting, if that can be done: closed before anybody else can come to it. The file is of this session.
     pub(in crate::client) fn close_posted(&self, file: &OpenFile, request: &Request) -> bool {
-        if file.session != self.serial || !self.directories.any() {
+        if file.session != self.serial {
             return false;
         }
         loop {
@@ -123,13 +134,12 @@ impl Remote {
         from: &[u8],
     ) -> Result<usize> {
         let session: &Arc<Session> = self.now();
-        if !session.directories.any() || session.leases.has(handle) {
+        let Some(file) = self.file(handle).filter(|file| file.lent != 0) else { return Ok(0) };
+        if session.leases.has(handle) {
             return Ok(0);
         }
-        let Some(file) = self.file(handle).filter(|file| file.lent != 0) else { return Ok(0) };
         let fits = offset.checked_add(from.len() as u64).is_some_and(|end| end <= FILE_SIZE_MAX);
-        let plain = file.flags.contains(OpenFlags::WRITE) && !file.flags.contains(OpenFlags::APPEND);
-        if !fits || !plain || file.session != session.serial {
+        if !fits || !may_post(file.flags) || file.session != session.serial {
             return Ok(0);
         }
         self.link.keeps_order()?;
@@ -156,8 +166,8 @@ impl Remote {
 
     /// Whether the lease has got room.
     async fn asks_room(&self, session: &Arc<Session>, lent: u64) -> bool {
-        let Some((dir, mut asking)) = session.directories.asks_room(lent) else { return false };
-        let mut r = request(Op::Room, dir.0);
+        let Some(mut asking) = session.directories.asks_room(lent) else { return false };
+        let mut r = request(Op::Room, 0);
         r.extra = lent.into();
         if let Ok(answer) = session.call(r, b"", b"").await {
             asking.room = answer.value;

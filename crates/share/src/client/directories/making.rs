@@ -41,7 +41,7 @@ impl Remote {
         if directories.any() {
             let mut table = directories.table.lock();
             for (parent, name) in names {
-                for dir in table.dirs.iter_mut().filter(|dir| dir.ino == *parent) {
+                for dir in table.dirs.iter_mut().filter(|dir| dir.ino == Some(*parent)) {
                     dir.names.insert(SmallVec::from_slice(name), Known::default());
                 }
             }
@@ -61,7 +61,7 @@ impl Remote {
             return false;
         }
         let table = directories.table.lock();
-        let dir = table.dirs.iter().find(|dir| dir.ino == parent && dir.number != 0);
+        let dir = table.dirs.iter().find(|dir| dir.ino == Some(parent) && dir.number != 0);
         dir.is_some_and(|dir| dir.names.get(name).is_some_and(|known| known.ino != 0))
     }
 
@@ -200,8 +200,10 @@ impl Remote {
         };
         let mut table = session.directories.table.lock();
         let place = asking.place;
-        let dir =
-            table.dirs.iter().position(|dir| dir.place == place && dir.number == 0 && dir.ino == parent);
+        let dir = table
+            .dirs
+            .iter()
+            .position(|dir| dir.place == place && dir.number == 0 && dir.ino == Some(parent));
         let (Some(at), Some((number, (attr, mut promises, names)))) = (dir, lent) else {
             table.need = (table.need.max(NEED) * 4).min(NEED_MAX);
             return;

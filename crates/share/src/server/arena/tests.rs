@@ -32,7 +32,7 @@ impl Rig {
         let arena = self.arenas.of(&cred).unwrap();
         let (arenas, changes, holders) = (self.arenas.clone(), self.changes.clone(), Arc::default());
         let drains = Arc::new(Drains::new(Arc::new(Bell::new().unwrap())));
-        let directories = Arc::new(Directories::new(doors.clone(), drains, 0, Duration::ZERO));
+        let directories = Arc::new(Directories::new(doors.clone(), drains, (0, 0), Duration::ZERO));
         let leases = Arc::new(Leases::new(doors, Arc::new(Ear { arenas, changes, holders }), 0));
         let both = (self.arenas.clone(), arena, Arc::default());
         let lent = (leases as _, directories as _, Arc::default());

@@ -1,0 +1,66 @@
+//! Calls of who has a lease on a directory, or on files that are about to be made (see [`crate::leases`]).
+
+use super::Watched;
+use crate::contract::FileSystem;
+use crate::cred::Cred;
+use crate::error::{Error, Result};
+use crate::types::{Attr, OpenFlags, Promise};
+use format::Ino;
+
+impl<F: FileSystem> Watched<F> {
+    /// Makes the file that was promised, in a directory under a lease of who calls. As [`FileSystem::create_promised`].
+    pub async fn create_lent(
+        &self,
+        cred: &Cred,
+        (parent, name): (Ino, &[u8]),
+        (perm, flags): (u16, OpenFlags),
+        promise: Promise,
+    ) -> Result<Attr> {
+        let turn = self.hub.names.take(&[(parent, name)]).await;
+        let telling = self.telling_name(parent, name, None).after(turn);
+        let made = self.fs.create_promised(cred, parent, name, perm, flags, promise).await;
+        if let Ok(attr) = &made {
+            self.opened(promise.handle, attr.ino, flags).taken();
+        }
+        // No door keeps anything of this directory, or it would not be lent; whoever waits for the call may keep another one from being told.
+        drop(telling);
+        made
+    }
+
+    /// As create, with EXCLUSIVE, of the file that was promised, which is taken when it is made: whoever lends that file to who calls knows before that there is
+    /// one.
+    pub async fn create_known(
+        &self,
+        cred: &Cred,
+        (parent, name): (Ino, &[u8]),
+        (perm, flags): (u16, OpenFlags),
+        promised: &mut Option<Promise>,
+    ) -> Result<Attr> {
+        let promise = promised.ok_or(Error::Invalid("a file that was made"))?;
+        let _entering = self.entering(parent).await?;
+        let turn = self.hub.names.take(&[(parent, name)]).await;
+        let telling = self.telling_name(parent, name, None).after(turn);
+        let made = self.fs.create_promised(cred, parent, name, perm, flags, promise).await;
+        let made = made.map(|attr| {
+            *promised = None;
+            (attr, self.opened(promise.handle, attr.ino, flags))
+        });
+        telling.end().await;
+        let (attr, opened) = made?;
+        opened.taken();
+        Ok(attr)
+    }
+
+    /// As unlink, of a file that was made in a directory under a lease by who calls: what no other door can keep anything of.
+    /// Says which inode the name led to.
+    pub async fn unlink_lent(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Option<Ino>> {
+        let turn = self.hub.names.take(&[(parent, name)]).await;
+        let victim = self.victim(parent, name).await;
+        let _declared = self.declared(victim).await;
+        let telling = self.telling_name(parent, name, victim).after(turn);
+        let done = self.fs.unlink(cred, parent, name).await;
+        // As in `create_lent`.
+        drop(telling);
+        done.map(|()| victim)
+    }
+}

@@ -1,0 +1,156 @@
+//! New files that a session makes by messages, as others may make names in the directory too: nobody else knows such a file when it is made, so its maker posts
+//! what it writes to it, and that it is closed, as in a directory of its own.
+//!
+//! There is one lease for all files of a session that it has made so and not closed since. Which inode one will be is known before it is made (out of a stock of
+//! promised ones): whoever finds the name finds the lease. He ends it, for all of these files; the next file that the session makes stands under
+//! another one. So it lasts where files are written before others look at them. Closed files are nobody's.
+
+use super::*;
+use format::shared::NEW_FILES;
+
+/// Inodes that are promised at a time.
+const STOCK: usize = 32;
+/// Pages of room that a lease has at first.
+const ROOM: u64 = 256;
+
+/// A file that is about to be made. If it is not, dropping this forgets it.
+pub(crate) struct NewFile<'a> {
+    making: &'a dyn Making,
+    /// Until it is made.
+    pub promise: Option<Promise>,
+    pub handle: Handle,
+    /// The lease: its number, and pages of room for data.
+    pub lease: (u64, u64),
+}
+
+impl Drop for NewFile<'_> {
+    fn drop(&mut self) {
+        if let Some(promise) = self.promise.take() {
+            self.making.not_made(promise);
+        }
+    }
+}
+
+/// The lease of a session, and files under it.
+struct Own {
+    number: u64,
+    files: usize,
+}
+
+struct File {
+    session: u64,
+    number: u64,
+    /// With which it was made.
+    handle: Handle,
+}
+
+#[derive(Default)]
+pub(super) struct NewFiles {
+    /// By session.
+    leases: HashMap<u64, Own, FixedState>,
+    files: HashMap<Ino, File, FixedState>,
+    stock: Vec<Promise>,
+    /// No more are made.
+    over: bool,
+}
+
+impl NewFiles {
+    /// The number of the lease under which a file was made.
+    pub fn of(&self, file: Ino) -> Option<u64> {
+        self.files.get(&file).map(|file| file.number)
+    }
+
+    /// Whether there was such a file, and it was the last one under its lease.
+    fn remove(&mut self, file: Ino) -> bool {
+        let Some(File { session, number, .. }) = self.files.remove(&file) else { return false };
+        let own = self.leases.get_mut(&session).filter(|own| own.number == number);
+        own.is_some_and(|own| {
+            own.files -= 1;
+            own.files == 0
+        })
+    }
+}
+
+impl<F: FileSystem> Directories<F> {
+    /// See [`Making::new_file`].
+    pub(super) fn begin_file(&self, client: &Client) -> Option<NewFile<'_>> {
+        let mut table = self.table.lock();
+        let table = &mut *table;
+        if self.new_files_max == 0 || table.new.over {
+            return None;
+        }
+        let session = client.session;
+        let lease = match table.new.leases.get(&session) {
+            Some(own) if own.files >= self.new_files_max => return None,
+            Some(own) => {
+                Some(table.leases.get(&own.number).filter(|l| !l.ending.load(Ordering::SeqCst))?.clone())
+            }
+            None => None,
+        };
+        if table.new.stock.is_empty() {
+            let stock = self.fs.inner().promise(STOCK).unwrap_or_default();
+            stock.iter().for_each(|promise| self.is_gone(table, promise.ino));
+            table.new.stock = stock;
+        }
+        let promise = table.new.stock.pop()?;
+        let lease = lease.unwrap_or_else(|| {
+            let lease = self.add(table, client, None, NEW_FILES);
+            self.set_room_aside(table, &lease, ROOM);
+            table.new.leases.insert(session, Own { number: lease.number, files: 0 });
+            client.region.directory(NEW_FILES).store(lease.number, Ordering::SeqCst);
+            lease
+        });
+        let number = lease.number;
+        table.new.files.insert(promise.ino, File { session, number, handle: promise.handle });
+        if let Some(own) = table.new.leases.get_mut(&session) {
+            own.files += 1;
+            if own.files == 1 {
+                self.fs.lease_begins();
+            }
+        }
+        let lease = (number, lease.room.load(Ordering::Relaxed));
+        Some(NewFile { making: self, promise: Some(promise), handle: promise.handle, lease })
+    }
+
+    /// See [`Making::not_made`].
+    pub(super) fn end_file(&self, promise: Promise) {
+        let mut table = self.table.lock();
+        self.is_gone(&mut table, promise.ino);
+        match table.new.over {
+            true => self.fs.inner().give_back(&[promise]),
+            false => table.new.stock.push(promise),
+        }
+    }
+
+    /// See [`Making::closed`].
+    pub(super) fn close_file(&self, file: Ino, handle: Handle) {
+        let mut table = self.table.lock();
+        let is_it = table.new.files.get(&file).is_some_and(|file| file.handle == handle);
+        if is_it && table.new.remove(file) {
+            self.fs.lease_ends();
+        }
+    }
+
+    /// Whatever had this number is gone.
+    pub(super) fn is_gone(&self, table: &mut Table, ino: Ino) {
+        table.made.remove(&ino);
+        if table.new.remove(ino) {
+            self.fs.lease_ends();
+        }
+    }
+
+    /// A lease on new files is over.
+    pub(super) fn forget_new(&self, table: &mut Table, lease: &Lease) {
+        let own = table.new.leases.remove(&lease.session);
+        if own.is_some_and(|own| own.files > 0) {
+            table.new.files.retain(|_, file| file.number != lease.number);
+            self.fs.lease_ends();
+        }
+    }
+
+    /// No more files are made.
+    pub(super) fn end_files(&self, table: &mut Table) {
+        table.new.over = true;
+        self.fs.inner().give_back(&std::mem::take(&mut table.new.stock));
+    }
+}
