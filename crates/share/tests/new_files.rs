@@ -343,6 +343,16 @@ impl Both {
                 let want = twin.write_at(&data, offset).map_err(errno);
                 let got = with!(file, file => file.write_at(&data, offset).map_err(errno));
                 assert_eq!(got, want, "{at}: write to {name}");
+                // Who looks at once would see a write that is on its way.
+                if n % 3 == 0 {
+                    let want = model.read(name).map_err(errno);
+                    let got = if who < 2 { rig.beside.read(name) } else { clients[0].read(name) };
+                    assert!(
+                        got.map_err(errno) == want,
+                        "{at}: {name} after a write of {} at {offset}",
+                        data.len()
+                    );
+                }
             }
             60..66 if !open.is_empty() => {
                 let (name, file, twin) = &open[n as usize % open.len()];

@@ -426,6 +426,51 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_answer_from_before_something_was_posted_is_not_kept() {
+        let changes = crate::changes::Changes::new().unwrap();
+        let _held = changes.hold().unwrap();
+        let kept = Kept::new(Seen::map(changes.reader()).unwrap());
+        let at = Time { sec: 1, nsec: 2 };
+        let attr = |ino, size| Attr {
+            ino: Ino(ino),
+            generation: 1,
+            kind: FileType::Regular,
+            perm: 0o644,
+            nlink: 1,
+            uid: 1,
+            gid: 2,
+            rdev: 0,
+            size,
+            blocks: 8,
+            atime: at,
+            mtime: at,
+            ctime: at,
+            btime: at,
+        };
+        let since = |kept: &Kept| Since { clock: kept.now(), posts: kept.posts() };
+        let (dir, name) = (Ino(1), &b"name"[..]);
+        let before = since(&kept);
+        kept.learn(before, dir, name, &attr(7, 0));
+        assert_eq!(kept.walk(dir, name), Some(attr(7, 0)));
+        // Its data, while two answers are under way: that of another file is kept.
+        kept.posted_data(Ino(7));
+        kept.learn_attr(before, &attr(7, 0));
+        kept.learn_attr(before, &attr(8, 5));
+        assert_eq!((kept.attr(Ino(7)), kept.attr(Ino(8))), (None, Some(attr(8, 5))));
+        assert_eq!(kept.name(dir, name), Some(Ino(7)), "its name is known as before");
+        kept.learn_attr(since(&kept), &attr(7, 9));
+        assert_eq!(kept.walk(dir, name), Some(attr(7, 9)));
+        // Its name, and with it the file and the directory.
+        let before = since(&kept);
+        kept.posted(dir, name, Some(Ino(7)));
+        kept.learn(before, dir, name, &attr(7, 9));
+        kept.learn_attr(before, &attr(1, 0));
+        kept.learn(before, dir, b"other", &attr(9, 1));
+        assert_eq!((kept.name(dir, name), kept.attr(Ino(7)), kept.attr(dir)), (None, None, None));
+        assert_eq!(kept.walk(dir, b"other"), Some(attr(9, 1)));
+    }
+
+    #[test]
     fn slashes_are_found() {
         for len in 0..40 {
             let mut path = vec![b'x'; len];
