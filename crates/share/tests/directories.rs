@@ -7,11 +7,9 @@
 
 mod rig;
 
-use block::{MkfsOptions, OpenOptions, Volume};
 use fs::client::OpenOptions as Open;
 use fs::{Blocking, Error, FileSystem, RenameFlags};
-use media::flash::{Config, SimFlash};
-use rig::{NEW, Rig, volume};
+use rig::{NEW, Rig, volume, volume_on_flash, without_power};
 use share::Remote;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -387,10 +385,8 @@ fn none_fails_on_a_full_volume() {
 
 #[test]
 fn it_is_in_the_sync_of_anybody() {
-    let media = Arc::new(SimFlash::new(Config::new(64 << 20)).unwrap());
-    block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
-    let open = |media: Arc<SimFlash>| Arc::new(Volume::open(media, OpenOptions::default()).unwrap());
-    let rig = Rig::new(open(media.clone()));
+    let (flash, volume) = volume_on_flash(64 << 20);
+    let rig = Rig::new(volume);
     let (a, b) = (rig.client(), rig.client());
     let other = b.open("other", NEW).unwrap();
     for round in 0..12 {
@@ -405,9 +401,7 @@ fn it_is_in_the_sync_of_anybody() {
             _ => a.sync().unwrap(),
         }
         assert!(rig.doors.lends_directories(), "a sync ends no lease");
-        // The power goes, at this very moment.
-        let after = open(Arc::new(media.crash_image(|_, _| false)));
-        let after = fs::Client::new(after, fs::Cred::root()).blocking();
+        let after = without_power(&flash);
         assert_eq!(names(&after, &dir).len(), 20, "round {round}");
     }
 }

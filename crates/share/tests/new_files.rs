@@ -7,11 +7,10 @@
 
 mod rig;
 
-use block::{MkfsOptions, OpenOptions, Volume};
+use block::Volume;
 use fs::client::{BlockingFile, OpenOptions as Open};
 use fs::{Blocking, Client, Cred, FileSystem, RenameFlags};
-use media::flash::{Config, SimFlash};
-use rig::{NEW, Rig, volume};
+use rig::{NEW, Rig, volume, volume_on_flash, without_power};
 use share::Remote;
 use sim::{Model, system_clock};
 use std::sync::Arc;
@@ -247,10 +246,8 @@ fn none_fails_on_a_full_volume() {
 
 #[test]
 fn it_is_in_the_sync_of_anybody() {
-    let media = Arc::new(SimFlash::new(Config::new(64 << 20)).unwrap());
-    block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
-    let open = |media: Arc<SimFlash>| Arc::new(Volume::open(media, OpenOptions::default()).unwrap());
-    let rig = Rig::shared(open(media.clone()));
+    let (flash, volume) = volume_on_flash(64 << 20);
+    let rig = Rig::shared(volume);
     rig.beside.mkdir("d", 0o777).unwrap();
     let (a, b) = (rig.client(), rig.client());
     let other = b.open("other", NEW).unwrap();
@@ -265,9 +262,7 @@ fn it_is_in_the_sync_of_anybody() {
             2 => b.sync().unwrap(),
             _ => files[19].fsync().unwrap(),
         }
-        // The power goes, at this very moment.
-        let after = open(Arc::new(media.crash_image(|_, _| false)));
-        let after = Client::new(after, Cred::root()).blocking();
+        let after = without_power(&flash);
         for i in 0..20 {
             let want = bytes(round + i as u32, 300 * i);
             assert!(after.read(format!("d/{round}-{i}")).unwrap() == want, "round {round}, file {i}");

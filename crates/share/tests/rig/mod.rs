@@ -6,6 +6,7 @@ use fs::client::{BlockingFile, OpenOptions as Open};
 use fs::watched::Watched;
 use fs::{Blocking, Client, Cred, FileSystem};
 use media::RamMedia;
+use media::flash::{Config, SimFlash};
 use share::{Remote, Server, server::Options};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,6 +29,20 @@ pub fn volume(bytes: u64) -> Arc<Volume> {
     let media = Arc::new(RamMedia::new(bytes).unwrap());
     block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
     Arc::new(Volume::open(media, OpenOptions::default()).unwrap())
+}
+
+/// A volume on a device with a cache of its own.
+pub fn volume_on_flash(bytes: u64) -> (Arc<SimFlash>, Arc<Volume>) {
+    let flash = Arc::new(SimFlash::new(Config::new(bytes)).unwrap());
+    block::mkfs(flash.clone(), &MkfsOptions::default()).unwrap();
+    (flash.clone(), Arc::new(Volume::open(flash, OpenOptions::default()).unwrap()))
+}
+
+/// What would be there if the power went at this very moment.
+pub fn without_power(flash: &SimFlash) -> Blocking<Volume> {
+    let image = Arc::new(flash.crash_image(|_, _| false));
+    let after = Volume::open(image, OpenOptions::default()).unwrap();
+    Client::new(Arc::new(after), Cred::root()).blocking()
 }
 
 impl<F: FileSystem> Rig<F> {

@@ -42,7 +42,7 @@ impl Posts {
         let count = self.count();
         let (from, to) = (since as usize % LAST, count as usize % LAST);
         let has = |part: &[u64]| part.contains(&hash);
-        match count - since {
+        match count.wrapping_sub(since) {
             0 => false,
             more if more > LAST as u64 => true,
             _ if from < to => has(&last[from..to]),

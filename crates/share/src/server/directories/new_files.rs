@@ -125,9 +125,19 @@ impl<F: FileSystem> Directories<F> {
     /// See [`Making::closed`].
     pub(super) fn close_file(&self, file: Ino, handle: Handle) {
         let mut table = self.table.lock();
-        let is_it = table.new.files.get(&file).is_some_and(|file| file.handle == handle);
-        if is_it && table.new.remove(file) {
-            self.fs.lease_ends();
+        let Some(number) = table.new.files.get(&file).filter(|f| f.handle == handle).map(|f| f.number) else {
+            return;
+        };
+        if !table.new.remove(file) {
+            return;
+        }
+        self.fs.lease_ends();
+        // Nothing is posted under it now. Where many have room, who needs none leaves his to others.
+        if table.room > ROOM_ALL / 2
+            && let Some(lease) = table.leases.get(&number).cloned()
+        {
+            lease.revoke();
+            self.forget(&mut table, &lease);
         }
     }
 
