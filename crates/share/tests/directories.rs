@@ -11,7 +11,6 @@ use fs::client::OpenOptions as Open;
 use fs::{Blocking, Error, FileSystem, RenameFlags};
 use rig::{NEW, Rig, volume, volume_on_flash, without_power};
 use share::Remote;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A directory under a lease. What was made for that is there still.
