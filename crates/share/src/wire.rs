@@ -365,10 +365,31 @@ pub fn failure(e: &Error) -> (Reply, Vec<u8>) {
 
 const _: () = assert!(offset_of!(EntryHeader, attr) == 16);
 
+/// Attributes of a file, for tests.
+#[cfg(test)]
+pub fn some_attr(ino: u64, size: u64) -> Attr {
+    use fs::{FileType, Time};
+    Attr {
+        ino: Ino(ino),
+        generation: 1,
+        kind: FileType::Regular,
+        perm: 0o644,
+        nlink: 1,
+        uid: 1,
+        gid: 2,
+        rdev: 0,
+        size,
+        blocks: 8,
+        atime: Time { sec: 1, nsec: 2 },
+        mtime: Time { sec: -3, nsec: 4 },
+        ctime: Time { sec: 5, nsec: 6 },
+        btime: Time { sec: 7, nsec: 8 },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fs::{FileType, Time};
 
     #[test]
     fn there_and_back() {
@@ -382,22 +403,7 @@ mod tests {
 
     #[test]
     fn entries_that_are_cut_off_are_refused() {
-        let attr = Attr {
-            ino: Ino(3),
-            generation: 1,
-            kind: FileType::Regular,
-            perm: 0o644,
-            nlink: 1,
-            uid: 1,
-            gid: 2,
-            rdev: 0,
-            size: 7,
-            blocks: 8,
-            atime: Time { sec: 1, nsec: 2 },
-            mtime: Time { sec: -3, nsec: 4 },
-            ctime: Time { sec: 5, nsec: 6 },
-            btime: Time { sec: 7, nsec: 8 },
-        };
+        let attr = some_attr(3, 7);
         let mut bytes = Vec::new();
         for name in [&b"a"[..], b"longer name"] {
             assert!(push_entry(&mut bytes, &DirEntry { name, next_offset: 5, attr }, 400));

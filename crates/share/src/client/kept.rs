@@ -430,23 +430,7 @@ mod tests {
         let changes = crate::changes::Changes::new().unwrap();
         let _held = changes.hold().unwrap();
         let kept = Kept::new(Seen::map(changes.reader()).unwrap());
-        let at = Time { sec: 1, nsec: 2 };
-        let attr = |ino, size| Attr {
-            ino: Ino(ino),
-            generation: 1,
-            kind: FileType::Regular,
-            perm: 0o644,
-            nlink: 1,
-            uid: 1,
-            gid: 2,
-            rdev: 0,
-            size,
-            blocks: 8,
-            atime: at,
-            mtime: at,
-            ctime: at,
-            btime: at,
-        };
+        let attr = crate::wire::some_attr;
         let since = |kept: &Kept| Since { clock: kept.now(), posts: kept.posts() };
         let (dir, name) = (Ino(1), &b"name"[..]);
         let before = since(&kept);

@@ -32,8 +32,8 @@ use foldhash::fast::FixedState;
 use format::shared::DIRECTORIES;
 use fs::leases::{Call, Caller, Lender, Settling};
 use fs::watched::{Change, Watched};
-use fs::{Access, Attr, Error, FileSystem, FileType, Handle, Ino, Promise, Result};
-pub(crate) use new_files::NewFile;
+use fs::{Access, Attr, Error, FileSystem, FileType, Ino, Promise, Result};
+pub(crate) use new_files::MakingFiles;
 use new_files::NewFiles;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -64,7 +64,7 @@ pub(crate) struct Granted {
 }
 
 /// What the calls of a client can want of directory leases.
-pub(crate) trait Making: Send + Sync {
+pub(crate) trait Making: MakingFiles {
     /// Lends a directory to a session, in a place of its memory; what it had there before is over. `None`: not now.
     fn grant<'a>(
         &'a self,
@@ -88,15 +88,6 @@ pub(crate) trait Making: Send + Sync {
     /// Takes pages out of the room of the lease with this number, under which a file was made: for data that is to be written now. `Stale`: it was not made so, or the directory
     /// is not lent to this session (any more), or the lease has not so much.
     fn spend(&self, session: u64, file: Ino, number: u64, pages: u64) -> Result<()>;
-
-    /// A file that a session is about to make by a message, under its lease on new files. `None`: as an ordinary one.
-    fn new_file<'a>(&'a self, client: &Client) -> Option<NewFile<'a>>;
-
-    /// What was promised for such a file was not made.
-    fn not_made(&self, promise: Promise);
-
-    /// A client closes a file.
-    fn closed(&self, file: Ino, handle: Handle);
 
     /// What was begun is made, or failed.
     fn end(&self, promise: Promise, lease: (Ino, u64), result: &Result<Attr>);
@@ -430,18 +421,6 @@ impl<F: FileSystem> Making for Directories<F> {
         lease.room.store(left, Ordering::Relaxed);
         table.room -= pages;
         Ok(())
-    }
-
-    fn new_file<'a>(&'a self, client: &Client) -> Option<NewFile<'a>> {
-        self.begin_file(client)
-    }
-
-    fn not_made(&self, promise: Promise) {
-        self.end_file(promise);
-    }
-
-    fn closed(&self, file: Ino, handle: Handle) {
-        self.close_file(file, handle);
     }
 
     fn end(&self, promise: Promise, lease: (Ino, u64), result: &Result<Attr>) {

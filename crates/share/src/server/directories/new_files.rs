@@ -7,15 +7,28 @@
 
 use super::*;
 use format::shared::NEW_FILES;
+use fs::Handle;
 
 /// Inodes that are promised at a time.
 const STOCK: usize = 32;
 /// Pages of room that a lease has at first.
 const ROOM: u64 = 256;
 
+/// What the calls of a client can want of its lease on new files.
+pub(crate) trait MakingFiles: Send + Sync {
+    /// A file that a session is about to make by a message, under its lease. `None`: as an ordinary one.
+    fn new_file<'a>(&'a self, client: &Client) -> Option<NewFile<'a>>;
+
+    /// What was promised for such a file was not made.
+    fn not_made(&self, promise: Promise);
+
+    /// A client closes a file.
+    fn closed(&self, file: Ino, handle: Handle);
+}
+
 /// A file that is about to be made. If it is not, dropping this forgets it.
 pub(crate) struct NewFile<'a> {
-    making: &'a dyn Making,
+    making: &'a dyn MakingFiles,
     /// Until it is made.
     pub promise: Option<Promise>,
     pub handle: Handle,
@@ -71,9 +84,8 @@ impl NewFiles {
     }
 }
 
-impl<F: FileSystem> Directories<F> {
-    /// See [`Making::new_file`].
-    pub(super) fn begin_file(&self, client: &Client) -> Option<NewFile<'_>> {
+impl<F: FileSystem> MakingFiles for Directories<F> {
+    fn new_file<'a>(&'a self, client: &Client) -> Option<NewFile<'a>> {
         let mut table = self.table.lock();
         let table = &mut *table;
         if self.new_files_max == 0 || table.new.over {
@@ -112,8 +124,7 @@ impl<F: FileSystem> Directories<F> {
         Some(NewFile { making: self, promise: Some(promise), handle: promise.handle, lease })
     }
 
-    /// See [`Making::not_made`].
-    pub(super) fn end_file(&self, promise: Promise) {
+    fn not_made(&self, promise: Promise) {
         let mut table = self.table.lock();
         self.is_gone(&mut table, promise.ino);
         match table.new.over {
@@ -122,8 +133,7 @@ impl<F: FileSystem> Directories<F> {
         }
     }
 
-    /// See [`Making::closed`].
-    pub(super) fn close_file(&self, file: Ino, handle: Handle) {
+    fn closed(&self, file: Ino, handle: Handle) {
         let mut table = self.table.lock();
         let Some(number) = table.new.files.get(&file).filter(|f| f.handle == handle).map(|f| f.number) else {
             return;
@@ -140,7 +150,9 @@ impl<F: FileSystem> Directories<F> {
             self.forget(&mut table, &lease);
         }
     }
+}
 
+impl<F: FileSystem> Directories<F> {
     /// Whatever had this number is gone.
     pub(super) fn is_gone(&self, table: &mut Table, ino: Ino) {
         table.made.remove(&ino);
