@@ -178,8 +178,8 @@ fn connect(db: &Path, durability: &str) -> Connection {
     connection
 }
 
-/// Starts an inserter, kills the server or the inserter itself after a while, and returns the last number whose commit was
-/// said.
+/// Starts an inserter, kills the server or the inserter itself a while after its first commit, and returns the last number whose commit
+/// was said.
 fn insert_until_killed(p: &Place, (mode, durability): (&str, &str), for_ms: u64, server: bool) -> i64 {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "inserter", "--ignored", "--nocapture"]);
@@ -187,10 +187,17 @@ fn insert_until_killed(p: &Place, (mode, durability): (&str, &str), for_ms: u64,
     command.env("SQLITE_TEST_MODE", mode).env("SQLITE_TEST_DURABILITY", durability);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let out = child.stdout.take().unwrap();
+    let (begins, begun) = std::sync::mpsc::channel();
     let reader = std::thread::spawn(move || {
         let lines = BufReader::new(out).lines().map_while(Result::ok);
-        lines.filter_map(|line| line.trim().parse().ok()).last().unwrap_or(0)
+        let numbers = lines.filter_map(|line| line.trim().parse().ok());
+        let told = numbers.inspect(|_| {
+            // Nobody listens any more behind the first one.
+            let _ = begins.send(());
+        });
+        told.last().unwrap_or(0)
     });
+    begun.recv_timeout(Duration::from_secs(40)).expect("the inserter begins");
     std::thread::sleep(Duration::from_millis(for_ms));
     if server {
         let pid = freehold::mounts::lock_holder(&p.path("a.img")).unwrap().pid;

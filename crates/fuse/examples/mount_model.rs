@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).init();
+    tracing_subscriber::fmt().init();
     let mut args = std::env::args().skip(1).peekable();
     let waits = args.next_if_eq("--later").is_some();
     let dir = args.next().ok_or("usage: mount_model [--later] DIR [OPTIONS]")?;

@@ -6,26 +6,30 @@ use std::io::{self, IsTerminal, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::Arc;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::{self, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry};
 
-fn filter(default: &str) -> EnvFilter {
-    EnvFilter::try_from_env("FREEHOLD_LOG").unwrap_or_else(|_| EnvFilter::new(default))
+/// From now on messages go there: those that FREEHOLD_LOG wants, a level or levels of targets (`info,block=debug`), or important ones.
+fn begin(log: impl Layer<Registry> + Send + Sync) {
+    let said = std::env::var("FREEHOLD_LOG").ok().and_then(|said| said.parse().ok());
+    let filter = said.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    let _ = tracing_subscriber::registry().with(log.with_filter(filter)).try_init();
 }
 
-/// Messages go to standard error, those of `level` and worse.
-pub fn to_terminal(level: &str) {
+/// Messages go to standard error.
+pub fn to_terminal() {
     // Colours are for people, not for journals and files.
-    let log = tracing_subscriber::fmt().with_env_filter(filter(level)).with_ansi(io::stderr().is_terminal());
-    let _ = log.with_writer(io::stderr).try_init();
+    begin(fmt::layer().with_ansi(io::stderr().is_terminal()).with_writer(io::stderr));
 }
 
 /// Messages go to the end of a file.
 pub fn to_file(path: &Path) -> anyhow::Result<()> {
     let file = File::options().append(true).create(true).open(path);
     let file = file.with_context(|| format!("cannot open the log {}", path.display()))?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter("info")).with_ansi(false);
-    let _ = log.with_writer(Arc::new(file)).try_init();
+    begin(fmt::layer().with_ansi(false).with_writer(Arc::new(file)));
     Ok(())
 }
 
@@ -39,8 +43,7 @@ pub fn to_syslog() {
             Err(_) => return,
         },
     };
-    let log = tracing_subscriber::fmt().with_env_filter(filter("info")).with_ansi(false);
-    let _ = log.without_time().with_level(false).with_writer(sink).try_init();
+    begin(fmt::layer().with_ansi(false).without_time().with_level(false).with_writer(sink));
 }
 
 #[derive(Clone)]

@@ -208,7 +208,7 @@ fn begin(args: &Args) -> anyhow::Result<Signals> {
     match (&args.log, args.server) {
         (Some(file), _) => log::to_file(file)?,
         (None, true) => log::to_syslog(),
-        (None, false) => log::to_terminal("info"),
+        (None, false) => log::to_terminal(),
     }
     Ok(signals)
 }

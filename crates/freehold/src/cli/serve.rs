@@ -102,7 +102,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let signals = Signals::block();
     match &args.log {
         Some(file) => log::to_file(file)?,
-        None => log::to_terminal("info"),
+        None => log::to_terminal(),
     }
     let name = args.config.display();
     let text = std::fs::read_to_string(&args.config).with_context(|| format!("cannot read {name}"))?;

@@ -20,7 +20,6 @@ mod admin;
 pub mod bus;
 mod command;
 mod dma;
-#[cfg(any(test, feature = "fake-nvme"))]
 pub mod fake;
 mod inspect;
 mod iova;
