@@ -13,7 +13,7 @@ use crate::space::Run;
 use format::inode::SlotKind;
 use format::limits::{LINK_MAX, NAME_MAX, PATH_MAX, SEGMENT_BLOCKS};
 use format::{BlockNo, Ino};
-use fs::{Access, Attr, Cred, DirEntry, Error, FileType, perm};
+use fs::{Access, Attr, Cred, DirEntry, Error, FileType, Time, perm};
 
 pub(crate) const ROOT: Slot = 1;
 
@@ -26,6 +26,15 @@ pub(crate) struct New<'a> {
     pub target: &'a [u8],
     /// The slot that was set aside for it, and its generation.
     pub promised: Option<(Slot, u32)>,
+    /// When it was made, if that is not now.
+    pub time: Option<Time>,
+}
+
+impl New<'_> {
+    /// Something that is neither a device nor a symlink.
+    pub fn plain(kind: FileType, perm: u16) -> Self {
+        New { kind, perm, rdev: 0, target: b"", promised: None, time: None }
+    }
 }
 
 fn check_name(name: &[u8]) -> Result<(), Error> {
@@ -167,7 +176,7 @@ impl Core {
                 (slot, self.next_generation(slot))
             }
         };
-        let now = self.now().into();
+        let now = new.time.unwrap_or_else(|| self.now()).into();
         let device = matches!(new.kind, FileType::CharDevice | FileType::BlockDevice);
         let inode = Inode {
             kind: SlotKind::Inode,
@@ -254,7 +263,7 @@ impl Core {
             return Err(Error::NotFound.into());
         }
         self.admit()?;
-        let new = New { kind: FileType::Regular, perm, rdev: 0, target: b"", promised: None };
+        let new = New::plain(FileType::Regular, perm);
         let slot = self.new_inode(cred, dir, &new, ticket)?;
         let inode = self.slab.get_mut(slot);
         inode.nlink = 0;

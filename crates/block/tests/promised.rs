@@ -4,12 +4,16 @@
 //! stop, and that a promise is kept on a volume that others have filled; all of that also of room for the data of such files.
 
 use block::{MkfsOptions, OpenOptions, Volume};
-use fs::{Cred, Error, FileSystem, Ino, OpenFlags, block_on};
+use fs::{Cred, Error, FileSystem, FileType, Ino, MadeAs, OpenFlags, Time, block_on};
 use media::RamMedia;
 use std::collections::HashSet;
 use std::sync::Arc;
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+fn as_file(perm: u16) -> MadeAs {
+    MadeAs { perm, open: Some(RW), time: None }
+}
 
 fn volume(bytes: u64, strict: bool) -> (Arc<RamMedia>, Volume) {
     let media = Arc::new(RamMedia::new(bytes).unwrap());
@@ -38,14 +42,15 @@ fn what_is_promised_is_made() {
     for (i, &promise) in used.iter().enumerate() {
         let name = format!("f{i}");
         assert_eq!(block_on(volume.getattr(promise.ino, None)), Err(Error::Stale));
-        let make = || block_on(volume.create_promised(&cred, Ino::ROOT, name.as_bytes(), 0o640, RW, promise));
+        let make =
+            || block_on(volume.create_promised(&cred, Ino::ROOT, name.as_bytes(), as_file(0o640), promise));
         let attr = make().unwrap();
         assert_eq!((attr.ino, attr.generation, attr.perm), (promise.ino, promise.generation, 0o640));
         assert_eq!(block_on(volume.lookup(&cred, Ino::ROOT, name.as_bytes())).unwrap(), attr);
         assert_eq!(block_on(volume.write(promise.handle, 0, b"bytes")), Ok(5));
         block_on(volume.release(promise.handle)).unwrap();
     }
-    let taken = block_on(volume.create_promised(&cred, Ino::ROOT, b"f0", 0o640, RW, back[0]));
+    let taken = block_on(volume.create_promised(&cred, Ino::ROOT, b"f0", as_file(0o640), back[0]));
     assert_eq!(taken, Err(Error::Exists));
     volume.give_back(&back[..300]);
     let names = volume.names(Ino::ROOT, 5000).unwrap();
@@ -81,7 +86,7 @@ fn a_full_volume_keeps_what_it_promised() {
     assert_eq!(volume.promise(10), Ok(Vec::new()), "nothing is left to promise");
     for (i, &promise) in promised.iter().enumerate() {
         let name = format!("f{i}");
-        block_on(volume.create_promised(&cred, Ino::ROOT, name.as_bytes(), 0o600, RW, promise)).unwrap();
+        block_on(volume.create_promised(&cred, Ino::ROOT, name.as_bytes(), as_file(0o600), promise)).unwrap();
     }
 }
 
@@ -115,7 +120,7 @@ fn what_was_acknowledged_has_room_on_a_full_volume() {
     let handles = &promised[..50];
     for (i, &promise) in handles.iter().enumerate() {
         let name = format!("f{i}");
-        block_on(volume.create_promised(&cred, Ino::ROOT, name.as_bytes(), 0o600, RW, promise)).unwrap();
+        block_on(volume.create_promised(&cred, Ino::ROOT, name.as_bytes(), as_file(0o600), promise)).unwrap();
     }
     let mut left = room;
     let mut write = |i: usize, at: u64, len: usize| {
@@ -184,4 +189,32 @@ fn a_strict_volume_promises_nothing() {
     let (_media, volume) = volume(64 << 20, true);
     assert!(matches!(volume.set_room_aside(1), Err(Error::NotSupported(_))));
     assert!(matches!(volume.promise(1), Err(Error::NotSupported(_))));
+}
+
+#[test]
+fn a_directory_is_made_of_a_promise_when_it_was_made() {
+    let (media, volume) = volume(64 << 20, false);
+    let (cred, open_before) = (Cred::root(), volume.promise(3).unwrap());
+    let time = Time { sec: 1_000_000_000, nsec: 5 };
+    let made = MadeAs { perm: 0o7755, open: None, time: Some(time) };
+    let [dir, file, back] = open_before[..] else { panic!("three were promised") };
+    let attr = block_on(volume.create_promised(&cred, Ino::ROOT, b"dir", made, dir)).unwrap();
+    assert_eq!((attr.kind, attr.perm, attr.nlink), (FileType::Directory, 0o1755, 2));
+    assert_eq!([attr.atime, attr.mtime, attr.ctime, attr.btime], [time; 4]);
+    let root = block_on(volume.getattr(Ino::ROOT, None)).unwrap();
+    assert_eq!((root.nlink, root.mtime > time), (3, true), "the directory that it is in changes now");
+    let made = MadeAs { open: Some(RW), ..made };
+    let attr = block_on(volume.create_promised(&cred, dir.ino, b"file", made, file)).unwrap();
+    assert_eq!((attr.perm, attr.btime), (0o7755, time));
+    assert_eq!(block_on(volume.rmdir(&cred, Ino::ROOT, b"dir")), Err(Error::NotEmpty));
+    let taken = block_on(volume.create_promised(&cred, Ino::ROOT, b"dir", made, back));
+    assert_eq!(taken, Err(Error::Exists));
+    volume.give_back(&[back]);
+    block_on(volume.release(file.handle)).unwrap();
+    // No handle came with the directory.
+    assert_eq!(block_on(volume.release(dir.handle)), Err(Error::BadHandle));
+    drop(volume);
+    let volume = Volume::open(media, OpenOptions::default()).unwrap();
+    let found = block_on(volume.lookup(&cred, Ino::ROOT, b"dir")).unwrap();
+    assert_eq!((found.ino, found.btime, found.nlink), (dir.ino, time, 2));
 }

@@ -102,6 +102,10 @@ impl FileSystem for Engine {
         of!(self, fs => fs.walk(cred, base, path).await)
     }
 
+    fn find_now(&self, cred: &Cred, base: Ino, path: &[u8]) -> Option<(Ino, FileType)> {
+        of!(self, fs => fs.find_now(cred, base, path))
+    }
+
     fn walk_now(&self, cred: &Cred, base: Ino, path: &[u8]) -> Option<Result<Attr>> {
         of!(self, fs => fs.walk_now(cred, base, path))
     }

@@ -24,7 +24,7 @@
 //! `lease::BUSY`, then looks at [`LeaseHeader`]'s `grant` again: if that is still the number that it was told, the write has happened. If not, it sends the write
 //! as a message. The manager takes a grant back by storing 0 there, and takes what is dirty after that.
 //!
-//! A client that has a directory to itself, by a directory lease, makes and removes files there without waiting: it posts the request one way
+//! A client that has a directory to itself, by a directory lease, makes and removes files and directories there, and in these directories, without waiting: it posts the request one way
 //! ([`SessionHeader`]'s `one_way`) and goes on at once. Requests that are posted so carry a number that grows (`Request`'s `more`), and are run one after
 //! the other; every other call of the session is run behind those that were posted before. With the request goes the number of the lease. After it has posted the
 //! client looks whether the lease's word ([`SessionHeader`]'s `directories`) still has that number: then the change has happened, for everybody. If not, it
@@ -55,7 +55,7 @@ use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 /// "FHSHARED"
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FHSHARED");
 /// Version of everything in this file.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 /// Slots of a session: calls that it can have under way.
 pub const SLOTS: usize = 64;
 /// Most bytes of file data in one slot.
@@ -320,14 +320,14 @@ media_struct! {
 }
 
 media_struct! {
-    /// A file that a client may make under a directory lease: what it will be. The bytes of the lease's answer: attributes of the directory, how many of
+    /// A file or directory that a client may make under a directory lease: what it will be. The bytes of the lease's answer: attributes of the directory, how many of
     /// these as a U64, these, and the names in the directory, each with its length in one byte before it.
     pub struct PromiseImage: 24 {
         /// inode number
         ino: U64,
         /// generation
         generation: U64,
-        /// handle
+        /// handle, if it is a file
         handle: U64,
     }
 }

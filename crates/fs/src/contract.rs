@@ -74,6 +74,12 @@ pub trait FileSystem: Send + Sync + 'static {
         None
     }
 
+    /// As [`FileSystem::walk_now`], for callers that need not know more than which inode the path leads to, and what it is. That can be known when its attributes
+    /// are not.
+    fn find_now(&self, _cred: &Cred, _base: Ino, _path: &[u8]) -> Option<(Ino, FileType)> {
+        None
+    }
+
     /// As [`FileSystem::read`] for callers that would rather have no future: what was read if that can be done without waiting for
     /// anything, else `None`; then `to` holds anything.
     fn read_now(&self, _handle: Handle, _offset: u64, _to: &mut [u8]) -> Option<Result<usize>> {
@@ -196,8 +202,8 @@ pub trait FileSystem: Send + Sync + 'static {
         flags: OpenFlags,
     ) -> impl Future<Output = Result<(Attr, Handle)>> + Send;
 
-    /// Sets inodes and handles aside, `most` of them or fewer, for files that [`FileSystem::create_promised`] is to make: for those who acknowledge a
-    /// create before they make it. They are nobody else's until they are used or given back, or the volume is closed; nothing of them reaches the
+    /// Sets inodes and handles aside, `most` of them or fewer, for files and directories that [`FileSystem::create_promised`] is to make: for those who
+    /// acknowledge a create or mkdir before they make it. They are nobody else's until they are used or given back, or the volume is closed; nothing of them reaches the
     /// medium. Waits for nothing: a volume that is nearly full promises nothing. `NotSupported` where that cannot be done, or creates must not be
     /// late (volumes that keep the order of overwrites).
     fn promise(&self, _most: usize) -> Result<Vec<Promise>> {
@@ -207,15 +213,14 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Gives back what was promised and not used.
     fn give_back(&self, _promises: &[Promise]) {}
 
-    /// As [`FileSystem::create`] with EXCLUSIVE, of the file that was promised. Does not fail with `NoSpace` or `TooManyOpen`. After an error the promise
-    /// is there still.
+    /// As [`FileSystem::create`] with EXCLUSIVE, or [`FileSystem::mkdir`], of what was promised. Does not fail with `NoSpace` or `TooManyOpen`. After an error
+    /// the promise is there still.
     fn create_promised(
         &self,
         _cred: &Cred,
         _parent: Ino,
         _name: &[u8],
-        _perm: u16,
-        _flags: OpenFlags,
+        _made: MadeAs,
         _promise: Promise,
     ) -> impl Future<Output = Result<Attr>> + Send {
         async { Err(Error::NotSupported("promised inodes")) }

@@ -12,7 +12,7 @@
 //! said that it did so before the engine has heard of it. Every call by anybody else that names the directory, or a file that was made so, settles first. Here
 //! the calls that are counted are those that change names. Turns are taken after that, never before: what settles may need them.
 //!
-//! Without leases all of this costs a call one load. Tested in crates/share/tests/leases.rs.
+//! Without leases all of this costs a call one load. Tested in crates/share/tests/all/leases.rs.
 
 use crate::error::Result;
 use crate::types::{Attr, DirEntry, Handle, OpenFlags};

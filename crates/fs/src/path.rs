@@ -82,7 +82,11 @@ pub async fn resolve_parent<'p, F: FileSystem>(
     let mut at = if starts_at_root(path)? { root } else { base };
     let (head, name, trailing) = split_last(path);
     if !head.iter().all(|&b| b == b'/') {
-        let quick = match plain(head) {
+        let names = plain(head);
+        if let Some((ino, FileType::Directory)) = names.and_then(|names| fs.find_now(cred, at, names)) {
+            return Ok((ino, name, trailing));
+        }
+        let quick = match names {
             Some(names) => fs.walk(cred, at, names).await,
             None => Err(Error::NotDirectory),
         };

@@ -201,15 +201,26 @@ pub struct SetAttr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(pub u64);
 
-/// A regular file that is to be made, and what it will be: see [`FileSystem::promise`](crate::FileSystem::promise).
+/// A regular file or directory that is to be made, and what it will be: see [`FileSystem::promise`](crate::FileSystem::promise).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Promise {
     /// Its inode.
     pub ino: Ino,
     /// Which one with this number.
     pub generation: u32,
-    /// As what it will be open.
+    /// As what it will be open, if it is a file.
     pub handle: Handle,
+}
+
+/// What a promised inode is made: see [`FileSystem::create_promised`](crate::FileSystem::create_promised).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MadeAs {
+    /// Permission bits, as for create and mkdir.
+    pub perm: u16,
+    /// How the file is opened that is made. `None`: a directory is made.
+    pub open: Option<OpenFlags>,
+    /// When it was made, for those who have acknowledged it before. `None`: now.
+    pub time: Option<Time>,
 }
 
 /// Pages of room that a write needs at most: those that it touches, and the first one, should the file stand elsewhere until it grows.

@@ -6,7 +6,7 @@ mod attrs;
 pub use attrs::{attr, attr_image, read_attrs, read_set_attr, read_statfs, set_attr, statfs};
 
 use format::shared::{AttrImage, EntryHeader, PromiseImage, Reply, Request};
-use fs::{Attr, DirEntry, Error, Handle, Ino, LockOwner, OpenFlags, Promise, Result};
+use fs::{Attr, DirEntry, Error, Handle, Ino, LockOwner, OpenFlags, Promise, Result, Time};
 use std::mem::offset_of;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -69,7 +69,7 @@ ops! {
     Link = 11,
     /// object: directory; first: name.
     Unlink = 12,
-    /// object: directory; first: name.
+    /// object: directory; first: name. Value: the inode that is gone, where somebody keeps books of that; else 0.
     Rmdir = 13,
     /// object: directory; first: name; other: new directory; second: new name; flags.
     Rename = 14,
@@ -130,7 +130,8 @@ ops! {
     LendDirectory = 41,
     /// len: inodes that are wanted. Answered with promises ([`promises`]).
     Promise = 42,
-    /// Posted. object: directory; first: name; mode; flags; other: the inode that was promised; extra: number of the lease. `ESTALE`: nothing was done.
+    /// Posted. object: directory; first: name; mode; flags; other: the inode that was promised; extra: number of the lease; offset: when it was made
+    /// ([`time`]). `ESTALE`: nothing was done.
     PostCreate = 43,
     /// Posted. object: directory; first: name; extra: number of the lease. `ESTALE`: nothing was done.
     PostUnlink = 44,
@@ -143,6 +144,10 @@ ops! {
     LendLocks = 47,
     /// object: handle. Answered with the file's pass (`fs::passes`).
     Pass = 48,
+    /// Posted. As `PostCreate`, without flags.
+    PostMkdir = 49,
+    /// Posted. object: directory; first: name; extra: number of the lease. `ESTALE`: nothing was done.
+    PostRmdir = 50,
 }
 
 /// Whether a read is answered with the data: the cost of a long one is in the copy, and such reads of large files would drive out of the arena
@@ -189,7 +194,9 @@ impl Op {
                 | Setxattr
                 | Removexattr
                 | PostCreate
+                | PostMkdir
                 | PostUnlink
+                | PostRmdir
         )
     }
 
@@ -209,7 +216,9 @@ impl Op {
         !matches!(
             self,
             PostCreate
+                | PostMkdir
                 | PostUnlink
+                | PostRmdir
                 | Mknod
                 | Mkdir
                 | Symlink
@@ -231,6 +240,16 @@ pub fn request(op: Op, object: u64) -> Request {
 /// What is told apart of the owners of record locks in one session.
 pub fn owner(owner: LockOwner) -> LockOwner {
     LockOwner((owner.0 ^ owner.0 >> 32) & 0xffff_ffff)
+}
+
+/// A time as one word, in nanoseconds since 1970; before that there is none.
+pub fn time(time: Time) -> u64 {
+    u64::try_from(time.sec).unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(time.nsec as u64)
+}
+
+/// Reads what [`time`] wrote.
+pub fn read_time(word: u64) -> Time {
+    Time { sec: (word / 1_000_000_000) as i64, nsec: (word % 1_000_000_000) as u32 }
 }
 
 /// Most names of a path that are answered one by one.

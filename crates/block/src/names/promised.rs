@@ -13,7 +13,7 @@ use crate::core::{Core, Res};
 use crate::handles::{Open, ReadAhead};
 use format::Ino;
 use format::limits::SEGMENT_BLOCKS;
-use fs::{Attr, Cred, Error, FileType, Handle, OpenFlags, Promise, Source};
+use fs::{Attr, Cred, Error, FileType, Handle, MadeAs, Promise, Source};
 
 /// Slots that are set aside on one volume.
 const PROMISED_MAX: u64 = 1 << 14;
@@ -93,15 +93,18 @@ impl Core {
         &mut self,
         cred: &Cred,
         (parent, name): (Ino, &[u8]),
-        (perm, flags): (u16, OpenFlags),
+        made: MadeAs,
         promise: Promise,
     ) -> Res<Attr> {
         let promised = Some((promise.ino.0 as Slot, promise.generation));
-        let new = New { kind: FileType::Regular, perm, rdev: 0, target: b"", promised };
+        let kind = if made.open.is_some() { FileType::Regular } else { FileType::Directory };
+        let new = New { promised, time: made.time, ..New::plain(kind, made.perm) };
         let slot = self.make(cred, parent, name, &new, &mut None)?;
-        self.slab.get_mut(slot).opens += 1;
-        let open = Open { slot, flags, directory: false, ahead: ReadAhead::default() };
-        self.handles.insert_as(promise.handle, open, cred.clone());
+        if let Some(flags) = made.open {
+            self.slab.get_mut(slot).opens += 1;
+            let open = Open { slot, flags, directory: false, ahead: ReadAhead::default() };
+            self.handles.insert_as(promise.handle, open, cred.clone());
+        }
         Ok(self.attr(slot))
     }
 

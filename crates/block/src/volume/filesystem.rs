@@ -104,18 +104,11 @@ impl FileSystem for Volume {
             FileType::Symlink => return Err(Error::Invalid("not a type that mknod makes")),
             _ => {}
         }
-        self.make(
-            cred,
-            parent,
-            name,
-            New { kind, perm: (mode & 0o7777) as u16, rdev, target: b"", promised: None },
-        )
-        .await
+        self.make(cred, parent, name, New { rdev, ..New::plain(kind, (mode & 0o7777) as u16) }).await
     }
 
     async fn mkdir(&self, cred: &Cred, parent: Ino, name: &[u8], perm: u16) -> Result<Attr> {
-        let new =
-            New { kind: FileType::Directory, perm: perm & 0o1777, rdev: 0, target: b"", promised: None };
+        let new = New::plain(FileType::Directory, perm & 0o1777);
         self.make(cred, parent, name, new).await
     }
 
@@ -123,13 +116,7 @@ impl FileSystem for Volume {
         if target.is_empty() {
             return Err(Error::NotFound);
         }
-        self.make(
-            cred,
-            parent,
-            name,
-            New { kind: FileType::Symlink, perm: 0o777, rdev: 0, target, promised: None },
-        )
-        .await
+        self.make(cred, parent, name, New { target, ..New::plain(FileType::Symlink, 0o777) }).await
     }
 
     async fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
@@ -192,8 +179,7 @@ impl FileSystem for Volume {
     ) -> Result<(Attr, Handle)> {
         let (mut ticket, mut made) = (None, None);
         let opened = self.op(|core| {
-            let new =
-                New { kind: FileType::Regular, perm: perm & 0o7777, rdev: 0, target: b"", promised: None };
+            let new = New::plain(FileType::Regular, perm & 0o7777);
             if !flags.intersects(OpenFlags::READ | OpenFlags::WRITE)
                 && core.lookup(cred, parent, name).is_err()
             {
@@ -241,12 +227,12 @@ impl FileSystem for Volume {
         cred: &Cred,
         parent: Ino,
         name: &[u8],
-        perm: u16,
-        flags: OpenFlags,
+        made: MadeAs,
         promise: Promise,
     ) -> Result<Attr> {
-        let how = (perm & 0o7777, flags);
-        self.op(move |core| core.create_promised(cred, (parent, name), how, promise)).await
+        let bits = if made.open.is_some() { 0o7777 } else { 0o1777 };
+        let made = MadeAs { perm: made.perm & bits, ..made };
+        self.op(move |core| core.create_promised(cred, (parent, name), made, promise)).await
     }
 
     fn set_room_aside(&self, pages: u64) -> Result<u64> {

@@ -137,10 +137,7 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     }
 
     async fn rmdir(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
-        let _entering = self.entering(parent).await?;
-        let (turn, _leaving, victim) = self.leaving(&[(parent, name)]).await;
-        let telling = self.telling_name(parent, name, victim).after(turn);
-        telling.over(self.fs.rmdir(cred, parent, name)).await
+        self.rmdir_told(cred, parent, name).await.map(drop)
     }
 
     async fn rename(
@@ -237,7 +234,7 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         let telling = self.telling_data(handle, offset, from.len() as u64);
         let settled = self.settle_write(handle, offset, from.len()).await;
         let written = self.fs.write_promised(handle, offset, from).await;
-        // As in `create_lent`: only who calls has the file.
+        // As in `make_lent`: only who calls has the file.
         drop(telling);
         settled.and(written)
     }

@@ -4,27 +4,27 @@ use super::Watched;
 use crate::contract::FileSystem;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
-use crate::types::{Attr, OpenFlags, Promise};
+use crate::types::{Attr, MadeAs, OpenFlags, Promise};
 use format::Ino;
 
 impl<F: FileSystem> Watched<F> {
-    /// Makes the file that was promised, in a directory under a lease of who calls. As [`FileSystem::create_promised`].
-    pub async fn create_lent(
+    /// Makes what was promised, in a directory under a lease of who calls. As [`FileSystem::create_promised`].
+    pub async fn make_lent(
         &self,
         cred: &Cred,
         (parent, name): (Ino, &[u8]),
-        (perm, flags): (u16, OpenFlags),
+        made: MadeAs,
         promise: Promise,
     ) -> Result<Attr> {
         let turn = self.hub.names.take(&[(parent, name)]).await;
         let telling = self.telling_name(parent, name, None).after(turn);
-        let made = self.fs.create_promised(cred, parent, name, perm, flags, promise).await;
-        if let Ok(attr) = &made {
+        let attr = self.fs.create_promised(cred, parent, name, made, promise).await;
+        if let (Ok(attr), Some(flags)) = (&attr, made.open) {
             self.opened(promise.handle, attr.ino, flags).taken();
         }
         // No door keeps anything of this directory, or it would not be lent; whoever waits for the call may keep another one from being told.
         drop(telling);
-        made
+        attr
     }
 
     /// As create, with EXCLUSIVE, of the file that was promised, which is taken when it is made: whoever lends that file to who calls knows before that there is
@@ -40,7 +40,8 @@ impl<F: FileSystem> Watched<F> {
         let _entering = self.entering(parent).await?;
         let turn = self.hub.names.take(&[(parent, name)]).await;
         let telling = self.telling_name(parent, name, None).after(turn);
-        let made = self.fs.create_promised(cred, parent, name, perm, flags, promise).await;
+        let made = MadeAs { perm, open: Some(flags), time: None };
+        let made = self.fs.create_promised(cred, parent, name, made, promise).await;
         let made = made.map(|attr| {
             *promised = None;
             (attr, self.opened(promise.handle, attr.ino, flags))
@@ -59,8 +60,26 @@ impl<F: FileSystem> Watched<F> {
         let _declared = self.declared(victim).await;
         let telling = self.telling_name(parent, name, victim).after(turn);
         let done = self.fs.unlink(cred, parent, name).await;
-        // As in `create_lent`.
+        // As in `make_lent`.
         drop(telling);
         done.map(|()| victim)
+    }
+
+    /// As rmdir, of a directory that was made in one under a lease by who calls. Says which inode the name led to.
+    pub async fn rmdir_lent(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Option<Ino>> {
+        let (turn, _leaving, victim) = self.leaving(&[(parent, name)]).await;
+        let telling = self.telling_name(parent, name, victim).after(turn);
+        let done = self.fs.rmdir(cred, parent, name).await;
+        // As in `make_lent`.
+        drop(telling);
+        done.map(|()| victim)
+    }
+
+    /// As rmdir; says which inode the name led to, if there is anybody to whom that matters.
+    pub async fn rmdir_told(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Option<Ino>> {
+        let _entering = self.entering(parent).await?;
+        let (turn, _leaving, victim) = self.leaving(&[(parent, name)]).await;
+        let telling = self.telling_name(parent, name, victim).after(turn);
+        telling.over(self.fs.rmdir(cred, parent, name)).await.map(|()| victim)
     }
 }

@@ -26,6 +26,9 @@ impl FileSystem for Remote {
         if self.kept().misses(parent, name) {
             return Err(Error::NotFound);
         }
+        if let Some(found) = self.attr_here(parent, name) {
+            return found;
+        }
         if let Some(attr) = self.attr_told(parent, name) {
             return Ok(attr);
         }
@@ -46,6 +49,9 @@ impl FileSystem for Remote {
         if last.is_some_and(|(dir, name)| self.kept().misses(dir, name)) {
             return Err(Error::NotFound);
         }
+        if let Some(found) = self.attr_here(base, path) {
+            return found;
+        }
         if let Some(attr) = self.attr_told(base, path) {
             return Ok(attr);
         }
@@ -55,6 +61,10 @@ impl FileSystem for Remote {
         self.ask_path(base, path, last).await
     }
 
+    fn find_now(&self, _cred: &Cred, base: Ino, path: &[u8]) -> Option<(Ino, FileType)> {
+        self.target_now(base, path).map(|target| (target.ino, target.kind))
+    }
+
     #[inline]
     fn walk_now(&self, _cred: &Cred, base: Ino, path: &[u8]) -> Option<Result<Attr>> {
         self.kept().walk(base, path).map(Ok)
@@ -62,7 +72,7 @@ impl FileSystem for Remote {
 
     async fn getattr(&self, ino: Ino, handle: Option<Handle>) -> Result<Attr> {
         let known = handle.map_or(Some(ino), |handle| self.inode(handle));
-        if let Some(attr) = known.and_then(|ino| self.kept().attr(ino)) {
+        if let Some(attr) = known.and_then(|ino| self.kept().known(ino)) {
             return Ok(attr);
         }
         let mut r = request(Op::Getattr, ino.0);
@@ -109,9 +119,14 @@ impl FileSystem for Remote {
     }
 
     async fn mkdir(&self, _cred: &Cred, parent: Ino, name: &[u8], perm: u16) -> Result<Attr> {
+        if let Some(done) = self.mkdir_here(parent, name, perm).await {
+            return done;
+        }
         let mut r = request(Op::Mkdir, parent.0);
         r.mode = (perm as u32).into();
-        self.make(r, parent, name, b"").await
+        let made = self.make(r, parent, name, b"").await?;
+        self.created(parent).await;
+        Ok(made)
     }
 
     async fn symlink(&self, _cred: &Cred, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
@@ -132,12 +147,20 @@ impl FileSystem for Remote {
         if let Some(done) = self.unlink_here(parent, name) {
             return done;
         }
+        self.removing(parent, name);
         self.call_with(request(Op::Unlink, parent.0), cut(name), b"").await.map(drop)
     }
 
     async fn rmdir(&self, _cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
-        self.uses_itself(None);
-        self.call_with(request(Op::Rmdir, parent.0), cut(name), b"").await.map(drop)
+        if let Some(done) = self.rmdir_here(parent, name) {
+            return done;
+        }
+        // Whatever it is, it is not used any more.
+        self.uses_itself(self.made_dir(parent, name).or_else(|| self.kept().name(parent, name)));
+        self.removing(parent, name);
+        let gone = self.call_with(request(Op::Rmdir, parent.0), cut(name), b"").await?.value;
+        self.uses_itself(Some(Ino(gone)));
+        Ok(())
     }
 
     async fn rename(
@@ -152,7 +175,7 @@ impl FileSystem for Remote {
         let mut r = request(Op::Rename, parent.0);
         (r.other, r.flags) = (new_parent.0.into(), flags.bits().into());
         // What is replaced may be a directory, unless what replaces it is a file.
-        if flags.contains(RenameFlags::EXCHANGE) || !self.made_here(parent, name) {
+        if flags.contains(RenameFlags::EXCHANGE) || !self.made_file(parent, name) {
             self.uses_itself(None);
         }
         let naming = self.naming(&[(parent, name), (new_parent, new_name)]);

@@ -53,7 +53,9 @@ impl Session {
             return None;
         }
         let known = self.kept.noted_attr(ino);
-        let (attr, noted) = known.or_else(|| self.gather().then(|| self.kept.noted_attr(ino)).flatten())?;
+        let asked = |there: bool| there.then(|| self.kept.noted_attr(ino)).flatten();
+        let known = known.or_else(|| asked(self.kept.known(ino).is_some()));
+        let (attr, noted) = known.or_else(|| asked(self.gather()))?;
         let mut want = Access::empty();
         want.set(Access::READ, access.contains(Flags::READ));
         want.set(Access::WRITE, write);

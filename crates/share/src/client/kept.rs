@@ -5,14 +5,17 @@
 //! still holds is seen in the memory of changes (`format::shared`); nothing is ever sent to a client that keeps something. A name
 //! that was found, or not there, says that its directory could be searched, until the directory's word for that is raised.
 
+mod made;
 mod posts;
 
 use super::Remote;
+use super::directories::Found;
 use crate::changes::{Seen, Word};
 use foldhash::fast::FixedState;
 use format::shared::Kept as What;
 use fs::{Attr, FileType, Handle, Ino, Time};
 use hashbrown::HashTable;
+use made::Made;
 use parking_lot::Mutex;
 use posts::Posts;
 use smallvec::SmallVec;
@@ -75,6 +78,7 @@ pub(super) struct Kept {
     seen: Seen,
     names: [Mutex<HashTable<Name>>; PARTS],
     inodes: [Mutex<HashTable<Inode>>; PARTS],
+    made: Made,
     leased: Leased,
     /// Changes that this client has posted without waiting for them: nobody tells it when they come into force, which for it is at once.
     posts: Posts,
@@ -135,6 +139,7 @@ impl Kept {
             seen,
             names: Default::default(),
             inodes: Default::default(),
+            made: Made::default(),
             leased: Leased::default(),
             posts: Posts::default(),
         }
@@ -165,6 +170,7 @@ impl Kept {
     }
 
     fn drop_attr(&self, ino: Ino) {
+        self.made.take(ino);
         let hash = hash_inode(ino.0);
         let mut table = part(&self.inodes, hash).lock();
         if let Ok(entry) = table.find_entry(hash, |i| i.attr.ino == ino) {
@@ -176,6 +182,7 @@ impl Kept {
     pub fn forget(&self) {
         self.names.iter().for_each(|part| part.lock().clear());
         self.inodes.iter().for_each(|part| part.lock().clear());
+        self.made.clear();
     }
 
     /// Drops what is known of names.
@@ -219,6 +226,27 @@ impl Kept {
         self.look(ino, |attr| *attr)
     }
 
+    /// Something was made without a message, at the clock `noted` or later, and is as was said.
+    pub fn made(&self, attr: &Attr, noted: u64) {
+        self.made.insert(attr, noted);
+    }
+
+    /// As [`Kept::attr`], also of what was made here and not looked at since.
+    pub fn known(&self, ino: Ino) -> Option<Attr> {
+        let known = self.attr(ino);
+        if known.is_some() || self.leased(ino).is_some() {
+            return known;
+        }
+        // What is posted from here on is not missed.
+        let posts = self.posts();
+        let (attr, clock) = self.made.take(ino)?;
+        if !self.alive() || !self.unchanged(ino, clock) {
+            return None;
+        }
+        self.learn_attr(Since { clock, posts }, &attr);
+        Some(attr)
+    }
+
     /// What `f` says of the attributes of an inode, if they are known. It must not take long.
     #[inline]
     fn look<T>(&self, ino: Ino, f: impl FnOnce(&Attr) -> T) -> Option<T> {
@@ -252,7 +280,7 @@ impl Kept {
     }
 
     #[inline]
-    fn target(&self, parent: Ino, name: &[u8]) -> Option<Target> {
+    pub fn target(&self, parent: Ino, name: &[u8]) -> Option<Target> {
         self.found(parent, name).flatten()
     }
 
@@ -277,6 +305,7 @@ impl Kept {
 
     /// From now on a file is written without a message through a handle, or no longer.
     pub fn is_leased(&self, ino: Ino, through: Option<Handle>) {
+        self.made.take(ino);
         let mut files = self.leased.files.lock();
         files.retain(|file| file.0 != ino);
         files.extend(through.map(|handle| (ino, handle)));
@@ -324,6 +353,7 @@ impl Kept {
 
     /// An inode was read, which may have moved its time of access: nobody is told of that.
     pub fn was_read(&self, ino: Ino) {
+        self.made.take(ino);
         let hash = hash_inode(ino.0);
         let mut table = part(&self.inodes, hash).lock();
         if let Ok(entry) = table.find_entry(hash, |i| i.attr.ino == ino)
@@ -339,6 +369,7 @@ impl Kept {
         if attr.nlink == 0 {
             return;
         }
+        self.made.take(attr.ino);
         let hash = hash_inode(attr.ino.0);
         let mut table = part(&self.inodes, hash).lock();
         if self.posts.concern(since.posts, hash) {
@@ -397,8 +428,13 @@ impl Remote {
     #[inline]
     pub fn target_now(&self, base: Ino, path: &[u8]) -> Option<Target> {
         let kept = self.kept();
-        let (_, target) = kept.follow(base, path)?;
-        target.filter(|_| kept.alive())
+        match kept.follow(base, path) {
+            Some((_, target)) => target.filter(|_| kept.alive()),
+            None => match self.find_here(base, path) {
+                Found::Made(target) => Some(target),
+                _ => None,
+            },
+        }
     }
 
     /// As `FileSystem::walk`: what `f` says of the attributes. It must not take long.

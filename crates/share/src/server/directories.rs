@@ -1,12 +1,14 @@
-//! Directory leases: clients make and remove files in a directory without waiting for us (see `format::shared`).
+//! Directory leases: clients make and remove files and directories in a directory without waiting for us (see `format::shared`).
 //!
 //! A lease is for one directory and one session. It says that nobody else makes, removes, finds or lists names there, so the client, which was told all
 //! names, knows that its creates and unlinks will succeed: what it posts under the lease counts as done. Every call of anybody else that names the directory,
-//! or a file that was made so, first ends the lease (`fs::leases`): its word is taken away, and what was posted before is run. Nobody waits for the client.
+//! or something that was made so, first ends the lease (`fs::leases`): its word is taken away, and what was posted before is run. Nobody waits for the client.
 //! What makes everything durable or ordered waits for what was posted, and leaves the leases. What a killed client had posted is run.
 //!
 //! Data of files that were made under a lease is posted as well, and the closing of them. Whoever else comes to such a file ends the lease as if
-//! he had come to the directory.
+//! he had come to the directory. A directory that was made under a lease stands under it like the one that the lease is on: its maker knows all names there, of which there were none.
+//!
+//! What is posted says when it was made, since its maker may tell of it before it is: a time from before the lease, or later than now, is not believed.
 //!
 //! What a create could still lack was set aside before (`fs::FileSystem::promise`): the inode, whose number the client knows, and the handle. So was
 //! room for what is written (`fs::FileSystem::set_room_aside`): each lease has some, and posted writes take what they may need out of it; client and manager count alike. The
@@ -21,26 +23,24 @@
 //! Files that a session makes by messages, where it has no lease on the directory, stand under a lease of their own while it has them open ([`new_files`]).
 //!
 //! Bounded: leases, inodes promised to one session and to all, new files of one session, room of one lease and of all, directories that are remembered. Tested in
-//! tests/directories.rs, tests/new_files.rs and tests/directories_random.rs, attacked in tests/directory_attacks.rs.
+//! tests/all/directories.rs, tests/all/new_files.rs and tests/all/directories_random.rs, attacked in tests/all/directory_attacks.rs.
 
 mod new_files;
+mod table;
 
 use super::drains::Drains;
 use super::session::Client;
-use crate::region::Region;
-use foldhash::fast::FixedState;
 use format::shared::DIRECTORIES;
 use fs::leases::{Call, Caller, Lender, Settling};
 use fs::watched::{Change, Watched};
-use fs::{Access, Attr, Error, FileSystem, FileType, Ino, Promise, Result};
+use fs::{Access, Attr, Error, FileSystem, FileType, Ino, Promise, Result, Time};
 pub(crate) use new_files::MakingFiles;
-use new_files::NewFiles;
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
+use table::{Lease, Promised, Shared, Table};
 
 /// Names in a directory that is lent, and the bytes of them all, each with its length.
 const NAMES_MAX: usize = 4096;
@@ -76,10 +76,11 @@ pub(crate) trait Making: MakingFiles {
     /// Promises inodes to a session.
     fn promise(&self, session: u64, most: usize) -> Vec<Promise>;
 
-    /// What was promised to a session, to be made now. `Stale`: it was not, or the directory is not lent to it under this number (any more); then the promise is over.
-    fn begin(&self, session: u64, ino: Ino, lease: (Ino, u64)) -> Result<Promise>;
+    /// What was promised to a session, to be made now, and when that was, if the client is right. `Stale`: it was not promised, or the directory is not
+    /// under a lease of this session with this number (any more); then the promise is over.
+    fn begin(&self, session: u64, ino: Ino, lease: (Ino, u64), time: Time) -> Result<(Promise, Time)>;
 
-    /// Whether a directory is lent to a session under this number.
+    /// Whether a directory is under a lease of this session with this number.
     fn admits(&self, session: u64, lease: (Ino, u64)) -> bool;
 
     /// Pages of room that the lease with this number has now, after it was given more. 0: there is no such lease, or no room.
@@ -95,6 +96,9 @@ pub(crate) trait Making: MakingFiles {
     /// A file that was made under a lease is there no longer.
     fn removed(&self, ino: Ino);
 
+    /// A session has removed a directory: it has no lease on it any more.
+    fn removed_dir(&self, session: u64, dir: Ino);
+
     /// Something that may have been acknowledged failed.
     fn failed(&self, error: &Error);
 
@@ -103,81 +107,6 @@ pub(crate) trait Making: MakingFiles {
 
     /// A session is over, and everything that it had posted is done.
     fn part(&self, session: u64);
-}
-
-struct Lease {
-    /// `None`: it is for new files of the session.
-    dir: Option<Ino>,
-    session: u64,
-    place: usize,
-    number: u64,
-    region: Arc<Region>,
-    /// Pages that are set aside for what will be written to files made under it. Changed with the table's lock held.
-    room: AtomicU64,
-    /// Nothing more is acknowledged.
-    ending: AtomicBool,
-}
-
-impl Lease {
-    /// The client finds the lease gone. What it has posted before it looks is to be seen after this.
-    fn revoke(&self) {
-        self.ending.store(true, Ordering::SeqCst);
-        let word = self.region.directory(self.place);
-        let _ = word.compare_exchange(self.number, 0, Ordering::SeqCst, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-    }
-}
-
-/// An inode that was promised.
-struct Promised {
-    session: u64,
-    promise: Promise,
-    /// It is being made.
-    begun: bool,
-}
-
-/// A directory that others came to.
-struct Shared {
-    until: Instant,
-    times: u32,
-}
-
-#[derive(Default)]
-struct Table {
-    /// By their numbers.
-    leases: HashMap<u64, Arc<Lease>, FixedState>,
-    /// Directories, and the numbers of the leases on them.
-    dirs: HashMap<Ino, u64, FixedState>,
-    /// Files that were made under these, and their numbers.
-    made: HashMap<Ino, u64, FixedState>,
-    new: NewFiles,
-    promised: HashMap<Ino, Promised, FixedState>,
-    shared: HashMap<Ino, Shared, FixedState>,
-    /// Room of all leases.
-    room: u64,
-}
-
-impl Table {
-    /// The lease on a directory, or under which a file was made.
-    fn find(&self, ino: Ino) -> Option<&Arc<Lease>> {
-        let number =
-            self.dirs.get(&ino).or_else(|| self.made.get(&ino)).copied().or_else(|| self.new.of(ino))?;
-        self.leases.get(&number)
-    }
-
-    /// The lease with this number, if it is the session's.
-    fn of(&self, session: u64, number: u64) -> Option<&Arc<Lease>> {
-        self.leases.get(&number).filter(|lease| lease.session == session)
-    }
-
-    /// As [`Table::of`], of one on this directory.
-    fn admits(&self, session: u64, (dir, number): (Ino, u64)) -> bool {
-        self.of(session, number).is_some_and(|lease| lease.dir == Some(dir))
-    }
-
-    fn promised_to(&self, session: u64) -> usize {
-        self.promised.values().filter(|p| p.session == session).count()
-    }
 }
 
 /// All directory leases of a server.
@@ -263,16 +192,17 @@ impl<F: FileSystem> Directories<F> {
         loop {
             let (lease, promised) = {
                 let table = self.table.lock();
-                let lease = table.find(ino).filter(|lease| lease.session != caller).cloned();
+                let lease = table.on(ino).find(|lease| lease.session != caller).cloned();
                 (lease, table.promised.get(&ino).map(|p| p.session).filter(|&session| session != caller))
             };
             match (lease, promised) {
-                (Some(lease), _) => return self.recall(&lease).await,
+                // There may be another one.
+                (Some(lease), _) => self.recall(&lease).await,
                 // Somebody has its number: it may have been made, and that not run yet.
                 (None, Some(session)) => {
                     self.drains.drain(Some(session)).await;
                     let table = self.table.lock();
-                    if table.promised.contains_key(&ino) || table.find(ino).is_none() {
+                    if table.promised.contains_key(&ino) || table.on(ino).next().is_none() {
                         return;
                     }
                 }
@@ -291,7 +221,9 @@ impl<F: FileSystem> Directories<F> {
             self.forget(&mut table, &before);
         }
         let shared = table.shared.get(&dir).is_some_and(|shared| Instant::now() < shared.until);
-        if shared || table.dirs.len() >= self.directories_max || table.dirs.contains_key(&dir) {
+        // One that somebody else has made stands under his lease until this client comes to it.
+        let is_lent = table.dirs.contains_key(&dir) || table.on(dir).any(|l| l.session != client.session);
+        if shared || is_lent || table.dirs.len() >= self.directories_max {
             return None;
         }
         let lease = self.add(&mut table, client, Some(dir), place);
@@ -307,6 +239,7 @@ impl<F: FileSystem> Directories<F> {
             place,
             number: self.next.fetch_add(1, Ordering::Relaxed),
             region: client.region.clone(),
+            since: Time::now(),
             room: AtomicU64::new(0),
             ending: AtomicBool::new(false),
         });
@@ -386,15 +319,15 @@ impl<F: FileSystem> Making for Directories<F> {
         all
     }
 
-    fn begin(&self, session: u64, ino: Ino, lease: (Ino, u64)) -> Result<Promise> {
+    fn begin(&self, session: u64, ino: Ino, lease: (Ino, u64), time: Time) -> Result<(Promise, Time)> {
         let mut table = self.table.lock();
-        let admits = table.admits(session, lease);
+        let since = table.admits(session, lease).map(|lease| lease.since);
         let promised = table.promised.get_mut(&ino).filter(|p| p.session == session && !p.begun);
         let promised = promised.ok_or(Error::Stale)?;
         let promise = promised.promise;
-        if admits {
+        if let Some(since) = since {
             promised.begun = true;
-            return Ok(promise);
+            return Ok((promise, time.max(since).min(Time::now())));
         }
         table.promised.remove(&ino);
         drop(table);
@@ -403,7 +336,7 @@ impl<F: FileSystem> Making for Directories<F> {
     }
 
     fn admits(&self, session: u64, lease: (Ino, u64)) -> bool {
-        self.table.lock().admits(session, lease)
+        self.table.lock().admits(session, lease).is_some()
     }
 
     fn room(&self, session: u64, number: u64) -> u64 {
@@ -440,6 +373,16 @@ impl<F: FileSystem> Making for Directories<F> {
         self.table.lock().made.remove(&ino);
     }
 
+    fn removed_dir(&self, session: u64, dir: Ino) {
+        let mut table = self.table.lock();
+        table.made.remove(&dir);
+        let lease = table.on(dir).find(|lease| lease.session == session).cloned();
+        if let Some(lease) = lease {
+            lease.revoke();
+            self.forget(&mut table, &lease);
+        }
+    }
+
     fn failed(&self, error: &Error) {
         // What a client does wrong is answered to nobody else.
         if matches!(error, Error::Media(_) | Error::Corrupt(_)) {
@@ -474,7 +417,7 @@ impl<F: FileSystem> Making for Directories<F> {
 impl<F: FileSystem> Lender for Directories<F> {
     fn lends(&self, ino: Ino, caller: Caller) -> bool {
         let table = self.table.lock();
-        table.find(ino).is_some_and(|lease| lease.session != caller)
+        table.on(ino).any(|lease| lease.session != caller)
             || table.promised.get(&ino).is_some_and(|p| p.session != caller)
     }
 

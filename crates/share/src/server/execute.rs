@@ -8,8 +8,8 @@ use crate::wire::{self, GARBLED, Op};
 use format::shared::{CALL_DATA_MAX, DATA_MAX, Reply, Request};
 use fs::ordered::Synced;
 use fs::{
-    Access, Attr, Cred, DirEntry, Error, Fallocate, FileSystem, Handle, Ino, LockKind, OpenFlags, RecordLock,
-    RenameFlags, Result, Seek, Source, Time, Watched, XattrFlags,
+    Access, Attr, Cred, DirEntry, Error, Fallocate, FileSystem, Handle, Ino, LockKind, MadeAs, OpenFlags,
+    RecordLock, RenameFlags, Result, Seek, Source, Time, Watched, XattrFlags,
 };
 use std::sync::Arc;
 use std::time::Instant;
@@ -207,7 +207,8 @@ async fn open_and_run<F: FileSystem>(
 async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one_way: bool) -> Result<u64> {
     let op = Op::from_u16(r.op.get()).ok_or(Error::NotSupported("unknown call"))?;
     // Others wait for what was posted one way: it must wait for nobody's.
-    if one_way != matches!(op, Op::PostCreate | Op::PostUnlink | Op::PostWrite)
+    if one_way
+        != matches!(op, Op::PostCreate | Op::PostMkdir | Op::PostUnlink | Op::PostRmdir | Op::PostWrite)
         && !(one_way && matches!(op, Op::Release | Op::Unhold))
     {
         return Err(GARBLED);
@@ -288,7 +289,11 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             out.attr(&fs.link(cred, ino, Ino(r.other.get()), p.first()).await?)?
         }
         Op::Unlink => fs.unlink(cred, ino, p.first()).await?,
-        Op::Rmdir => fs.rmdir(cred, ino, p.first()).await?,
+        Op::Rmdir => {
+            let gone = fs.rmdir_told(cred, ino, p.first()).await?;
+            gone.inspect(|&gone| client.directories.removed_dir(client.session, gone));
+            return Ok(gone.map_or(0, |gone| gone.0));
+        }
         Op::Rename => {
             let to = Ino(r.other.get());
             fs.rename(cred, ino, p.first(), to, p.second(), flags::<RenameFlags>(r)?).await?;
@@ -353,15 +358,23 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             return Ok(granted.number);
         }
         Op::Promise => out.push(&wire::promises(&client.promised(len)?))?,
-        Op::PostCreate => {
-            let (flags, lease) = (flags::<OpenFlags>(r)?, (ino, r.extra.get()));
-            let promise = client.directories.begin(client.session, Ino(r.other.get()), lease)?;
-            let made = match flags.intersects(OpenFlags::READ | OpenFlags::WRITE) {
-                true => fs.create_lent(cred, (ino, p.first()), (perm(r), flags), promise).await,
+        Op::PostCreate | Op::PostMkdir => {
+            let lease = (ino, r.extra.get());
+            let open = if op == Op::PostCreate { Some(flags::<OpenFlags>(r)?) } else { None };
+            let (promise, time) = client.directories.begin(
+                client.session,
+                Ino(r.other.get()),
+                lease,
+                wire::read_time(offset),
+            )?;
+            let makes = MadeAs { perm: perm(r), open, time: Some(time) };
+            let made = match open.is_none_or(|flags| flags.intersects(OpenFlags::READ | OpenFlags::WRITE)) {
+                true => fs.make_lent(cred, (ino, p.first()), makes, promise).await,
                 false => Err(GARBLED),
             };
             client.directories.end(promise, lease, &made);
-            return Ok(opened(promise.handle, made?.ino));
+            let ino = made?.ino;
+            return Ok(if open.is_some() { opened(promise.handle, ino) } else { 0 });
         }
         Op::PostUnlink => {
             if !client.directories.admits(client.session, (ino, r.extra.get())) {
@@ -375,6 +388,18 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
                     }
                 }
                 Ok(None) => {}
+                Err(e) => {
+                    client.directories.failed(&e);
+                    return Err(e);
+                }
+            }
+        }
+        Op::PostRmdir => {
+            if !client.directories.admits(client.session, (ino, r.extra.get())) {
+                return Err(Error::Stale);
+            }
+            match fs.rmdir_lent(cred, ino, p.first()).await {
+                Ok(gone) => drop(gone.map(|gone| client.directories.removed_dir(client.session, gone))),
                 Err(e) => {
                     client.directories.failed(&e);
                     return Err(e);

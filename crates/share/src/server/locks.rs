@@ -7,7 +7,7 @@
 //! no more than it could have got by calls, as nobody else had a lock; whose the locks are is decided here.
 //!
 //! A lease ends at the latest when the handle is closed with which it was asked for. When a session ends its locks end, whatever its memory says.
-//! Tested in tests/lock_leases.rs.
+//! Tested in tests/all/lock_leases.rs.
 
 use super::session::Client;
 use crate::locked::Locked;

@@ -4,7 +4,7 @@
 //! an idle server need not wake to publish anything. A call is timed from the moment when the thread takes it up to its answer;
 //! calls that their client gave up are not counted. The second reading of the clock comes after the answer, where no client waits for it.
 //!
-//! Tested at the end of this file and in tests/stats.rs.
+//! Tested at the end of this file and in tests/all/stats.rs.
 
 use super::session::Client;
 use super::tasks::Bell;
@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// The classes, by the numbers of [`crate::wire::Op`]; 0 is what is no operation.
-const CLASSES: [&str; 49] = [
+const CLASSES: [&str; 51] = [
     "unknown",
     "ping",
     "lookup",
@@ -68,6 +68,8 @@ const CLASSES: [&str; 49] = [
     "room",
     "lend_locks",
     "pass",
+    "post_mkdir",
+    "post_rmdir",
 ];
 const READ: usize = crate::wire::Op::Read as usize;
 const WRITE: usize = crate::wire::Op::Write as usize;

@@ -1,6 +1,7 @@
 //! Looking ahead: what was made without a message is known to the manager alone, and who looks at one of many new files mostly looks at the next one
 //! then (`ls -l` of an unpacked archive). So a client that asks for names in the order in which it made them asks for some more with each message.
 
+use super::table::Dir;
 use super::*;
 use std::collections::VecDeque;
 
@@ -33,7 +34,8 @@ impl Made {
 
     /// Somebody asks for this one. Which names are to be asked for with it.
     fn ahead(&mut self, nth: u64) -> impl Iterator<Item = &Name> {
-        self.ahead = match nth == self.next {
+        // Some of them may be known.
+        self.ahead = match (self.next..self.next + wire::WALK_AHEAD as u64).contains(&nth) {
             true => (self.ahead * 2).clamp(AHEAD, wire::WALK_AHEAD),
             false => 0,
         };
@@ -57,9 +59,8 @@ impl Remote {
         };
         let Some(parent) = self.kept().follow(base, head).map(|(ino, _)| ino) else { return Vec::new() };
         let mut table = directories.table.lock();
-        let dir = table.dirs.iter_mut().find(|dir| dir.ino == Some(parent) && dir.number != 0);
-        let Some(Dir { names, made, .. }) = dir else { return Vec::new() };
-        let Some(known) = names.get(name).filter(|known| known.ino != 0) else { return Vec::new() };
+        let Some(known) = table.made(parent, name) else { return Vec::new() };
+        let Some(Dir { names, made, .. }) = table.dirs.get_mut(&parent) else { return Vec::new() };
         let mut out = Vec::new();
         for name in made.ahead(known.nth).filter(|&name| names.contains_key(name)) {
             if !out.is_empty() {

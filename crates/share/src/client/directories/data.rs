@@ -29,11 +29,10 @@ struct AskingRoom<'a> {
 impl Drop for AskingRoom<'_> {
     fn drop(&mut self) {
         let mut table = self.directories.table.lock();
-        if let Some(dir) = table.dirs.iter_mut().find(|dir| dir.number == self.lent) {
-            (dir.asking, dir.room) = (false, self.room);
-            if self.room < fs::room_for(1, DATA_MAX) + 1 {
-                dir.pause = PAUSE;
-            }
+        let Some(lease) = table.lease_mut(self.lent) else { return };
+        (lease.asking, lease.room) = (false, self.room);
+        if self.room < fs::room_for(1, DATA_MAX) + 1 {
+            lease.pause = PAUSE;
         }
     }
 }
@@ -42,21 +41,19 @@ impl Directories {
     /// Posts a write to a file that was made under a lease.
     fn write(&self, session: &Session, file: &OpenFile, offset: u64, data: &[u8]) -> Posting<()> {
         let need = fs::room_for(offset, data.len());
-        let at = |table: &mut Table| match table.dirs.iter().position(|dir| dir.number == file.lent) {
-            None => Err(Posting::Message),
-            Some(at) => {
-                let dir = &mut table.dirs[at];
-                if dir.room >= need {
-                    return Ok(at);
-                }
-                if dir.asking || dir.pause > 0 {
-                    dir.pause = dir.pause.saturating_sub(1);
-                    return Err(Posting::Message);
-                }
-                Err(Posting::Room)
+        let place = |table: &mut Table| {
+            let place = table.place_of(file.lent).ok_or(Posting::Message)?;
+            let lease = table.leases[place].as_mut().ok_or(Posting::Message)?;
+            if lease.room >= need {
+                return Ok(place);
             }
+            if lease.asking || lease.pause > 0 {
+                lease.pause = lease.pause.saturating_sub(1);
+                return Err(Posting::Message);
+            }
+            Err(Posting::Room)
         };
-        if let Err(other) = at(&mut self.table.lock()) {
+        if let Err(other) = place(&mut self.table.lock()) {
             return other;
         }
         let Some(slot) = session.slot_to_post() else { return Posting::Full };
@@ -65,14 +62,17 @@ impl Directories {
         // While others may post.
         session.region.put_payload(slot, 0, data);
         let mut table = self.table.lock();
-        let at = match at(&mut table) {
-            Ok(at) => at,
+        let place = match place(&mut table) {
+            Ok(place) => place,
             Err(other) => {
                 session.give_slot(slot);
                 return other;
             }
         };
-        match self.send(session, table, (at, slot), &mut request, b"", |dir| dir.room -= need) {
+        let spend = |table: &mut Table| {
+            table.leases[place].iter_mut().for_each(|lease| lease.room -= need);
+        };
+        match self.send(session, table, slot, Post { place, request, name: b"" }, spend) {
             true => Posting::Done(()),
             false => Posting::Ask(slot, ()),
         }
@@ -81,15 +81,13 @@ impl Directories {
     /// Posts that a file which was made under a lease is closed.
     fn close(&self, session: &Session, file: &OpenFile, request: &Request) -> Posting<()> {
         let table = self.table.lock();
-        let Some(at) = table.dirs.iter().position(|dir| dir.number == file.lent) else {
-            return Posting::Message;
-        };
+        let Some(place) = table.place_of(file.lent) else { return Posting::Message };
         let Some(slot) = session.slot_to_post() else { return Posting::Full };
         let mut request = *request;
-        if table.dirs[at].ino.is_none() {
+        if place == NEW_FILES {
             request.flags = wire::LEFT.into();
         }
-        match self.send(session, table, (at, slot), &mut request, b"", |_| {}) {
+        match self.send(session, table, slot, Post { place, request, name: b"" }, |_| {}) {
             true => Posting::Done(()),
             false => Posting::Ask(slot, ()),
         }
@@ -98,8 +96,8 @@ impl Directories {
     /// Room is to be asked for; `None`: somebody does, or the lease is over.
     fn asks_room(&self, lent: u64) -> Option<AskingRoom<'_>> {
         let mut table = self.table.lock();
-        let dir = table.dirs.iter_mut().find(|dir| dir.number == lent && !dir.asking)?;
-        (dir.asking, dir.room) = (true, 0);
+        let lease = table.lease_mut(lent).filter(|lease| !lease.asking)?;
+        (lease.asking, lease.room) = (true, 0);
         Some(AskingRoom { directories: self, lent, room: 0 })
     }
 }

@@ -1,6 +1,7 @@
 //! Calls of the contract that are made here without waiting for the manager, and what other calls must say so that these keep to what is true.
 
 use super::answers::asked;
+use super::table::Lease;
 use super::*;
 
 /// A call that may make names; see the module.
@@ -26,7 +27,7 @@ impl Drop for Naming<'_> {
 }
 
 /// Whether a name can be made as it is.
-fn is_plain(name: &[u8]) -> bool {
+pub(super) fn is_plain(name: &[u8]) -> bool {
     (1..=format::limits::NAME_MAX).contains(&name.len())
         && !matches!(name, b"." | b"..")
         && !name.iter().any(|b| matches!(b, b'/' | 0))
@@ -40,13 +41,20 @@ impl Remote {
         let directories = &self.now().directories;
         if directories.any() {
             let mut table = directories.table.lock();
-            for (parent, name) in names {
-                for dir in table.dirs.iter_mut().filter(|dir| dir.ino == Some(*parent)) {
-                    dir.names.insert(SmallVec::from_slice(name), Known::default());
-                }
-            }
+            names.iter().for_each(|(parent, name)| table.add(*parent, name, Known::default()));
         }
         Naming { link, over: false }
+    }
+
+    /// A message is about to go out that may remove a name: it may be there, or not.
+    pub(in crate::client) fn removing(&self, parent: Ino, name: &[u8]) {
+        let directories = &self.now().directories;
+        if directories.any() {
+            let mut table = directories.table.lock();
+            if table.made(parent, name).is_some() {
+                table.add(parent, name, Known::default());
+            }
+        }
     }
 
     /// A directory, or any of them, is about to be changed itself.
@@ -55,14 +63,15 @@ impl Remote {
     }
 
     /// Whether a name leads to a file that was made here, and is nobody else's.
-    pub(in crate::client) fn made_here(&self, parent: Ino, name: &[u8]) -> bool {
+    pub(in crate::client) fn made_file(&self, parent: Ino, name: &[u8]) -> bool {
         let directories = &self.now().directories;
-        if !directories.any() {
-            return false;
-        }
-        let table = directories.table.lock();
-        let dir = table.dirs.iter().find(|dir| dir.ino == Some(parent) && dir.number != 0);
-        dir.is_some_and(|dir| dir.names.get(name).is_some_and(|known| known.ino != 0))
+        directories.any() && directories.table.lock().made(parent, name).is_some_and(|known| !known.is_dir)
+    }
+
+    /// The directory that a name leads to, if it was made here.
+    pub(in crate::client) fn made_dir(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
+        let known = self.now().directories.table.lock().made(parent, name)?;
+        known.is_dir.then_some(Ino(known.ino))
     }
 
     /// A file is about to get another name.
@@ -70,7 +79,7 @@ impl Remote {
         let directories = &self.now().directories;
         if directories.any() {
             let mut table = directories.table.lock();
-            for dir in &mut table.dirs {
+            for dir in table.dirs.values_mut() {
                 dir.names.values_mut().filter(|known| known.ino == ino.0).for_each(|known| known.ino = 0);
             }
         }
@@ -85,20 +94,54 @@ impl Remote {
         flags: OpenFlags,
     ) -> Option<Result<(Attr, Handle)>> {
         use OpenFlags as Flags;
-        let session: &Arc<Session> = self.now();
         let others = !(Flags::READ | Flags::WRITE | Flags::APPEND | Flags::TRUNCATE | Flags::EXCLUSIVE);
-        if !session.directories.any()
-            || flags.intersects(others)
-            || !flags.intersects(Flags::READ | Flags::WRITE)
-            || !is_plain(name)
-        {
+        if flags.intersects(others) || !flags.intersects(Flags::READ | Flags::WRITE) {
+            return None;
+        }
+        let session: &Arc<Session> = self.now();
+        let made = match self.make_here(session, parent, name, perm, Some(flags)).await? {
+            Ok(made) => made,
+            Err(e) => return Some(Err(e)),
+        };
+        session.was_opened(flags);
+        let Made { attr, handle, lent } = made;
+        let mut file = OpenFile::new((attr.ino, attr.generation), attr.kind, flags, handle, session.serial);
+        file.lent = lent;
+        Some(Ok((attr, self.link.opened(file))))
+    }
+
+    /// Makes a directory without a message that is waited for, if that can be done.
+    pub(in crate::client) async fn mkdir_here(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+    ) -> Option<Result<Attr>> {
+        let made = self.make_here(self.now(), parent, name, perm, None).await?;
+        Some(made.map(|made| made.attr))
+    }
+
+    async fn make_here(
+        &self,
+        session: &Arc<Session>,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        open: Option<OpenFlags>,
+    ) -> Option<Result<Made>> {
+        if !session.directories.any() || !is_plain(name) {
             return None;
         }
         if let Err(e) = self.link.keeps_order() {
             return Some(Err(e));
         }
-        let (promise, (uid, gid, perm), lent) = loop {
-            match session.directories.create(session, parent, name, (perm, flags)) {
+        // Who opens it, does so whether it is there or not.
+        let may_repeat = open.is_some_and(|flags| !flags.contains(OpenFlags::EXCLUSIVE));
+        if !may_repeat && matches!(session.directories.find(session, parent, name), Found::Made(_)) {
+            return Some(Err(Error::Exists));
+        }
+        let made = loop {
+            match session.directories.make(session, (parent, name), perm, open) {
                 Posting::Message | Posting::Room => return None,
                 // Other futures of this thread may have to give slots back.
                 Posting::Full if !session.wait_for_room() => return None,
@@ -110,50 +153,36 @@ impl Remote {
                     }
                 }
                 Posting::Done(made) => break made,
-                Posting::Ask(slot, made) => {
-                    match asked(session.answer_in(slot), !flags.contains(Flags::EXCLUSIVE))? {
-                        Ok(()) => break made,
-                        Err(e) => return Some(Err(e)),
-                    }
-                }
+                Posting::Ask(slot, made) => match asked(session.answer_in(slot), may_repeat)? {
+                    Ok(()) => break made,
+                    Err(e) => return Some(Err(e)),
+                },
             }
         };
         session.kept.posted(parent, name, None);
-        session.was_opened(flags);
-        let inode = (promise.ino, promise.generation);
-        let mut file = OpenFile::new(inode, FileType::Regular, flags, promise.handle, session.serial);
-        file.lent = lent;
-        let now = Time::now();
-        let attr = Attr {
-            ino: promise.ino,
-            generation: promise.generation,
-            kind: FileType::Regular,
-            perm,
-            nlink: 1,
-            uid,
-            gid,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            btime: now,
-        };
-        Some(Ok((attr, self.link.opened(file))))
+        Some(Ok(made))
     }
 
     /// Removes a file without a message that is waited for, if that can be done.
     pub(in crate::client) fn unlink_here(&self, parent: Ino, name: &[u8]) -> Option<Result<()>> {
+        self.remove_here(Op::PostUnlink, parent, name)
+    }
+
+    /// As [`Remote::unlink_here`], a directory in which nothing is.
+    pub(in crate::client) fn rmdir_here(&self, parent: Ino, name: &[u8]) -> Option<Result<()>> {
+        self.remove_here(Op::PostRmdir, parent, name)
+    }
+
+    fn remove_here(&self, op: Op, parent: Ino, name: &[u8]) -> Option<Result<()>> {
         let session: &Arc<Session> = self.now();
-        if !session.directories.any() || !self.made_here(parent, name) {
+        if !session.directories.any() || session.directories.table.lock().made(parent, name).is_none() {
             return None;
         }
         if let Err(e) = self.link.keeps_order() {
             return Some(Err(e));
         }
         let ino = loop {
-            match session.directories.unlink(session, parent, name) {
+            match session.directories.remove(session, op, (parent, name)) {
                 Posting::Message | Posting::Promises | Posting::Room => return None,
                 // Other futures of this thread may have to give slots back.
                 Posting::Full if !session.wait_for_room() => return None,
@@ -165,7 +194,7 @@ impl Remote {
                 },
             }
         };
-        session.kept.posted(parent, name, Some(Ino(ino)));
+        session.kept.posted(parent, name, Some(ino));
         Some(Ok(()))
     }
 
@@ -199,22 +228,111 @@ impl Remote {
             _ => None,
         };
         let mut table = session.directories.table.lock();
+        let table = &mut *table;
         let place = asking.place;
-        let dir = table
-            .dirs
-            .iter()
-            .position(|dir| dir.place == place && dir.number == 0 && dir.ino == Some(parent));
-        let (Some(at), Some((number, (attr, mut promises, names)))) = (dir, lent) else {
+        let is_ours = |lease: &Lease| lease.number == 0 && lease.dir == Some(parent);
+        let is_asked = table.leases[place].as_ref().is_some_and(is_ours) && table.dirs.contains_key(&parent);
+        let Some((number, (attr, mut promises, names))) = lent.filter(|_| is_asked) else {
             table.need = (table.need.max(NEED) * 4).min(NEED_MAX);
             return;
         };
         for name in names {
-            table.dirs[at].names.insert(Name::from_vec(name), Known::default());
+            table.add(parent, &name, Known::default());
         }
-        (table.dirs[at].number, table.dirs[at].attr) = (number, Some(attr));
+        if let (Some(lease), Some(dir)) = (&mut table.leases[place], table.dirs.get_mut(&parent)) {
+            (lease.number, dir.attr) = (number, Some(attr));
+        }
         promises.reverse();
         table.promises.splice(0..0, promises);
         table.need = NEED;
         asking.granted = true;
+    }
+}
+
+/// What was made, and under which lease.
+#[derive(Clone, Copy)]
+struct Made {
+    attr: Attr,
+    /// Of a file.
+    handle: Handle,
+    lent: u64,
+}
+
+impl Directories {
+    /// Posts that something is made: a file that is opened so, or a directory.
+    fn make(
+        &self,
+        session: &Session,
+        (parent, name): (Ino, &[u8]),
+        perm: u16,
+        open: Option<OpenFlags>,
+    ) -> Posting<Made> {
+        let noted = session.kept.now();
+        let prepare = |table: &mut Table, lent: u64| {
+            let dir = table.dirs.get(&parent).filter(|dir| !dir.names.contains_key(name));
+            let Some(of) = dir.and_then(|dir| dir.attr) else { return Posting::Message };
+            let Some(promise) = table.promises.pop() else { return Posting::Promises };
+            let (op, kind, perm, nlink) = match open {
+                Some(_) => (Op::PostCreate, FileType::Regular, perm & 0o7777, 1),
+                None => (Op::PostMkdir, FileType::Directory, perm & 0o1777, 2),
+            };
+            let now = Time::now();
+            let mut r = request(op, parent.0);
+            (r.mode, r.other, r.offset) =
+                ((perm as u32).into(), promise.ino.0.into(), wire::time(now).into());
+            r.flags = open.unwrap_or(OpenFlags::empty()).bits().into();
+            let (uid, gid, perm) = fs::perm::new_inode(&session.cred, &of, kind, perm);
+            let (ino, generation) = (promise.ino, promise.generation);
+            let (rdev, size, blocks) = (0, 0, 0);
+            let (atime, mtime, ctime, btime) = (now, now, now, now);
+            let attr = Attr {
+                ino,
+                generation,
+                kind,
+                perm,
+                nlink,
+                uid,
+                gid,
+                rdev,
+                size,
+                blocks,
+                atime,
+                mtime,
+                ctime,
+                btime,
+            };
+            Posting::Done((r, Made { attr, handle: promise.handle, lent }))
+        };
+        self.change(session, (parent, name), prepare, |table, Made { attr, .. }| {
+            let is_dir = open.is_none();
+            if is_dir {
+                table.enter_made(parent, &attr, &session.cred);
+            }
+            let (ino, generation) = (attr.ino.0, attr.generation);
+            table.add_made(parent, name, Known { ino, generation, is_dir, nth: 0 });
+            session.kept.made(&attr, noted);
+        })
+    }
+
+    /// Posts that a name goes: of a file that was made here, or of a directory in which nothing is.
+    fn remove(&self, session: &Session, op: Op, (parent, name): (Ino, &[u8])) -> Posting<Ino> {
+        let prepare = |table: &mut Table, _| {
+            let Some(known) = table.made(parent, name) else { return Posting::Message };
+            let may = match op {
+                Op::PostRmdir => {
+                    let is_empty = |ino| table.find(ino).is_some_and(|(dir, _)| dir.names.is_empty());
+                    known.is_dir && is_empty(Ino(known.ino))
+                }
+                _ => !known.is_dir,
+            };
+            if !may {
+                return Posting::Message;
+            }
+            Posting::Done((request(op, parent.0), Ino(known.ino)))
+        };
+        self.change(session, (parent, name), prepare, |table, ino| {
+            table.remove(parent, name);
+            table.forget(ino);
+        })
     }
 }

@@ -6,8 +6,10 @@
 //! another one. So it lasts where files are written before others look at them. Closed files are nobody's.
 
 use super::*;
+use foldhash::fast::FixedState;
 use format::shared::NEW_FILES;
 use fs::Handle;
+use std::collections::HashMap;
 
 /// Inodes that are promised at a time.
 const STOCK: usize = 32;

@@ -19,7 +19,7 @@
 //! itself may have pages of the file for reading meanwhile; it is told of a change before it can learn that a window was taken back. Kernels are not told anything in a
 //! lease's turn: a kernel that drops a page may wait for a request of its own, which may wait for the turn.
 //!
-//! Tested in tests/leases.rs, attacked in tests/lease_attacks.rs.
+//! Tested in tests/all/leases.rs, attacked in tests/all/lease_attacks.rs.
 
 mod lease;
 mod ticker;

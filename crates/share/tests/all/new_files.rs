@@ -3,14 +3,12 @@
 //! Verifies, over the block engine, in directories that several clients make names in: that what is written to a new file is posted, and that the file is closed; that everybody sees
 //! each write when it has returned, by whatever way they come to the file (paths, handles, other names, listings, other doors); that all of it is in order with everything
 //! else, in anybody's sync, and there after its client or the manager has ended; that it does not fail on a full volume; and that files that are
-//! closed are lent to nobody. Random calls against a model, with files that stay open. Clients that do not keep to the rules: tests/new_file_attacks.rs.
+//! closed are lent to nobody. Random calls against a model, with files that stay open. Clients that do not keep to the rules: tests/all/new_file_attacks.rs.
 
-mod rig;
-
+use crate::rig::{NEW, Rig, volume, volume_on_flash, without_power};
 use block::Volume;
 use fs::client::{BlockingFile, OpenOptions as Open};
 use fs::{Blocking, Client, Cred, FileSystem, RenameFlags};
-use rig::{NEW, Rig, volume, volume_on_flash, without_power};
 use share::Remote;
 use sim::{Model, system_clock};
 use std::sync::Arc;

@@ -2,16 +2,14 @@
 //!
 //! Verifies that what is posted without a lease, under one that is over, or with inodes that were not promised to this session does nothing; that numbers that
 //! repeat or jump, slots that are posted twice, and calls of all kinds in the stream harm nobody else; that leases and promises are bounded and come
-//! back; that data goes only where there is room for it, into files that were made under that very lease; and that what a client had posted when it was killed is done. The rest of the threat model: tests/hostile.rs.
+//! back; that data goes only where there is room for it, into files that were made under that very lease; and that what a client had posted when it was killed is done. The rest of the threat model: tests/all/hostile.rs.
 
-mod attacker;
-
-use attacker::*;
+use crate::attacker::*;
 use block::{MkfsOptions, OpenOptions, Volume};
 use format::shared::*;
 use fs::client::OpenOptions as Open;
 use fs::watched::Watched;
-use fs::{Blocking, Client, Cred};
+use fs::{Blocking, Client, Cred, Time};
 use media::RamMedia;
 use share::{Remote, Server, server::Options};
 use std::mem::offset_of;
@@ -25,6 +23,8 @@ const CREATE: u16 = 43;
 const UNLINK: u16 = 44;
 const WRITE: u16 = 45;
 const ROOM: u16 = 46;
+const MKDIR: u16 = 49;
+const RMDIR: u16 = 50;
 const NEW: Open = Open::new().read(true).write(true).create_new(true);
 
 /// What a lease brings.
@@ -55,18 +55,11 @@ impl Attacker {
         })
     }
     /// Has something stand in a slot as a posted request, without its bit.
-    fn stand(&self, slot: usize, r: &Request, name: &[u8], number: u64) {
+    fn stand_as(&self, slot: usize, r: &Request, name: &[u8], number: u64) {
         self.bytes(PAYLOAD_AT + slot * PAYLOAD_MAX, name);
-        let r = Request { first: (name.len() as u16).into(), more: number.into(), ..*r };
-        self.bytes(Self::slot(slot) + offset_of!(SlotHeader, message), zerocopy::IntoBytes::as_bytes(&r));
-        self.word(Self::slot(slot)).store(state::POSTED, Ordering::SeqCst);
+        self.stand(slot, &Request { first: (name.len() as u16).into(), more: number.into(), ..*r });
     }
-    /// Posts what stands in slots.
-    fn send(&self, bits: u64) {
-        self.long(offset_of!(SessionHeader, one_way)).fetch_or(bits, Ordering::SeqCst);
-        self.ring(0);
-    }
-    fn create(&self, lent: &Lent, ino: u64) -> Request {
+    fn create_under(&self, lent: &Lent, ino: u64) -> Request {
         Request {
             mode: 0o644.into(),
             flags: 3.into(),
@@ -82,7 +75,7 @@ impl Attacker {
     }
     /// Has a file made under a lease, and says its handle.
     fn made(&self, lent: &Lent, ino: u64, name: &[u8]) -> u64 {
-        assert_eq!(self.posted(&self.create(lent, ino), name), 0);
+        assert_eq!(self.posted_as(&self.create_under(lent, ino), name), 0);
         self.reply(3).value.get()
     }
     fn room(&self, number: u64) -> u64 {
@@ -91,8 +84,8 @@ impl Attacker {
         reply.value.get()
     }
     /// Posts one, and waits for what became of it.
-    fn posted(&self, r: &Request, name: &[u8]) -> i32 {
-        self.stand(3, r, name, 1);
+    fn posted_as(&self, r: &Request, name: &[u8]) -> i32 {
+        self.stand_as(3, r, name, 1);
         self.send(1 << 3);
         self.reply(3).errno.get()
     }
@@ -169,15 +162,17 @@ fn what_is_not_lent_or_promised() {
         (u64::MAX, lent.inodes[3], dirs[0]),
         (lent.number, lent.inodes[4], u64::MAX),
     ] {
-        let r = one.create(&Lent { dir, number, inodes: Vec::new() }, ino);
-        assert_eq!(one.posted(&r, b"f"), libc::ESTALE, "{number} {ino} {dir}");
-        let r = Request { extra: number.into(), ..request(UNLINK, dir) };
-        if (number, dir) != (lent.number, dirs[0]) {
-            assert_eq!(one.posted(&r, b"f"), libc::ESTALE);
+        let r = one.create_under(&Lent { dir, number, inodes: Vec::new() }, ino);
+        assert_eq!(one.posted_as(&r, b"f"), libc::ESTALE, "{number} {ino} {dir}");
+        for op in [UNLINK, RMDIR] {
+            let r = Request { extra: number.into(), ..request(op, dir) };
+            if (number, dir) != (lent.number, dirs[0]) {
+                assert_eq!(one.posted_as(&r, b"f"), libc::ESTALE);
+            }
         }
     }
-    assert_eq!(one.posted(&one.create(&lent, lent.inodes[5]), b"f"), 0);
-    assert_eq!(one.posted(&one.create(&lent, lent.inodes[5]), b"g"), libc::ESTALE, "twice");
+    assert_eq!(one.posted_as(&one.create_under(&lent, lent.inodes[5]), b"f"), 0);
+    assert_eq!(one.posted_as(&one.create_under(&lent, lent.inodes[5]), b"g"), libc::ESTALE, "twice");
     for (name, errno) in [
         (&b"f"[..], libc::EEXIST),
         (b"..", libc::EEXIST),
@@ -187,13 +182,74 @@ fn what_is_not_lent_or_promised() {
     ] {
         let more = one.call(&Request { len: 1.into(), ..request(PROMISE, 0) });
         let inodes = Attacker::inodes(&one.payload(more.len.get() as usize));
-        assert_eq!(one.posted(&one.create(&lent, inodes[0]), name), errno);
+        assert_eq!(one.posted_as(&one.create_under(&lent, inodes[0]), name), errno);
     }
-    let how = Request { flags: 0.into(), ..one.create(&lent, lent.inodes[6]) };
-    assert_ne!(one.posted(&how, b"h"), 0, "neither read nor written");
+    let how = Request { flags: 0.into(), ..one.create_under(&lent, lent.inodes[6]) };
+    assert_ne!(one.posted_as(&how, b"h"), 0, "neither read nor written");
     // Nobody else's sync tells of all that.
     rig.beside.sync().unwrap();
     assert_eq!((rig.names("d"), rig.names("e")), (1, 0));
+    rig.still_there();
+}
+
+#[test]
+fn trees_of_others_and_times_that_are_not_so() {
+    let (rig, dirs) = rig(&["d", "e", "f"]);
+    let (one, two) = (Attacker::new(rig.server.path()), Attacker::new(rig.server.path()));
+    let begun = Time::now();
+    let (lent, also) = (one.lend(dirs[0], 0).unwrap(), one.lend(dirs[1], 1).unwrap());
+    let theirs = two.lend(dirs[2], 0).unwrap();
+    let mkdir = |lent: &Lent, n: usize| Request {
+        op: MKDIR.into(),
+        flags: 0.into(),
+        ..one.create_under(lent, lent.inodes[n])
+    };
+    assert_eq!(one.posted_as(&mkdir(&lent, 0), b"x"), 0);
+    let within = |number| Lent { dir: lent.inodes[0], number, inodes: Vec::new() };
+    // Nobody else's number, nor another of its own, nor another lease on it.
+    assert_eq!(
+        two.posted_as(&two.create_under(&within(theirs.number), theirs.inodes[0]), b"f"),
+        libc::ESTALE
+    );
+    assert_eq!(two.posted_as(&two.create_under(&within(lent.number), theirs.inodes[1]), b"f"), libc::ESTALE);
+    assert_eq!(one.posted_as(&one.create_under(&within(also.number), also.inodes[0]), b"f"), libc::ESTALE);
+    assert!(two.lend(lent.inodes[0], 1).is_none());
+    assert_eq!(one.posted_as(&one.create_under(&within(lent.number), lent.inodes[1]), b"f"), 0);
+    // A file is no directory, and what is not empty stays.
+    let in_file = Lent { dir: lent.inodes[1], ..within(lent.number) };
+    assert_eq!(one.posted_as(&one.create_under(&in_file, lent.inodes[2]), b"f"), libc::ENOTDIR);
+    let remove = |op, dir, number: u64| Request { extra: number.into(), ..request(op, dir) };
+    assert_eq!(one.posted_as(&remove(RMDIR, dirs[0], lent.number), b"x"), libc::ENOTEMPTY);
+    assert_eq!(one.posted_as(&remove(UNLINK, dirs[0], lent.number), b"x"), libc::EISDIR);
+    assert_eq!(one.posted_as(&remove(RMDIR, lent.inodes[0], lent.number), b"f"), libc::ENOTDIR);
+    assert_eq!(one.posted_as(&remove(UNLINK, lent.inodes[0], lent.number), b"f"), 0);
+    assert_eq!(one.posted_as(&remove(RMDIR, dirs[0], lent.number), b"x"), 0);
+    assert_eq!(one.posted_as(&one.create_under(&within(lent.number), lent.inodes[3]), b"f"), libc::ESTALE);
+    // When it was made: not before the lease, and not later than now.
+    for (n, word) in [0, 1, u64::MAX, u64::MAX / 2, 1_000_000_000].into_iter().enumerate() {
+        let name = format!("t{n}");
+        assert_eq!(
+            one.posted_as(&Request { offset: word.into(), ..mkdir(&lent, 4 + n) }, name.as_bytes()),
+            0
+        );
+    }
+    assert_eq!(rig.names("d"), 5);
+    for entry in rig.beside.read_dir("d").unwrap() {
+        let attr = entry.unwrap().attr;
+        assert!(begun <= attr.btime && attr.btime <= Time::now(), "{:?}", attr.btime);
+        assert_eq!([attr.atime, attr.mtime, attr.ctime], [attr.btime; 3]);
+    }
+    // Somebody came to the directory: there is nothing left of the lease.
+    assert_eq!(one.posted_as(&remove(RMDIR, dirs[0], lent.number), b"t0"), libc::ESTALE);
+    assert_eq!(
+        one.posted_as(
+            &one.create_under(&Lent { dir: lent.inodes[4], ..within(lent.number) }, lent.inodes[10]),
+            b"f"
+        ),
+        libc::ESTALE
+    );
+    assert_eq!(rig.names("d/t0"), 0);
+    rig.beside.sync().unwrap();
     rig.still_there();
 }
 
@@ -211,7 +267,7 @@ fn after_the_end() {
         assert_eq!(rig.names("d"), 0);
         assert!(!rig.doors.lends_directories());
         attacker.long(word).store(lent.number, Ordering::SeqCst);
-        assert_eq!(attacker.posted(&attacker.create(&lent, lent.inodes[0]), b"f"), libc::ESTALE);
+        assert_eq!(attacker.posted_as(&attacker.create_under(&lent, lent.inodes[0]), b"f"), libc::ESTALE);
         assert_eq!(rig.names("d"), 0);
     }
     rig.still_there();
@@ -223,8 +279,8 @@ fn numbers_that_repeat_and_jump() {
     let attacker = Attacker::new(rig.server.path());
     let lent = attacker.lend(dirs[0], 0).unwrap();
     for (slot, number) in [5, 5, 0, u64::MAX, 5, 1 << 40, 3, 3].into_iter().enumerate() {
-        let r = attacker.create(&lent, lent.inodes[slot]);
-        attacker.stand(slot + 8, &r, format!("f{slot}").as_bytes(), number);
+        let r = attacker.create_under(&lent, lent.inodes[slot]);
+        attacker.stand_as(slot + 8, &r, format!("f{slot}").as_bytes(), number);
     }
     attacker.send(0xff << 8);
     (8..16).for_each(|slot| assert_eq!(attacker.reply(slot).errno.get(), 0));
@@ -241,7 +297,7 @@ fn data_without_room_or_lease() {
     let (lent, theirs) = (one.lend(dirs[0], 0).unwrap(), two.lend(dirs[1], 0).unwrap());
     let file = one.made(&lent, lent.inodes[0], b"f");
     let second = two.made(&theirs, theirs.inodes[0], b"g");
-    let posted = |r: &Request| one.posted(r, b"");
+    let posted = |r: &Request| one.posted_as(r, b"");
     assert_eq!(posted(&one.write(&lent, file, 0, 10)), libc::ESTALE, "no room");
     for number in [0, u64::MAX, theirs.number] {
         assert_eq!(one.room(number), 0, "{number}");
@@ -355,7 +411,7 @@ fn everything_at_once() {
             };
             // Those that would wait for a lock for ever are not of interest here.
             if !matches!(r.op.get(), 35..=37) {
-                attacker.stand(slot, &r, &b"abcdefgh"[..next() as usize % 8], next() % 4);
+                attacker.stand_as(slot, &r, &b"abcdefgh"[..next() as usize % 8], next() % 4);
             }
         }
         attacker.send(next() | next() << 32);
@@ -422,10 +478,10 @@ fn killed_with_a_full_stream() {
         assert!(attacker.room(lent.number) > 100);
         let file = attacker.made(&lent, lent.inodes[15], format!("data{round}").as_bytes());
         for slot in 0..15 {
-            let r = attacker.create(&lent, lent.inodes[slot]);
-            attacker.stand(slot, &r, format!("f{round}-{slot}").as_bytes(), slot as u64);
+            let r = attacker.create_under(&lent, lent.inodes[slot]);
+            attacker.stand_as(slot, &r, format!("f{round}-{slot}").as_bytes(), slot as u64);
             let r = attacker.write(&lent, file, 100 * slot as u64, 100);
-            attacker.stand(20 + slot, &r, b"", 100 + slot as u64);
+            attacker.stand_as(20 + slot, &r, b"", 100 + slot as u64);
             attacker.bytes(PAYLOAD_AT + (20 + slot) * PAYLOAD_MAX, &[slot as u8; 100]);
         }
         // Nobody is woken.

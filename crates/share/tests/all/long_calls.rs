@@ -1,10 +1,8 @@
 //! Calls with more data than one slot has room for, and calls that open their file first.
 
-mod rig;
-
+use crate::rig::{NEW, PAGE, RW, Rig, volume};
 use format::shared::{CALL_DATA_MAX, DATA_MAX, SLOTS};
 use fs::{Blocking, Cred, FileSystem, OpenFlags};
-use rig::{NEW, PAGE, RW, Rig, volume};
 use share::Remote;
 use std::pin::pin;
 use std::sync::Arc;

@@ -4,16 +4,13 @@
 //! that is held and no other, against one table as the model; that two who race for a lock never both have it; that locks end with their session and do
 //! not outlive the manager; and that a client that does not keep to the rules gets nothing that calls would not have given it.
 
-mod attacker;
-mod rig;
-
-use attacker::{Attacker, OPEN, request};
+use crate::attacker::{Attacker, OPEN, request};
+use crate::rig::{NEW, RW, Rig, volume};
 use format::shared::*;
 use fs::client::BlockingFile;
 use fs::{
     Blocking, Client, Cred, Error, FileSystem, Ino, LockKind, LockOwner, LockTable, RecordLock, block_on,
 };
-use rig::{NEW, RW, Rig, volume};
 use share::Remote;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,5 +1,4 @@
 //! A server that grants write leases, with a door beside it.
-#![allow(dead_code, reason = "each test uses a part of it")]
 
 use block::{MkfsOptions, OpenOptions, Volume};
 use fs::client::{BlockingFile, OpenOptions as Open};

@@ -3,9 +3,7 @@
 //! Each line of the threat model (docs/SECURITY.md, "Sessions") is attacked. After every attack the server must still serve
 //! another client, and the attacker must have got nothing.
 
-mod attacker;
-
-use attacker::*;
+use crate::attacker::*;
 use format::shared::*;
 use fs::client::OpenOptions as Open;
 use fs::{Client, Cred, FileSystem, LockKind, OpenFlags};

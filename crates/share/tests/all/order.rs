@@ -4,11 +4,9 @@
 //! later can be there; that it is told once; and that nothing is said where nothing was lost, or where a sync had made it durable. What barriers do
 //! on the medium is tested in freehold/tests/order.rs.
 
-mod rig;
-
+use crate::rig::{NEW, PAGE, RW, Rig, leased, page, volume};
 use fs::client::BlockingFile;
 use fs::{Blocking, Error, Opening, Ordered, RenameFlags};
-use rig::{NEW, PAGE, RW, Rig, leased, page, volume};
 use share::{Remote, Server, server::Options};
 
 fn errno<T: std::fmt::Debug>(result: fs::Result<T>) -> i32 {

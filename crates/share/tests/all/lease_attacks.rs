@@ -2,11 +2,9 @@
 //!
 //! Verifies that a client that scribbles over the words of its windows, keeps pages busy for ever, writes after its window was taken back, asks for leases
 //! through handles that it has not or that do not write, or asks for thousands, harms nobody but itself; and that what it left behind when it
-//! was killed is there. The rest of the threat model: tests/hostile.rs.
+//! was killed is there. The rest of the threat model: tests/all/hostile.rs.
 
-mod attacker;
-
-use attacker::*;
+use crate::attacker::*;
 use format::shared::*;
 use fs::client::OpenOptions as Open;
 use fs::watched::Watched;

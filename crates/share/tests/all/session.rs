@@ -2,7 +2,7 @@
 //!
 //! Verifies that every call through a session has the outcome that it has without one (a model is served and compared with a model
 //! beside it), that many clients and threads get along, and that what a dead client held is given back. Does not verify
-//! hostile clients (tests/hostile.rs).
+//! hostile clients (tests/all/hostile.rs).
 
 use fs::client::OpenOptions as Open;
 use fs::{Client, Cred, Error, FileSystem, Ino, LockKind, OpenFlags};
@@ -257,7 +257,7 @@ fn what_a_killed_client_held_is_given_back() {
     let (_, server, _dir) = served();
     let fs = Client::new(Arc::new(Remote::connect(server.path()).unwrap()), Cred::root()).blocking();
     let mut victim = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["victim", "--exact", "--ignored", "--nocapture"])
+        .args(["session::victim", "--exact", "--ignored", "--nocapture"])
         .env("SHARE_VICTIM", server.path())
         .stdout(std::process::Stdio::null())
         .spawn()

@@ -3,11 +3,9 @@
 //! One of the sessions makes most of the calls, so that it has leases, and the others come between. What the kinds of calls can do to a lease, and to what is posted under
 //! it, is in reach of a few names. Verifies results, errors, attributes, listings and what files hold; times are not compared.
 
-mod rig;
-
+use crate::rig::{Rig, volume};
 use fs::client::OpenOptions as Open;
 use fs::{Attr, Blocking, Client, Cred, Error, FileSystem, RenameFlags};
-use rig::{Rig, volume};
 use sim::{Model, system_clock};
 use std::sync::Arc;
 
@@ -71,6 +69,23 @@ fn call<F: FileSystem>(fs: &Blocking<F>, kind: u64, (a, b): (&str, &str), n: u64
         78..80 => said(fs.rmdir(a), nothing),
         80..82 => said(fs.chmod(a, 0o600 + (n % 8) as u16), |_| String::new()),
         82 => said(fs.chmod(dir, 0o700 + (n % 8) as u16), |_| String::new()),
+        101..109 => said(fs.mkdir(a, 0o755), |_| String::new()),
+        109..114 => said(fs.rmdir(a), nothing),
+        114..119 => said(fs.stat(a), of),
+        119..124 => {
+            // A tree that comes, and mostly goes.
+            let (deep, file) = (format!("{a}/d"), format!("{a}/d/f"));
+            let mut all = vec![said(fs.mkdir(a, 0o750), of), said(fs.mkdir(&deep, 0o700), of)];
+            all.push(said(fs.open(&file, Open::new().write(true).create_new(true)), |_| String::new()));
+            if n.is_multiple_of(5) {
+                all.push(said(fs.rmdir(&deep), nothing));
+            }
+            if !n.is_multiple_of(7) {
+                all.extend([said(fs.stat(&deep), of), said(fs.unlink(&file), nothing)]);
+            }
+            all.extend([said(fs.rmdir(&deep), nothing), said(fs.stat(a), of), said(fs.rmdir(a), nothing)]);
+            Ok(format!("{all:?}"))
+        }
         83..85 => said(fs.stat(dir), of),
         85 => said(fs.sync(), nothing),
         86 => {
@@ -99,7 +114,7 @@ fn call<F: FileSystem>(fs: &Blocking<F>, kind: u64, (a, b): (&str, &str), n: u64
     }
 }
 
-fn compare(seed: u64, calls: u32) -> [u64; 3] {
+fn compare(seed: u64, calls: u32) -> [u64; 5] {
     let rig = Rig::new(volume(128 << 20));
     let sessions = [rig.client(), rig.client()];
     let model = Client::new(Arc::new(Model::new(system_clock())), Cred::of_process()).blocking();
@@ -110,12 +125,16 @@ fn compare(seed: u64, calls: u32) -> [u64; 3] {
     for n in 0..calls {
         let name = |random: &mut Random| {
             let dir = if random.below(5) == 0 { "q" } else { "p" };
-            format!("{dir}/{}", random.below(60))
+            match random.below(3) {
+                0 => format!("{dir}/{}/{}", random.below(60), random.below(4)),
+                _ => format!("{dir}/{}", random.below(60)),
+            }
         };
         let (a, b) = (name(&mut random), name(&mut random));
-        let (kind, size) = (random.below(101), random.below(6000));
+        let (kind, size) = (random.below(124), random.below(6000));
         let want = call(&model, kind, (&a, &b), size);
-        let who = random.below(60);
+        // With every other seed others come seldom, so that more is done under a lease.
+        let who = random.below(if seed.is_multiple_of(2) { 60 } else { 400 });
         let got = match who {
             0 => call(&rig.beside, kind, (&a, &b), size),
             1 => call(&sessions[1], kind, (&a, &b), size),
@@ -123,17 +142,18 @@ fn compare(seed: u64, calls: u32) -> [u64; 3] {
         };
         assert_eq!(got, want, "seed {seed}, call {n}: {kind} {a} {b} by {who}");
     }
-    ["post_create", "post_unlink", "post_write"].map(|kind| rig.count(kind))
+    ["post_create", "post_unlink", "post_write", "post_mkdir", "post_rmdir"].map(|kind| rig.count(kind))
 }
 
 #[test]
 fn the_same_answers_as_without_leases() {
     let seeds: u64 = std::env::var("FREEHOLD_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(24);
-    let mut all = [0; 3];
+    let mut all = [0; 5];
     for seed in 0..seeds {
-        all.iter_mut().zip(compare(0x5eed + seed, 4000)).for_each(|(all, posted)| *all += posted);
+        all.iter_mut().zip(compare(0x5eed + seed, 6000)).for_each(|(all, posted)| *all += posted);
     }
-    let [created, removed, written] = all;
-    println!("{created} creates, {removed} unlinks and {written} writes were posted");
-    assert!(created > 70 * seeds && removed > 4 * seeds && written > 25 * seeds, "{all:?}");
+    let [created, removed, written, dirs, gone] = all;
+    println!("posted: {created} creates, {removed} unlinks, {written} writes, {dirs} mkdirs, {gone} rmdirs");
+    assert!(created > 40 * seeds && removed > 4 * seeds && written > 25 * seeds, "{all:?}");
+    assert!(dirs > 10 * seeds && gone > 3 * seeds, "{all:?}");
 }

@@ -2,15 +2,13 @@
 //!
 //! Verifies, over the block engine, that opening what is known sends nothing; that a file that is open so survives its name and its
 //! permissions like any open file, whichever door takes them away and in the middle of whatever; and that it is gone when the last one has closed it.
-//! Does not verify clients that write nonsense (tests/hostile.rs).
+//! Does not verify clients that write nonsense (tests/all/hostile.rs).
 
-mod rig;
-
+use crate::rig::{PAGE, RW, Rig, page};
 use block::Volume;
 use fs::client::OpenOptions as Open;
 use fs::watched::{Change, Told, Watched, Watcher};
 use fs::{Blocking, Cred, Error};
-use rig::{PAGE, RW, Rig, page};
 use share::Remote;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +18,7 @@ const READ: Open = Open::new().read(true);
 
 /// A rig with a file "other".
 fn with_other() -> Rig<Volume> {
-    let rig = Rig::new(rig::volume(128 << 20));
+    let rig = Rig::new(crate::rig::volume(128 << 20));
     rig.beside.write("other", b"").unwrap();
     rig
 }
@@ -273,7 +271,7 @@ impl Watcher for Slow {
 /// A name that is replaced leads to one file or the other, however long it takes until everybody has been told.
 #[test]
 fn replaced_names_lead_somewhere() {
-    let doors = Watched::new(rig::volume(64 << 20));
+    let doors = Watched::new(crate::rig::volume(64 << 20));
     let slow = doors.door();
     slow.watch(Arc::new(Slow));
     let rig = Rig::over(doors);

@@ -1,9 +1,7 @@
 //! Queues whose thread must go on while there is no manager.
 
-mod rig;
-
+use crate::rig::*;
 use fs::FileSystem;
-use rig::*;
 use share::Queue;
 use std::future::poll_fn;
 use std::pin::Pin;

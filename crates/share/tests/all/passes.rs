@@ -1,11 +1,9 @@
 //! Names by which other doors find files that a session has open (`fs::passes`).
 
-mod rig;
-
+use crate::rig::*;
 use fs::watched::{Change, Told, Watcher};
 use fs::{Cred, Error, FileSystem, Ino, OpenFlags};
 use parking_lot::Mutex;
-use rig::*;
 use std::sync::Arc;
 
 /// A door that notes the names it is told of.

@@ -2,11 +2,9 @@
 //!
 //! Verifies that only who asks for it, and opens a new file for writing, has one lent; that what is posted by another session, through another handle, with other numbers, without room,
 //! after the file was closed or after somebody else came to it does nothing; that new files are bounded; that creates that are given up leave
-//! no lease behind; and that what a client had posted when it was killed is done. Directories: tests/directory_attacks.rs.
+//! no lease behind; and that what a client had posted when it was killed is done. Directories: tests/all/directory_attacks.rs.
 
-mod attacker;
-
-use attacker::*;
+use crate::attacker::*;
 use block::{MkfsOptions, OpenOptions, Volume};
 use format::shared::*;
 use fs::watched::Watched;
@@ -77,21 +75,6 @@ impl Attacker {
         let reply = self.call(&create(name, flags, posts));
         assert_eq!(reply.errno.get(), 0, "{name}");
         Made { handle: reply.value.get(), lease: reply.lent.get(), room: reply.lent_room.get() }
-    }
-    /// Posts something, and says what became of it.
-    fn posted(&self, r: &Request) -> i32 {
-        self.stand(3, r);
-        self.send(1 << 3);
-        self.reply(3).errno.get()
-    }
-    fn stand(&self, slot: usize, r: &Request) {
-        let at = Self::slot(slot);
-        self.bytes(at + offset_of!(SlotHeader, message), zerocopy::IntoBytes::as_bytes(r));
-        self.word(at).store(state::POSTED, Ordering::SeqCst);
-    }
-    fn send(&self, bits: u64) {
-        self.long(offset_of!(SessionHeader, one_way)).fetch_or(bits, Ordering::SeqCst);
-        self.ring(0);
     }
     fn lent(&self) -> &std::sync::atomic::AtomicU64 {
         self.long(offset_of!(SessionHeader, directories) + 8 * NEW_FILES)

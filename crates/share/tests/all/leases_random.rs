@@ -2,10 +2,8 @@
 //!
 //! Verifies, through two sessions and a door beside, against bytes in memory, that nothing is lost or seen late; over the block engine and the model.
 
-mod rig;
-
+use crate::rig::{NEW, PAGE, RW, Rig, leased, page, volume};
 use fs::FileSystem;
-use rig::{NEW, PAGE, RW, Rig, leased, page, volume};
 use sim::{Model, system_clock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

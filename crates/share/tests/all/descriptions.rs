@@ -1,9 +1,7 @@
 //! Locks of open file descriptions that several sessions have, and clients that lie about theirs.
 
-mod rig;
-
+use crate::rig::{NEW, Rig, volume};
 use fs::{Cred, FileSystem, Handle, LockKind, OpenFlags};
-use rig::{NEW, Rig, volume};
 use rustix::fs::{MemfdFlags, SealFlags};
 use share::{Description, Remote};
 use std::io;

@@ -1,10 +1,8 @@
 //! Clients that want to see or keep what is not theirs: pages in arenas, and files that they say they have open.
 //!
-//! As tests/hostile.rs, with the same attacker.
+//! As tests/all/hostile.rs, with the same attacker.
 
-mod attacker;
-
-use attacker::*;
+use crate::attacker::*;
 use format::shared::*;
 use fs::{Client, Cred};
 use rustix::mm::{MapFlags, ProtFlags};

@@ -2,16 +2,14 @@
 //!
 //! Verifies, over the block engine, that overwrites through a session cost a bounded number of messages, that everybody sees each of them when it has
 //! returned (other sessions, other doors, stat), that they are durable after anybody's sync, that they outlive their client and a clean stop of the manager, and that
-//! a full volume has room for them. Random calls: tests/leases_random.rs. Clients that do not keep to the rules: tests/lease_attacks.rs.
+//! a full volume has room for them. Random calls: tests/all/leases_random.rs. Clients that do not keep to the rules: tests/all/lease_attacks.rs.
 
-mod rig;
-
+use crate::rig::{NEW, PAGE, RW, Rig, leased, page, volume};
 use block::{MkfsOptions, OpenOptions, Volume};
 use fs::client::OpenOptions as Open;
 use fs::{Client, Cred, Error, Fallocate};
 use media::RamMedia;
 use media::flash::{Config, SimFlash};
-use rig::{NEW, PAGE, RW, Rig, leased, page, volume};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,5 @@
 //! A client that does not keep to the rules, without the client's code: raw memory and a raw socket.
 
-#![allow(dead_code, reason = "each test uses some of it")]
-
 use format::shared::*;
 use fs::{Client, Cred};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -85,6 +83,23 @@ impl Attacker {
         self.bytes(Self::slot(slot) + offset_of!(SlotHeader, message), request.as_bytes());
         self.word(Self::slot(slot)).store(state::POSTED, Ordering::SeqCst);
         self.ring(1 << slot);
+    }
+    /// Has something stand in a slot as a posted request, without its bit.
+    pub fn stand(&self, slot: usize, r: &Request) {
+        let at = Self::slot(slot);
+        self.bytes(at + offset_of!(SlotHeader, message), zerocopy::IntoBytes::as_bytes(r));
+        self.word(at).store(state::POSTED, Ordering::SeqCst);
+    }
+    /// Posts one way what stands in slots.
+    pub fn send(&self, bits: u64) {
+        self.long(offset_of!(SessionHeader, one_way)).fetch_or(bits, Ordering::SeqCst);
+        self.ring(0);
+    }
+    /// Posts something one way, and says what became of it.
+    pub fn posted(&self, r: &Request) -> i32 {
+        self.stand(3, r);
+        self.send(1 << 3);
+        self.reply(3).errno.get()
     }
     pub fn reply(&self, slot: usize) -> Reply {
         let begun = Instant::now();

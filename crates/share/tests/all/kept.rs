@@ -1,7 +1,7 @@
 //! What clients keep: calls that cost no message, and that nothing kept outlives a change.
 //!
 //! Verifies, over the block engine, that repeated stats and small reads send nothing, and that no client ever sees what was so before
-//! a change that has returned, whichever door it came through. Does not verify the memory's protection (tests/hostile.rs).
+//! a change that has returned, whichever door it came through. Does not verify the memory's protection (tests/all/hostile.rs).
 
 use block::{MkfsOptions, OpenOptions, Volume};
 use fs::client::OpenOptions as Open;

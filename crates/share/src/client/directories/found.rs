@@ -1,0 +1,73 @@
+//! Finding names in directories under a lease: all of them are known here.
+
+use super::super::kept::{Since, Target};
+use super::making::is_plain;
+use super::*;
+
+/// What a path leads to, as far as that is known.
+pub(in crate::client) enum Found {
+    /// It must be asked for.
+    Unknown,
+    /// There is no such name.
+    Missing,
+    /// This, which was made here.
+    Made(Target),
+}
+
+impl Directories {
+    /// What a name leads to. As long as the lease is there, it is as is said here.
+    pub(super) fn find(&self, session: &Session, dir: Ino, name: &[u8]) -> Found {
+        let table = self.table.lock();
+        let Some((under, number)) = table.find(dir).filter(|_| is_plain(name)) else { return Found::Unknown };
+        let found = match under.names.get(name) {
+            None => Found::Missing,
+            Some(&Known { ino: 0, .. }) => return Found::Unknown,
+            Some(&Known { ino, generation, is_dir, .. }) => {
+                let kind = if is_dir { FileType::Directory } else { FileType::Regular };
+                Found::Made(Target { ino: Ino(ino), generation, kind })
+            }
+        };
+        match session.region.directory(under.place).load(Ordering::SeqCst) == number && !session.is_dead() {
+            true => found,
+            false => Found::Unknown,
+        }
+    }
+}
+
+impl Remote {
+    /// What a path of plain names leads to, if some of them are in directories under a lease and the others are known. Names that were made here are kept, as those that
+    /// were asked for are.
+    #[cold]
+    pub(in crate::client) fn find_here(&self, base: Ino, path: &[u8]) -> Found {
+        let session: &Arc<Session> = self.now();
+        if !session.directories.any() {
+            return Found::Unknown;
+        }
+        let kept = &session.kept;
+        let (mut at, mut found) = (base, Found::Unknown);
+        for name in path.split(|&b| b == b'/').filter(|name| !name.is_empty()) {
+            let since = Since { clock: kept.now(), posts: kept.posts() };
+            let target = match kept.target(at, name) {
+                Some(target) => target,
+                None => match session.directories.find(session, at, name) {
+                    Found::Made(target) => {
+                        kept.learn_name(since, at, name, Some(target));
+                        target
+                    }
+                    other => return other,
+                },
+            };
+            (at, found) = (target.ino, Found::Made(target));
+        }
+        if kept.alive() { found } else { Found::Unknown }
+    }
+
+    /// The attributes of what a path of plain names leads to, if it was made here and is as it was made; or that there is no such name.
+    pub(in crate::client) fn attr_here(&self, base: Ino, path: &[u8]) -> Option<Result<Attr>> {
+        match self.find_here(base, path) {
+            Found::Unknown => None,
+            Found::Missing => Some(Err(Error::NotFound)),
+            Found::Made(target) => self.kept().known(target.ino).map(Ok),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Leases, and what is known of the directories under them: the one that a lease is on, and those that were made there since.
+
+use super::ahead::Made;
+use super::{DIRECTORIES, NEW_FILES, Session, SlotNo};
+use foldhash::fast::FixedState;
+use format::shared::{Request, state};
+use fs::{Access, Attr, Cred, Ino, Promise};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+
+/// Names that are remembered, of all directories; and directories.
+const NAMES_MAX: usize = 1 << 18;
+const DIRS_MAX: usize = 1 << 12;
+
+pub(super) type Name = SmallVec<[u8; 24]>;
+
+/// What is known of a name.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Known {
+    /// The inode, if it was made here and has no other name; else 0.
+    pub ino: u64,
+    /// Which one it is of those that were made here.
+    pub nth: u64,
+    /// Which one with its number it is.
+    pub generation: u32,
+    /// It is a directory.
+    pub is_dir: bool,
+}
+
+/// A lease, or one that is asked for.
+pub(super) struct Lease {
+    /// 0 while it is asked for.
+    pub number: u64,
+    /// The directory that it is on; `None`: it is for new files, wherever they are.
+    pub dir: Option<Ino>,
+    /// When it was used last.
+    used: u64,
+    /// Pages of room for data that it has, as the manager will count when it comes to it.
+    pub room: u64,
+    /// That is being asked for.
+    pub asking: bool,
+    /// Writes that are not posted before it is asked for again.
+    pub pause: u32,
+}
+
+/// A directory.
+pub(super) struct Dir {
+    /// Of the lease that it is under.
+    pub place: usize,
+    pub attr: Option<Attr>,
+    /// Names that may be there.
+    pub names: HashMap<Name, Known, FixedState>,
+    /// The names that were made here, in their order.
+    pub made: Made,
+}
+
+#[derive(Default)]
+pub(super) struct Table {
+    /// Requests that were posted one way.
+    posted: u64,
+    /// By their places.
+    pub leases: [Option<Lease>; NEW_FILES + 1],
+    pub dirs: HashMap<Ino, Dir, FixedState>,
+    /// Names in all of them.
+    names: usize,
+    pub promises: Vec<Promise>,
+    /// The directory in which something was made last, and how many times.
+    pub recent: (u64, u32),
+    pub need: u32,
+}
+
+impl Table {
+    /// A lease begins, or is asked for, at a place that is free.
+    pub fn begin(&mut self, place: usize, number: u64, dir: Option<Ino>, room: u64) {
+        let used = self.posted;
+        self.leases[place] = Some(Lease { number, dir, used, room, asking: false, pause: 0 });
+        if let Some(dir) = dir {
+            self.enter(dir, place, None);
+        }
+    }
+
+    /// A directory is under the lease at this place; nothing is in it yet.
+    pub fn enter(&mut self, dir: Ino, place: usize, attr: Option<Attr>) {
+        self.forget(dir);
+        if self.dirs.len() < DIRS_MAX {
+            let (names, made) = (HashMap::default(), Made::default());
+            self.dirs.insert(dir, Dir { place, attr, names, made });
+        }
+    }
+
+    /// A directory was made in `parent`, under whose lease it stands if it can be changed by who has made it, and by nobody who may not.
+    pub fn enter_made(&mut self, parent: Ino, attr: &Attr, cred: &Cred) {
+        let may =
+            fs::perm::check(cred, attr, Access::WRITE | Access::EXEC).is_ok() && attr.perm & 0o1000 == 0;
+        if let Some(place) = self.dirs.get(&parent).map(|dir| dir.place).filter(|_| may) {
+            self.enter(attr.ino, place, Some(*attr));
+        }
+    }
+
+    /// Nothing is known of a directory any more.
+    pub fn forget(&mut self, dir: Ino) {
+        self.names -= self.dirs.remove(&dir).map_or(0, |dir| dir.names.len());
+    }
+
+    /// A lease is over, or no longer used, and with it everything that is under it.
+    pub fn end(&mut self, place: usize) {
+        self.leases[place] = None;
+        self.dirs.retain(|_, dir| dir.place != place);
+        self.names = self.dirs.values().map(|dir| dir.names.len()).sum();
+    }
+
+    /// No directory is used any more, only the lease on new files.
+    pub fn end_directories(&mut self) {
+        self.leases[..DIRECTORIES].fill_with(|| None);
+        self.dirs.clear();
+        self.names = 0;
+    }
+
+    /// The place of the lease with this number.
+    pub fn place_of(&self, number: u64) -> Option<usize> {
+        self.leases.iter().position(|lease| lease.as_ref().is_some_and(|lease| lease.number == number))
+    }
+
+    /// The lease with this number.
+    pub fn lease_mut(&mut self, number: u64) -> Option<&mut Lease> {
+        self.leases.iter_mut().flatten().find(|lease| lease.number == number)
+    }
+
+    /// The number of the lease that a directory is under, which is there and not asked for.
+    pub fn number(&self, dir: &Dir) -> Option<u64> {
+        let lease = self.leases[dir.place].as_ref()?;
+        Some(lease.number).filter(|&number| number != 0)
+    }
+
+    /// A directory under a lease, and the lease's number.
+    pub fn find(&self, dir: Ino) -> Option<(&Dir, u64)> {
+        let dir = self.dirs.get(&dir)?;
+        Some((dir, self.number(dir)?))
+    }
+
+    /// What is known of a name that was made here.
+    pub fn made(&self, dir: Ino, name: &[u8]) -> Option<Known> {
+        self.find(dir)?.0.names.get(name).copied().filter(|known| known.ino != 0)
+    }
+
+    /// A name may be in a directory from now on.
+    pub fn add(&mut self, dir: Ino, name: &[u8], known: Known) {
+        if let Some(dir) = self.dirs.get_mut(&dir) {
+            self.names += dir.names.insert(SmallVec::from_slice(name), known).is_none() as usize;
+        }
+    }
+
+    /// Something was made in a directory.
+    pub fn add_made(&mut self, dir: Ino, name: &[u8], known: Known) {
+        if let Some(nth) = self.dirs.get_mut(&dir).map(|dir| dir.made.add(name)) {
+            self.add(dir, name, Known { nth, ..known });
+        }
+    }
+
+    /// A name is gone from a directory.
+    pub fn remove(&mut self, dir: Ino, name: &[u8]) {
+        let removed = self.dirs.get_mut(&dir).and_then(|dir| dir.names.remove(name));
+        self.names -= removed.is_some() as usize;
+    }
+
+    /// Whether so many names are remembered that no more are to be.
+    pub fn is_full(&self) -> bool {
+        self.names > NAMES_MAX
+    }
+
+    /// A place for a lease on a directory: a free one, or that of the one that was not used the longest.
+    pub fn place(&mut self) -> Option<usize> {
+        let directories = &self.leases[..DIRECTORIES];
+        if let Some(free) = directories.iter().position(Option::is_none) {
+            return Some(free);
+        }
+        let used = |place: &usize| directories[*place].as_ref().map_or(0, |lease| lease.used);
+        let oldest = (0..DIRECTORIES).min_by_key(used)?;
+        self.end(oldest);
+        Some(oldest)
+    }
+
+    /// Posts a request in a slot; under the lease at `place`, if it is one that needs a lease.
+    pub fn post(
+        &mut self,
+        session: &Session,
+        slot: SlotNo,
+        request: &Request,
+        name: &[u8],
+        place: Option<usize>,
+    ) {
+        let region = &session.region;
+        self.posted += 1;
+        if let Some(lease) = place.and_then(|place| self.leases[place].as_mut()) {
+            lease.used = self.posted;
+        }
+        region.put_payload(slot, 0, name);
+        region.put(slot, &Request { more: self.posted.into(), ..*request });
+        region.state(slot).store(state::POSTED, Ordering::Release);
+        region.one_way().fetch_or(1 << slot, Ordering::SeqCst);
+    }
+}

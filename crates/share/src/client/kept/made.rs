@@ -1,0 +1,96 @@
+//! Attributes of what this client has made without a message, until somebody looks at it for the first time: most of it nobody ever does, so they stand beside
+//! what is looked at, which they would drive out, and small.
+
+use fs::{Attr, FileType, Ino, Time};
+use parking_lot::Mutex;
+
+/// Inodes that are remembered: one of those with the same number modulo this.
+const INODES: usize = 1 << 16;
+/// Inodes of one piece of the table. Promised ones mostly follow one another, so what is made soon after stands beside.
+const PIECE: usize = 1 << 8;
+
+/// What differs between inodes that were just made.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// 0: none.
+    ino: u64,
+    noted: u64,
+    time: Time,
+    generation: u32,
+    uid: u32,
+    gid: u32,
+    perm: u16,
+    is_dir: bool,
+}
+
+const NONE: Entry = Entry {
+    ino: 0,
+    noted: 0,
+    time: Time { sec: 0, nsec: 0 },
+    generation: 0,
+    uid: 0,
+    gid: 0,
+    perm: 0,
+    is_dir: false,
+};
+
+type Piece = Box<[Entry; PIECE]>;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Made(Mutex<[Option<Piece>; INODES / PIECE]>);
+
+impl Default for Made {
+    fn default() -> Made {
+        Made(Mutex::new([const { None }; INODES / PIECE]))
+    }
+}
+
+impl Made {
+    /// Remembers what was made, at the clock `noted` or later.
+    pub fn insert(&self, attr: &Attr, noted: u64) {
+        let Attr { ino, generation, uid, gid, perm, .. } = *attr;
+        let is_dir = attr.kind == FileType::Directory;
+        let entry = Entry { ino: ino.0, noted, time: attr.btime, generation, uid, gid, perm, is_dir };
+        let at = ino.0 as usize % INODES;
+        let mut pieces = self.0.lock();
+        let piece = pieces[at / PIECE].get_or_insert_with(|| Box::new([NONE; PIECE]));
+        piece[at % PIECE] = entry;
+    }
+
+    /// Forgets an inode; what it was made as, and the clock.
+    pub fn take(&self, ino: Ino) -> Option<(Attr, u64)> {
+        let at = ino.0 as usize % INODES;
+        let mut pieces = self.0.lock();
+        let entry = pieces[at / PIECE].as_mut().map(|piece| &mut piece[at % PIECE])?;
+        if entry.ino != ino.0 || ino.0 == 0 {
+            return None;
+        }
+        let Entry { noted, time, generation, uid, gid, perm, is_dir, .. } = std::mem::replace(entry, NONE);
+        let (kind, nlink) = if is_dir { (FileType::Directory, 2) } else { (FileType::Regular, 1) };
+        let (atime, mtime, ctime, btime) = (time, time, time, time);
+        let (rdev, size, blocks) = (0, 0, 0);
+        let attr = Attr {
+            ino,
+            generation,
+            kind,
+            perm,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size,
+            blocks,
+            atime,
+            mtime,
+            ctime,
+            btime,
+        };
+        Some((attr, noted))
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        self.0.lock().fill_with(|| None);
+    }
+}

@@ -1,0 +1,228 @@
+//! Directories that are made without waiting, and what is made in them.
+//!
+//! Verifies that a client with a lease on a directory makes directories there, and files and directories in these, without waiting, removes them as long as nothing is in
+//! them, and knows what it has made, and what is not there, without asking; that what it knows is what everybody else sees; that whoever comes to any of it ends the lease, and each
+//! sees what the other has done; and that all of it outlives a power failure behind a sync. Random calls: tests/all/directories_random.rs.
+
+use crate::rig::{NEW, Rig, volume, volume_on_flash, without_power};
+use fs::client::OpenOptions as Open;
+use fs::{Attr, Blocking, Error, FileSystem, RenameFlags};
+use share::Remote;
+
+/// A directory that the client has to itself from now on.
+fn lent<F: FileSystem>(rig: &Rig<F>, client: &Blocking<Remote>, dir: &str) {
+    let ino = client.stat(dir).unwrap().ino;
+    for n in 0..40 {
+        drop(client.open(format!("{dir}/lent-{n}"), Open::new().write(true).create(true)).unwrap());
+        if rig.doors.lends_on(ino) {
+            return;
+        }
+    }
+    panic!("no lease on {dir}");
+}
+
+fn messages<F: FileSystem>(rig: &Rig<F>) -> u64 {
+    ["create", "mkdir", "rmdir", "unlink", "walk", "lookup", "getattr"]
+        .map(|kind| rig.count(kind))
+        .iter()
+        .sum()
+}
+
+#[test]
+fn nobody_waits_for_a_tree() {
+    let rig = Rig::new(volume(128 << 20));
+    let client = rig.client();
+    client.mkdir("d", 0o755).unwrap();
+    lent(&rig, &client, "d");
+    let before = messages(&rig);
+    let mut all: Vec<(String, Attr)> = Vec::new();
+    let know = |path: String| (path.clone(), client.stat(&path).unwrap());
+    for i in 0..400 {
+        assert_eq!(client.stat(format!("d/{i}")).unwrap_err(), Error::NotFound);
+        client.mkdir(format!("d/{i}"), 0o750).unwrap();
+        if i % 2 == 0 {
+            client.mkdir(format!("d/{i}/deep"), 0o755).unwrap();
+            for name in ["deep/a", "deep/b", "c"] {
+                assert_eq!(client.stat(format!("d/{i}/{name}")).unwrap_err(), Error::NotFound);
+                let file = client.open(format!("d/{i}/{name}"), NEW).unwrap();
+                if name == "deep/a" {
+                    file.write_all_at(name.as_bytes(), 0).unwrap();
+                } else {
+                    all.push((format!("d/{i}/{name}"), file.metadata().unwrap()));
+                }
+            }
+        }
+        if i % 5 == 0 {
+            assert_eq!(client.rmdir(format!("d/{i}")).is_ok(), i % 2 == 1, "{i}");
+        }
+        assert_eq!(client.mkdir(format!("d/{i}"), 0o750).is_ok(), i % 10 == 5, "{i}");
+        if i % 2 == 1 {
+            all.push(know(format!("d/{i}")));
+        }
+    }
+    // A message, behind all that was posted.
+    assert!(client.read_dir("d").unwrap().count() > 300);
+    // Those that cannot be removed, as something is in them, are asked about.
+    let asked = messages(&rig) - before;
+    println!("{asked} messages, {} directories posted", rig.count("post_mkdir"));
+    assert!(asked < 80 && rig.count("post_mkdir") >= 600 && rig.count("post_rmdir") == 40, "{asked}");
+    assert!(rig.doors.lends_directories());
+    for (path, attr) in all {
+        assert_eq!(rig.beside.stat(&path).unwrap(), attr, "{path}");
+        assert_eq!(client.stat(&path).unwrap(), attr, "{path}");
+    }
+    assert_eq!(rig.beside.read("d/0/deep/a").unwrap(), b"deep/a");
+    assert!(!rig.doors.lends_directories());
+}
+
+#[test]
+fn what_was_just_made_is_known() {
+    let rig = Rig::new(volume(128 << 20));
+    let client = rig.client();
+    client.mkdir("d", 0o2755).unwrap();
+    lent(&rig, &client, "d");
+    let n = 2000;
+    for i in 0..n {
+        match i % 2 {
+            0 => client
+                .open(format!("d/{i}"), Open::new().write(true).create_new(true))
+                .unwrap()
+                .close()
+                .unwrap(),
+            _ => drop(client.mkdir(format!("d/{i}"), 0o755).unwrap()),
+        }
+    }
+    let before = messages(&rig);
+    let known: Vec<Attr> = (0..n).map(|i| client.stat(format!("d/{i}")).unwrap()).collect();
+    let asked = messages(&rig) - before;
+    // A word of the changes has more than one meaning.
+    assert!(asked < n / 20, "{asked} messages");
+    assert!(rig.doors.lends_directories());
+    for (i, attr) in known.iter().enumerate() {
+        assert_eq!(rig.beside.stat(format!("d/{i}")).unwrap(), *attr);
+    }
+    // As it is, not as it was made.
+    lent(&rig, &client, "d");
+    for i in 0..200 {
+        let name = format!("d/more{i}");
+        let file = client.open(&name, NEW).unwrap();
+        match i % 6 {
+            0 => file.write_all_at(b"bytes", 0).unwrap(),
+            1 => drop(client.chmod(&name, 0o600).unwrap()),
+            2 => drop(client.link(&name, format!("d/link{i}")).unwrap()),
+            3 => file.set_len(100).unwrap(),
+            4 => rig.beside.write(&name, b"others").unwrap(),
+            _ => client.rename(&name, format!("d/other{i}"), RenameFlags::empty()).unwrap(),
+        }
+        let name = if i % 6 == 5 { format!("d/other{i}") } else { name };
+        let attr = client.stat(&name).unwrap();
+        assert_eq!((file.metadata().unwrap(), rig.beside.stat(&name).unwrap()), (attr, attr), "{i}");
+        assert_eq!((attr.size, attr.nlink), ([5, 0, 0, 100, 6, 0][i % 6], 1 + (i % 6 == 2) as u32));
+        lent(&rig, &client, "d");
+    }
+}
+
+#[test]
+fn everybody_sees_it_at_once() {
+    let rig = Rig::new(volume(128 << 20));
+    let (a, b) = (rig.client(), rig.client());
+    a.mkdir("d", 0o777).unwrap();
+    let mut under = 0;
+    for i in 0..4000 {
+        lent(&rig, &a, "d");
+        let (dir, file) = (format!("d/{i}"), format!("d/{i}/f"));
+        a.mkdir(&dir, 0o777).unwrap();
+        // Somebody who finds the directory through its number alone ends the lease as well.
+        let ino = a.stat(&dir).unwrap().ino;
+        under += rig.doors.lends_directories() as u32;
+        match i % 8 {
+            0 => {
+                a.open(&file, NEW).unwrap();
+                assert!(b.stat(&file).is_ok());
+            }
+            1 => {
+                b.open(&file, NEW).unwrap();
+                assert_eq!(a.rmdir(&dir).unwrap_err(), Error::NotEmpty);
+                assert_eq!(a.open(&file, NEW).unwrap_err(), Error::Exists);
+            }
+            2 => {
+                a.open(&file, NEW).unwrap();
+                assert_eq!(rig.beside.rmdir(&dir).unwrap_err(), Error::NotEmpty);
+                a.unlink(&file).unwrap();
+                rig.beside.rmdir(&dir).unwrap();
+                assert_eq!(a.open(&file, NEW).unwrap_err(), Error::NotFound);
+                assert_eq!(a.rmdir(&dir).unwrap_err(), Error::NotFound);
+            }
+            3 => {
+                a.rmdir(&dir).unwrap();
+                assert_eq!(b.open(&file, NEW).unwrap_err(), Error::NotFound);
+                b.mkdir(&dir, 0o777).unwrap();
+                assert_eq!(a.mkdir(&dir, 0o777).unwrap_err(), Error::Exists);
+            }
+            4 => {
+                a.mkdir(&file, 0o777).unwrap();
+                b.rename(&file, format!("d/moved{i}"), RenameFlags::empty()).unwrap();
+                a.open(format!("d/moved{i}/x"), NEW).unwrap();
+                a.rmdir(&dir).unwrap();
+                assert_eq!(b.rmdir(format!("d/moved{i}")).unwrap_err(), Error::NotEmpty);
+            }
+            5 => {
+                a.chmod(&dir, 0o500).unwrap();
+                assert_eq!(b.stat(&dir).unwrap().perm, 0o500);
+                a.rename(&dir, format!("d/moved{i}"), RenameFlags::empty()).unwrap();
+                assert_eq!(a.mkdir(format!("{dir}/x"), 0o700).unwrap_err(), Error::NotFound);
+                a.rmdir(format!("d/moved{i}")).unwrap();
+                assert_eq!(b.stat(&dir).unwrap_err(), Error::NotFound);
+            }
+            6 => {
+                a.mkdir(&file, 0o777).unwrap();
+                let handle = fs::block_on(rig.doors.opendir(&fs::Cred::root(), ino)).unwrap();
+                assert!(!rig.doors.lends_on(a.stat("d").unwrap().ino), "found by its number");
+                a.rmdir(&file).unwrap();
+                a.rmdir(&dir).unwrap();
+                assert_eq!(b.stat(&dir).unwrap_err(), Error::NotFound);
+                fs::block_on(rig.doors.release(handle)).unwrap();
+            }
+            _ => {
+                a.mkdir(&file, 0o777).unwrap();
+                assert_eq!(rig.beside.stat(&dir).unwrap().nlink, 3);
+                assert_eq!(a.unlink(&file).unwrap_err().errno(), libc::EISDIR);
+                assert_eq!(b.read_dir(&dir).unwrap().count(), 1);
+                lent(&rig, &a, &dir);
+                assert_eq!(a.rmdir(&dir).unwrap_err(), Error::NotEmpty);
+            }
+        }
+    }
+    println!("{under} under a lease, {} posted", rig.count("post_mkdir"));
+    assert!(under > 3500 && rig.count("post_mkdir") > 3500);
+}
+
+#[test]
+fn a_tree_is_in_the_sync_of_anybody() {
+    let (flash, volume) = volume_on_flash(64 << 20);
+    let rig = Rig::new(volume);
+    let (a, b) = (rig.client(), rig.client());
+    a.mkdir("d", 0o777).unwrap();
+    for round in 0..8 {
+        lent(&rig, &a, "d");
+        for i in 0..20 {
+            let dir = format!("d/{round}-{i}");
+            a.mkdir(&dir, 0o755).unwrap();
+            a.open(format!("{dir}/f"), NEW).unwrap().write_all_at(dir.as_bytes(), 0).unwrap();
+            a.mkdir(format!("{dir}/gone"), 0o755).unwrap();
+            a.rmdir(format!("{dir}/gone")).unwrap();
+        }
+        assert!(rig.doors.lends_directories());
+        if round % 2 == 0 {
+            a.sync().unwrap()
+        } else {
+            b.sync().unwrap()
+        }
+        let after = without_power(&flash);
+        for i in 0..20 {
+            let dir = format!("d/{round}-{i}");
+            assert_eq!(after.read(format!("{dir}/f")).unwrap(), dir.as_bytes());
+            assert_eq!(after.read_dir(&dir).unwrap().count(), 1);
+        }
+    }
+}
