@@ -130,13 +130,16 @@ fn processes_with_either_vfs_exclude_each_other() {
         const EACH: usize = 40;
         let script = "update t set n = n + 1;".repeat(EACH);
         let ways = [Way::Extension, Way::Kernel, Way::Extension, Way::Kernel, Way::Run];
+        let mut logs = (0..).map(|n| p.path(&format!("{mode}-{n}.log")));
         let children = ways.map(|way| {
-            let mut command = shell(&p, way, &db, &script);
-            (way, command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+            let (mut command, log) = (shell(&p, way, &db, &script), logs.next().unwrap());
+            command.arg("-cmd").arg(format!(".log {}", log.display()));
+            (way, log, command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
         });
-        for (way, child) in children {
+        for (way, log, child) in children {
             let said = Said::from(child.wait_with_output().unwrap());
-            assert_eq!((said.code, said.err.as_str()), (Some(0), ""), "{mode} {way:?}");
+            let log = std::fs::read_to_string(log).unwrap_or_default();
+            assert_eq!((said.code, said.err.as_str()), (Some(0), ""), "{mode} {way:?}: {log}");
         }
         let want = format!("{}\nok", EACH * ways.len());
         for way in [Way::Kernel, Way::Extension] {

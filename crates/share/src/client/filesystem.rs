@@ -4,15 +4,12 @@ use super::asking::{cut, flock_request};
 use super::directories::may_post;
 use super::{Remote, waiting};
 use crate::wire::{self, Op, request};
-use format::shared::{ANSWER_PAGES, CALL_DATA_MAX, DATA_MAX, Request};
+use format::shared::{DATA_MAX, Request};
 use fs::*;
 
 const _: () = assert!(fs::ATOMIC_WRITE_MAX <= DATA_MAX, "an atomic write is one message");
 /// Bytes of the places of an atomic write's pieces, in a message with the longest data.
 const PIECES_MAX: usize = format::shared::PAYLOAD_MAX - DATA_MAX;
-
-/// Bytes of a file that are asked for together, through the arena.
-const THROUGH_ARENA_MAX: usize = ANSWER_PAGES * 4096;
 
 impl FileSystem for Remote {
     fn block_on<T: Future>(&self, future: T) -> T::Output {
@@ -249,71 +246,11 @@ impl FileSystem for Remote {
     }
 
     async fn read(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Result<usize> {
-        let file = self.file(handle);
-        let size = file.and_then(|file| self.kept().attr(file.ino)).map_or(0, |attr| attr.size);
-        let is_long = wire::is_long_read(to.len(), size);
-        let mut through_arena = file.is_some_and(|file| file.through_arena && !is_long);
-        let mut done = 0;
-        loop {
-            let at = offset.saturating_add(done as u64);
-            if let Some(n) = self.read_here(handle, at, &mut to[done..]) {
-                return Ok(done + n);
-            }
-            let most = if through_arena { THROUGH_ARENA_MAX - (at % 4096) as usize } else { CALL_DATA_MAX };
-            let want = (to.len() - done).min(most);
-            let part = &mut to[done..][..want];
-            let (n, asked) = match self.ask_data((handle, file), through_arena, at, part).await {
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => return Ok(done),
-                Ok(None) => {
-                    // It changed, or had to make room, in this moment.
-                    through_arena = false;
-                    continue;
-                }
-                Ok(Some(got)) => got,
-            };
-            done += n;
-            if n < asked || done == to.len() {
-                return Ok(done);
-            }
-        }
+        self.read_parts(handle, offset, to).await
     }
 
     async fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<usize> {
-        if self.write_here(handle, offset, from) {
-            return Ok(from.len());
-        }
-        self.writes(handle);
-        let serial = self.now().serial;
-        let mut done = self.write_posted(handle, offset, from).await?;
-        if done == from.len() && done > 0 {
-            self.wrote(handle, offset, done, serial).await;
-            return Ok(done);
-        }
-        let direct = self.file(handle).is_some_and(|file| file.flags.contains(OpenFlags::DIRECT));
-        loop {
-            let part = &from[done..][..(from.len() - done).min(CALL_DATA_MAX)];
-            let mut r = request(Op::Write, handle.0);
-            r.flags = (direct as u32 * wire::DIRECT).into();
-            r.offset = offset.saturating_add(done as u64).into();
-            match self.call_with(r, b"", part).await {
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => return Ok(done),
-                Ok(answer) => {
-                    let sent = part.len().min(answer.room);
-                    let n = (answer.value as usize).min(sent);
-                    let serial = answer.session();
-                    self.learn_left(&answer);
-                    drop(answer);
-                    self.link.written(handle, serial);
-                    done += n;
-                    if n < sent || done == from.len() {
-                        self.wrote(handle, offset, done, serial).await;
-                        return Ok(done);
-                    }
-                }
-            }
-        }
+        self.write_parts(handle, offset, from).await
     }
 
     async fn write_atomic(&self, handle: Handle, pieces: &[(u64, &[u8])]) -> Result<()> {

@@ -6,10 +6,9 @@
 //! that was found, or not there, says that its directory could be searched, until the directory's word for that is raised.
 
 mod made;
+mod now;
 mod posts;
 
-use super::Remote;
-use super::directories::Found;
 use crate::changes::{Seen, Word};
 use foldhash::fast::FixedState;
 use format::shared::Kept as What;
@@ -249,7 +248,7 @@ impl Kept {
 
     /// What `f` says of the attributes of an inode, if they are known. It must not take long.
     #[inline]
-    fn look<T>(&self, ino: Ino, f: impl FnOnce(&Attr) -> T) -> Option<T> {
+    pub(super) fn look<T>(&self, ino: Ino, f: impl FnOnce(&Attr) -> T) -> Option<T> {
         if self.leased(ino).is_some() {
             return None;
         }
@@ -419,41 +418,6 @@ impl Kept {
                 table.insert_unique(hash, entry, |e| hash_name(e.parent, &e.name));
             }
         }
-    }
-}
-
-/// What is known here, for callers that would rather have no future: without a message, and without anything else that takes time.
-impl Remote {
-    /// As `FileSystem::walk`, without the attributes: what a path of at least one name leads to. It is known longer than they are.
-    #[inline]
-    pub fn target_now(&self, base: Ino, path: &[u8]) -> Option<Target> {
-        let kept = self.kept();
-        match kept.follow(base, path) {
-            Some((_, target)) => target.filter(|_| kept.alive()),
-            None => match self.find_here(base, path) {
-                Found::Made(target) => Some(target),
-                _ => None,
-            },
-        }
-    }
-
-    /// As `FileSystem::walk`: what `f` says of the attributes. It must not take long.
-    #[inline]
-    pub fn look_at<T>(&self, base: Ino, path: &[u8], f: impl FnOnce(&Attr) -> T) -> Option<T> {
-        let kept = self.kept();
-        kept.look(kept.follow(base, path)?.0, f)
-    }
-
-    /// As `FileSystem::getattr`: what `f` says of the attributes. It must not take long.
-    #[inline]
-    pub fn look_at_inode<T>(
-        &self,
-        ino: Ino,
-        handle: Option<Handle>,
-        f: impl FnOnce(&Attr) -> T,
-    ) -> Option<T> {
-        let ino = handle.map_or(Some(ino), |handle| self.inode(handle))?;
-        self.kept().look(ino, f)
     }
 }
 

@@ -19,6 +19,7 @@ mod kept;
 mod leases;
 mod link;
 mod locks;
+mod parts;
 mod queue;
 mod throng;
 mod told;

@@ -1,5 +1,7 @@
 //! Running one call: the request is taken apart and checked, the file system is asked, the answer is written.
 
+mod posted;
+
 use super::descriptions;
 use super::payload::{Out, Payload};
 use super::session::Client;
@@ -8,8 +10,8 @@ use crate::wire::{self, GARBLED, Op};
 use format::shared::{CALL_DATA_MAX, DATA_MAX, Reply, Request};
 use fs::ordered::Synced;
 use fs::{
-    Access, Attr, Cred, DirEntry, Error, Fallocate, FileSystem, Handle, Ino, LockKind, MadeAs, OpenFlags,
-    RecordLock, RenameFlags, Result, Seek, Source, Time, Watched, XattrFlags,
+    Access, Attr, Cred, DirEntry, Error, Fallocate, FileSystem, Handle, Ino, LockKind, OpenFlags, RecordLock,
+    RenameFlags, Result, Seek, Source, Time, Watched, XattrFlags,
 };
 use std::sync::Arc;
 use std::time::Instant;
@@ -207,10 +209,7 @@ async fn open_and_run<F: FileSystem>(
 async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one_way: bool) -> Result<u64> {
     let op = Op::from_u16(r.op.get()).ok_or(Error::NotSupported("unknown call"))?;
     // Others wait for what was posted one way: it must wait for nobody's.
-    if one_way
-        != matches!(op, Op::PostCreate | Op::PostMkdir | Op::PostUnlink | Op::PostRmdir | Op::PostWrite)
-        && !(one_way && matches!(op, Op::Release | Op::Unhold))
-    {
+    if one_way != posted::is(op) && !(one_way && matches!(op, Op::Release | Op::Unhold)) {
         return Err(GARBLED);
     }
     let client = out.client;
@@ -358,64 +357,9 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             return Ok(granted.number);
         }
         Op::Promise => out.push(&wire::promises(&client.promised(len)?))?,
-        Op::PostCreate | Op::PostMkdir => {
-            let lease = (ino, r.extra.get());
-            let open = if op == Op::PostCreate { Some(flags::<OpenFlags>(r)?) } else { None };
-            let (promise, time) = client.directories.begin(
-                client.session,
-                Ino(r.other.get()),
-                lease,
-                wire::read_time(offset),
-            )?;
-            let makes = MadeAs { perm: perm(r), open, time: Some(time) };
-            let made = match open.is_none_or(|flags| flags.intersects(OpenFlags::READ | OpenFlags::WRITE)) {
-                true => fs.make_lent(cred, (ino, p.first()), makes, promise).await,
-                false => Err(GARBLED),
-            };
-            client.directories.end(promise, lease, &made);
-            let ino = made?.ino;
-            return Ok(if open.is_some() { opened(promise.handle, ino) } else { 0 });
-        }
-        Op::PostUnlink => {
-            if !client.directories.admits(client.session, (ino, r.extra.get())) {
-                return Err(Error::Stale);
-            }
-            match fs.unlink_lent(cred, ino, p.first()).await {
-                Ok(Some(gone)) => {
-                    // What is open still is written to as before.
-                    if client.handles() == 0 || fs.inner().getattr(gone, None).await.is_err() {
-                        client.directories.removed(gone);
-                    }
-                }
-                Ok(None) => {}
-                Err(e) => {
-                    client.directories.failed(&e);
-                    return Err(e);
-                }
-            }
-        }
-        Op::PostRmdir => {
-            if !client.directories.admits(client.session, (ino, r.extra.get())) {
-                return Err(Error::Stale);
-            }
-            match fs.rmdir_lent(cred, ino, p.first()).await {
-                Ok(gone) => drop(gone.map(|gone| client.directories.removed_dir(client.session, gone))),
-                Err(e) => {
-                    client.directories.failed(&e);
-                    return Err(e);
-                }
-            }
-        }
-        Op::PostWrite => {
-            let (handle, data) = (client.handle(object)?, p.data());
-            let (file, room) = (client.inode(handle)?, fs::room_for(offset, data.len()));
-            client.directories.spend(client.session, file, r.extra.get(), room)?;
-            if let Err(e) = fs.write_promised(handle, offset, data).await {
-                client.directories.failed(&e);
-                return Err(e);
-            }
-            return Ok(data.len() as u64);
-        }
+        Op::PostCreate | Op::PostMkdir => return posted::make(fs, client, op, r, p.first()).await,
+        Op::PostUnlink | Op::PostRmdir => return posted::remove(fs, client, op, r, p.first()).await,
+        Op::PostWrite => return posted::write(fs, client, r, p.data()).await,
         Op::Room => return Ok(client.directories.room(client.session, r.extra.get())),
         Op::Write => {
             let handle = client.handle(object)?;

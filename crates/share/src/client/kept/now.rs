@@ -1,0 +1,40 @@
+//! What is known here, for callers that would rather have no future: without a message, and without anything else that takes time.
+
+use super::Target;
+use crate::client::Remote;
+use crate::client::directories::Found;
+use fs::{Attr, Handle, Ino};
+
+impl Remote {
+    /// As `FileSystem::walk`, without the attributes: what a path of at least one name leads to. It is known longer than they are.
+    #[inline]
+    pub fn target_now(&self, base: Ino, path: &[u8]) -> Option<Target> {
+        let kept = self.kept();
+        match kept.follow(base, path) {
+            Some((_, target)) => target.filter(|_| kept.alive()),
+            None => match self.find_here(base, path) {
+                Found::Made(target) => Some(target),
+                _ => None,
+            },
+        }
+    }
+
+    /// As `FileSystem::walk`: what `f` says of the attributes. It must not take long.
+    #[inline]
+    pub fn look_at<T>(&self, base: Ino, path: &[u8], f: impl FnOnce(&Attr) -> T) -> Option<T> {
+        let kept = self.kept();
+        kept.look(kept.follow(base, path)?.0, f)
+    }
+
+    /// As `FileSystem::getattr`: what `f` says of the attributes. It must not take long.
+    #[inline]
+    pub fn look_at_inode<T>(
+        &self,
+        ino: Ino,
+        handle: Option<Handle>,
+        f: impl FnOnce(&Attr) -> T,
+    ) -> Option<T> {
+        let ino = handle.map_or(Some(ino), |handle| self.inode(handle))?;
+        self.kept().look(ino, f)
+    }
+}
