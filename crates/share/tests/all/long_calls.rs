@@ -49,6 +49,8 @@ fn a_file_of_several_pieces_is_read_with_one_message_and_then_with_none() {
     let rig = rig();
     let data = pattern(2, 200 << 10);
     rig.beside.write("/f", &data).unwrap();
+    // Within the same tick of the clock each read would move the time of access.
+    std::thread::sleep(Duration::from_millis(20));
     let one = rig.client();
     let file = one.open("/f", RW).unwrap();
     let mut back = vec![0; 1 << 20];

@@ -62,10 +62,10 @@ fn nobody_waits_for_a_tree() {
     }
     // A message, behind all that was posted.
     assert!(client.read_dir("d").unwrap().count() > 300);
-    // Those that cannot be removed, as something is in them, are asked about.
+    // Those that cannot be removed, as something is in them, are asked about, and then whether they are there.
     let asked = messages(&rig) - before;
     println!("{asked} messages, {} directories posted", rig.count("post_mkdir"));
-    assert!(asked < 80 && rig.count("post_mkdir") >= 600 && rig.count("post_rmdir") == 40, "{asked}");
+    assert!(asked < 100 && rig.count("post_mkdir") >= 600 && rig.count("post_rmdir") == 40, "{asked}");
     assert!(rig.doors.lends_directories());
     for (path, attr) in all {
         assert_eq!(rig.beside.stat(&path).unwrap(), attr, "{path}");

@@ -89,9 +89,15 @@ impl<F: FileSystem> Rig<F> {
         Client::new(Arc::new(Remote::connect(path).unwrap()), Cred::of_process()).blocking()
     }
 
-    /// Calls of one kind so far.
+    /// Calls of one kind so far. Those that were answered are counted a moment later.
     pub fn count(&self, name: &str) -> u64 {
-        let stats = self.server.as_ref().unwrap().stats();
+        let server = self.server.as_ref().unwrap();
+        let begun = Instant::now();
+        let is_busy = || server.stats().sessions.iter().any(|session| session.calls_now > 0);
+        while is_busy() && begun.elapsed() < Duration::from_secs(1) {
+            std::thread::yield_now();
+        }
+        let stats = server.stats();
         stats.door.calls.iter().find(|c| c.name == name).map_or(0, |c| c.calls())
     }
 
