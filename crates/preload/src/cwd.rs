@@ -113,6 +113,14 @@ pub(crate) fn with<T>(f: impl FnOnce(&Dir) -> T) -> Option<T> {
     }
 }
 
+/// What `f` says of the path of the directory, without a slash at its end, if we stand outside and a mount lies below.
+pub(crate) fn above<T>(f: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
+    match &*CWD.lock() {
+        Cwd::Kernel { above: true, text } => f(text.strip_suffix(b"/").unwrap_or(text)),
+        _ => None,
+    }
+}
+
 /// In a child of fork: no other thread can hold the lock.
 pub(crate) fn after_fork() {
     if CWD.is_locked() {

@@ -81,12 +81,13 @@ impl<'p> Plain<'p> {
             let (mount, path) = mounts().iter().find_map(|m| below(&m.prefix, path).map(|rest| (m, rest)))?;
             Plain { mount, base: Ino::ROOT, path, from: None }
         } else {
-            let (mount, base) = directory(dirfd)?;
             let path = without_dots(path);
-            if path.is_empty() || has_odd_names(path) {
-                return None;
+            match directory(dirfd) {
+                Some(_) if path.is_empty() || has_odd_names(path) => return None,
+                Some((mount, base)) => Plain { mount, base, path, from: Some(dirfd) },
+                None if dirfd == AT_FDCWD => from_above(path)?,
+                None => return None,
             }
-            Plain { mount, base, path, from: Some(dirfd) }
         };
         (!plain.mount.has_inner).then_some(plain)
     }
@@ -158,6 +159,17 @@ impl Deref for Below<'_> {
     }
 }
 
+/// A relative path into a mount below the directory in which we stand.
+#[inline]
+fn from_above(path: &[u8]) -> Option<Plain<'_>> {
+    cwd::above(|here| {
+        mounts().iter().find_map(|mount| {
+            let way = mount.prefix.strip_prefix(here)?.strip_prefix(b"/")?;
+            below(way, path).map(|path| Plain { mount, base: Ino::ROOT, path, from: None })
+        })
+    })
+}
+
 /// Where relative paths begin, if that is in a volume.
 fn directory(dirfd: c_int) -> Option<(&'static Mount, Ino)> {
     if dirfd == AT_FDCWD {
@@ -221,6 +233,20 @@ mod tests {
             assert_eq!(rest, [if names.is_empty() { &b""[..] } else { b"/" }, names].concat(), "{text}");
         }
         assert!(quick > 1000, "{quick}");
+    }
+
+    #[test]
+    fn from_above_as_the_long_way() {
+        let mut quick = 0;
+        for path in paths().filter(|path| path.first() != Some(&b'/')) {
+            let Some(rest) = below(b"m/v", without_dots(&path)) else { continue };
+            quick += 1;
+            let whole = [b"/", &path[..]].concat();
+            let text = String::from_utf8_lossy(&path);
+            let at = strip(b"/m/v", &whole).unwrap_or_else(|| panic!("{text} is below"));
+            assert_eq!(plain(&whole[at..]).unwrap_or(b""), rest.strip_prefix(b"/").unwrap_or(rest), "{text}");
+        }
+        assert!(quick > 100, "{quick}");
     }
 
     #[test]

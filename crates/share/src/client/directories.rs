@@ -106,7 +106,10 @@ struct Post<'a> {
 
 impl Directories {
     fn counted(&self, table: &Table) {
-        self.count.store(table.dirs.len(), Ordering::SeqCst);
+        // Changed with the table's lock held.
+        if self.count.load(Ordering::Relaxed) != table.dirs.len() {
+            self.count.store(table.dirs.len(), Ordering::SeqCst);
+        }
     }
 
     fn any(&self) -> bool {
@@ -135,7 +138,7 @@ impl Directories {
         let mut table = self.table.lock();
         table.end_directories();
         table.leases[NEW_FILES] = None;
-        table.promises.clear();
+        table.forget_promises();
         self.counted(&table);
     }
 

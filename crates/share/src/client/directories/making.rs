@@ -104,7 +104,7 @@ impl Remote {
             Err(e) => return Some(Err(e)),
         };
         session.was_opened(flags);
-        let Made { attr, handle, lent } = made;
+        let Made { attr, handle, lent, .. } = made;
         let mut file = OpenFile::new((attr.ino, attr.generation), attr.kind, flags, handle, session.serial);
         file.lent = lent;
         Some(Ok((attr, self.link.opened(file))))
@@ -203,12 +203,10 @@ impl Remote {
         let mut r = request(Op::Promise, 0);
         r.len = PROMISES.into();
         let Ok(answer) = session.call(r, b"", b"").await else { return false };
-        let Ok(mut promises) = wire::read_promises(&answer.bytes()) else { return false };
-        // The lowest number first, as files are made otherwise.
-        promises.reverse();
+        let Ok(promises) = wire::read_promises(&answer.bytes()) else { return false };
         let mut table = session.directories.table.lock();
-        table.promises.splice(0..0, promises);
-        !table.promises.is_empty()
+        table.promised(promises, session.kept.now());
+        table.has_promises()
     }
 
     /// A file was made in a directory by a message.
@@ -232,7 +230,7 @@ impl Remote {
         let place = asking.place;
         let is_ours = |lease: &Lease| lease.number == 0 && lease.dir == Some(parent);
         let is_asked = table.leases[place].as_ref().is_some_and(is_ours) && table.dirs.contains_key(&parent);
-        let Some((number, (attr, mut promises, names))) = lent.filter(|_| is_asked) else {
+        let Some((number, (attr, promises, names))) = lent.filter(|_| is_asked) else {
             table.need = (table.need.max(NEED) * 4).min(NEED_MAX);
             return;
         };
@@ -242,8 +240,7 @@ impl Remote {
         if let (Some(lease), Some(dir)) = (&mut table.leases[place], table.dirs.get_mut(&parent)) {
             (lease.number, dir.attr) = (number, Some(attr));
         }
-        promises.reverse();
-        table.promises.splice(0..0, promises);
+        table.promised(promises, session.kept.now());
         table.need = NEED;
         asking.granted = true;
     }
@@ -253,6 +250,8 @@ impl Remote {
 #[derive(Clone, Copy)]
 struct Made {
     attr: Attr,
+    /// A clock from before it was made.
+    noted: u64,
     /// Of a file.
     handle: Handle,
     lent: u64,
@@ -267,11 +266,10 @@ impl Directories {
         perm: u16,
         open: Option<OpenFlags>,
     ) -> Posting<Made> {
-        let noted = session.kept.now();
         let prepare = |table: &mut Table, lent: u64| {
             let dir = table.dirs.get(&parent).filter(|dir| !dir.names.contains_key(name));
             let Some(of) = dir.and_then(|dir| dir.attr) else { return Posting::Message };
-            let Some(promise) = table.promises.pop() else { return Posting::Promises };
+            let Some((promise, noted)) = table.promise() else { return Posting::Promises };
             let (op, kind, perm, nlink) = match open {
                 Some(_) => (Op::PostCreate, FileType::Regular, perm & 0o7777, 1),
                 None => (Op::PostMkdir, FileType::Directory, perm & 0o1777, 2),
@@ -301,9 +299,9 @@ impl Directories {
                 ctime,
                 btime,
             };
-            Posting::Done((r, Made { attr, handle: promise.handle, lent }))
+            Posting::Done((r, Made { attr, noted, handle: promise.handle, lent }))
         };
-        self.change(session, (parent, name), prepare, |table, Made { attr, .. }| {
+        self.change(session, (parent, name), prepare, |table, Made { attr, noted, .. }| {
             let is_dir = open.is_none();
             if is_dir {
                 table.enter_made(parent, &attr, &session.cred);

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 /// Names that are remembered, of all directories; and directories.
 const NAMES_MAX: usize = 1 << 18;
-const DIRS_MAX: usize = 1 << 12;
+const DIRS_MAX: usize = 1 << 16;
 
 pub(super) type Name = SmallVec<[u8; 24]>;
 
@@ -64,13 +64,38 @@ pub(super) struct Table {
     pub dirs: HashMap<Ino, Dir, FixedState>,
     /// Names in all of them.
     names: usize,
-    pub promises: Vec<Promise>,
+    /// Inodes that were promised: the last one is used first.
+    promises: Vec<Promise>,
+    /// The clock of the changes when the last of them came. It is looked at seldom, as the manager moves it with each change.
+    noted: u64,
     /// The directory in which something was made last, and how many times.
     pub recent: (u64, u32),
     pub need: u32,
 }
 
 impl Table {
+    /// Inodes were promised, of which the first is to be used first, as files are made in this order otherwise; what there was comes before them.
+    pub fn promised(&mut self, mut promises: Vec<Promise>, noted: u64) {
+        promises.reverse();
+        self.promises.splice(0..0, promises);
+        self.noted = noted;
+    }
+
+    /// The next inode that was promised, and a clock from before anything is made of it.
+    pub fn promise(&mut self) -> Option<(Promise, u64)> {
+        self.promises.pop().map(|promise| (promise, self.noted))
+    }
+
+    /// Whether there is one.
+    pub fn has_promises(&self) -> bool {
+        !self.promises.is_empty()
+    }
+
+    /// What was promised counts no longer.
+    pub fn forget_promises(&mut self) {
+        self.promises.clear();
+    }
+
     /// A lease begins, or is asked for, at a place that is free.
     pub fn begin(&mut self, place: usize, number: u64, dir: Option<Ino>, room: u64) {
         let used = self.posted;
@@ -153,8 +178,9 @@ impl Table {
 
     /// Something was made in a directory.
     pub fn add_made(&mut self, dir: Ino, name: &[u8], known: Known) {
-        if let Some(nth) = self.dirs.get_mut(&dir).map(|dir| dir.made.add(name)) {
-            self.add(dir, name, Known { nth, ..known });
+        if let Some(dir) = self.dirs.get_mut(&dir) {
+            let known = Known { nth: dir.made.add(name), ..known };
+            self.names += dir.names.insert(SmallVec::from_slice(name), known).is_none() as usize;
         }
     }
 

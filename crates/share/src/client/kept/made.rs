@@ -5,7 +5,7 @@ use fs::{Attr, FileType, Ino, Time};
 use parking_lot::Mutex;
 
 /// Inodes that are remembered: one of those with the same number modulo this.
-const INODES: usize = 1 << 16;
+const INODES: usize = 1 << 14;
 /// Inodes of one piece of the table. Promised ones mostly follow one another, so what is made soon after stands beside.
 const PIECE: usize = 1 << 8;
 
