@@ -231,9 +231,9 @@ impl Directories {
     fn wants(&self, session: &Session, dir: Ino) -> Option<Asking<'_>> {
         let mut table = self.table.lock();
         for place in 0..=NEW_FILES {
-            let word = session.region.directory(place).load(Ordering::Relaxed);
+            let number = table.leases[place].as_ref().map_or(0, |lease| lease.number);
             // What was taken back since it was used last.
-            if table.leases[place].as_ref().is_some_and(|lease| lease.number != 0 && lease.number != word) {
+            if number != 0 && session.region.directory(place).load(Ordering::Relaxed) != number {
                 table.end(place);
             }
         }

@@ -270,35 +270,17 @@ impl Directories {
             let dir = table.dirs.get(&parent).filter(|dir| !dir.names.contains_key(name));
             let Some(of) = dir.and_then(|dir| dir.attr) else { return Posting::Message };
             let Some((promise, noted)) = table.promise() else { return Posting::Promises };
-            let (op, kind, perm, nlink) = match open {
-                Some(_) => (Op::PostCreate, FileType::Regular, perm & 0o7777, 1),
-                None => (Op::PostMkdir, FileType::Directory, perm & 0o1777, 2),
+            let (op, kind, perm) = match open {
+                Some(_) => (Op::PostCreate, FileType::Regular, perm & 0o7777),
+                None => (Op::PostMkdir, FileType::Directory, perm & 0o1777),
             };
             let now = Time::now();
             let mut r = request(op, parent.0);
             (r.mode, r.other, r.offset) =
                 ((perm as u32).into(), promise.ino.0.into(), wire::time(now).into());
             r.flags = open.unwrap_or(OpenFlags::empty()).bits().into();
-            let (uid, gid, perm) = fs::perm::new_inode(&session.cred, &of, kind, perm);
-            let (ino, generation) = (promise.ino, promise.generation);
-            let (rdev, size, blocks) = (0, 0, 0);
-            let (atime, mtime, ctime, btime) = (now, now, now, now);
-            let attr = Attr {
-                ino,
-                generation,
-                kind,
-                perm,
-                nlink,
-                uid,
-                gid,
-                rdev,
-                size,
-                blocks,
-                atime,
-                mtime,
-                ctime,
-                btime,
-            };
+            let owner = fs::perm::new_inode(&session.cred, &of, kind, perm);
+            let attr = Attr::just_made(kind, (promise.ino, promise.generation), owner, now);
             Posting::Done((r, Made { attr, noted, handle: promise.handle, lent }))
         };
         self.change(session, (parent, name), prepare, |table, Made { attr, noted, .. }| {

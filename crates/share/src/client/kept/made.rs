@@ -67,25 +67,8 @@ impl Made {
             return None;
         }
         let Entry { noted, time, generation, uid, gid, perm, is_dir, .. } = std::mem::replace(entry, NONE);
-        let (kind, nlink) = if is_dir { (FileType::Directory, 2) } else { (FileType::Regular, 1) };
-        let (atime, mtime, ctime, btime) = (time, time, time, time);
-        let (rdev, size, blocks) = (0, 0, 0);
-        let attr = Attr {
-            ino,
-            generation,
-            kind,
-            perm,
-            nlink,
-            uid,
-            gid,
-            rdev,
-            size,
-            blocks,
-            atime,
-            mtime,
-            ctime,
-            btime,
-        };
+        let kind = if is_dir { FileType::Directory } else { FileType::Regular };
+        let attr = Attr::just_made(kind, (ino, generation), (uid, gid, perm), time);
         Some((attr, noted))
     }
 
