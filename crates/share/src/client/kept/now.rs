@@ -23,7 +23,13 @@ impl Remote {
     #[inline]
     pub fn look_at<T>(&self, base: Ino, path: &[u8], f: impl FnOnce(&Attr) -> T) -> Option<T> {
         let kept = self.kept();
-        kept.look(kept.follow(base, path)?.0, f)
+        match kept.follow(base, path) {
+            Some((ino, _)) => kept.look(ino, f),
+            None => match self.find_here(base, path) {
+                Found::Made(target) => kept.known(target.ino).map(|attr| f(&attr)),
+                _ => None,
+            },
+        }
     }
 
     /// As `FileSystem::getattr`: what `f` says of the attributes. It must not take long.
