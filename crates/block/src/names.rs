@@ -31,7 +31,7 @@ pub(crate) struct New<'a> {
 }
 
 impl New<'_> {
-    /// Something that is neither a device nor a symlink.
+    /// Of this kind, made now: without what devices, symlinks and promised inodes have besides.
     pub fn plain(kind: FileType, perm: u16) -> Self {
         New { kind, perm, rdev: 0, target: b"", promised: None, time: None }
     }
