@@ -158,6 +158,7 @@ mod tests {
     use super::*;
     use fs::leases::{Call, Caller, Lender, Settling};
     use fs::{Cred, FileSystem, Watched};
+    use std::os::unix::fs::FileExt;
     use std::pin::Pin;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::task::{Context, Wake};
@@ -183,6 +184,26 @@ mod tests {
         }
     }
 
+    fn can_mount() -> bool {
+        // SAFETY: geteuid has no preconditions.
+        let can = unsafe { libc::geteuid() } == 0 && std::path::Path::new("/dev/fuse").exists();
+        if !can {
+            println!("skipped: needs root and /dev/fuse");
+        }
+        can
+    }
+
+    /// A volume with a kernel that is told of changes.
+    fn mounted() -> (Watched<block::Volume>, tempfile::TempDir, fuse::Mount) {
+        let media = Arc::new(media::RamMedia::new(64 << 20).unwrap());
+        block::mkfs(media.clone(), &Default::default()).unwrap();
+        let doors = Watched::new(Arc::new(block::Volume::open(media, Default::default()).unwrap()));
+        let dir = tempfile::tempdir().unwrap();
+        let mount = fuse::mount(Arc::new(doors.clone()), dir.path(), Default::default()).unwrap();
+        doors.watch(Arc::new(Kernel::start(mount.notifier()).unwrap()));
+        (doors, dir, mount)
+    }
+
     struct Woken(AtomicBool);
 
     impl Wake for Woken {
@@ -203,17 +224,10 @@ mod tests {
     /// its directory locked and waits for the turn; the second has changed another name in that directory.
     #[test]
     fn the_kernel_is_told_while_it_waits_for_a_suspended_call() {
-        // SAFETY: geteuid has no preconditions.
-        if unsafe { libc::geteuid() } != 0 || !std::path::Path::new("/dev/fuse").exists() {
-            println!("skipped: needs root and /dev/fuse");
+        if !can_mount() {
             return;
         }
-        let media = Arc::new(media::RamMedia::new(64 << 20).unwrap());
-        block::mkfs(media.clone(), &Default::default()).unwrap();
-        let doors = Watched::new(Arc::new(block::Volume::open(media, Default::default()).unwrap()));
-        let dir = tempfile::tempdir().unwrap();
-        let mount = fuse::mount(Arc::new(doors.clone()), dir.path(), Default::default()).unwrap();
-        doors.watch(Arc::new(Kernel::start(mount.notifier()).unwrap()));
+        let (doors, dir, mount) = mounted();
         let gate = Arc::new(Gate::default());
         doors.lend(gate.clone());
         // Without a lease nobody asks.
@@ -259,6 +273,46 @@ mod tests {
         assert_eq!(kernel.join().unwrap().unwrap_err().raw_os_error(), Some(libc::EEXIST));
         assert!(dir.path().join("known").symlink_metadata().is_err(), "what it kept is gone");
         doors.lease_ends();
+        mount.unmount().unwrap();
+        mount.wait();
+    }
+
+    /// A program reads what a session has just appended, while another changes attributes of the file and makes links to it through the kernel: answers that
+    /// say how long the file was before. The kernel itself counts attributes as valid an instant before it has the size, so a few reads may be short.
+    #[test]
+    fn answers_with_older_attributes_do_not_count() {
+        if !can_mount() {
+            return;
+        }
+        let (doors, dir, mount) = mounted();
+        let path = dir.path().join("file");
+        let file = std::fs::File::create(&path).unwrap();
+        let (session, cred) = (doors.door(), Cred::root());
+        let ino = fs::block_on(session.lookup(&cred, Ino::ROOT, b"file")).unwrap().ino;
+        let handle = fs::block_on(session.open(&cred, ino, fs::OpenFlags::WRITE)).unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut links = (0..).map(|number| dir.path().join(format!("link{number}")));
+                while !over.load(Ordering::Relaxed) {
+                    (0..20).for_each(|_| std::os::unix::fs::fchown(&file, Some(0), Some(0)).unwrap());
+                    std::fs::hard_link(&path, links.next().unwrap()).unwrap();
+                }
+            });
+            let reader = std::fs::File::open(&path).unwrap();
+            let (begun, mut at, mut short) = (Instant::now(), 0, 0u64);
+            while begun.elapsed() < Duration::from_secs(2) {
+                let bytes = [7; 100];
+                assert_eq!(fs::block_on(session.write(handle, at, &bytes)).unwrap(), 100);
+                let mut read = [0; 100];
+                let n = reader.read_at(&mut read, at).unwrap();
+                short += (n < 100) as u64;
+                at += 100;
+            }
+            over.store(true, Ordering::Relaxed);
+            assert!(short * 1000 < at / 100, "{short} of {}", at / 100);
+        });
+        drop(file);
         mount.unmount().unwrap();
         mount.wait();
     }

@@ -68,7 +68,7 @@ impl<F: FileSystem> Door<F> {
             handle: valid.contains(Fattr::FH).then_some(Handle(a.fh)),
         };
         let ino = Ino(head.nodeid);
-        self.known.attr(ino);
+        self.known.changing(ino);
         if let Some(handle) = set.handle {
             self.changes(head, handle.0);
         }

@@ -333,6 +333,9 @@ impl Notifier {
 
     /// A negative `offset` drops the attributes only.
     fn inode(&self, ino: fs::Ino, offset: i64, len: i64) -> io::Result<()> {
+        if self.known.take_changing(ino) {
+            self.settle(ino)?;
+        }
         let head = abi::InvalInode { ino: ino.0, off: offset, len };
         let begun = Instant::now();
         loop {
@@ -346,6 +349,17 @@ impl Notifier {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// Waits until the kernel has taken in the answers to requests for which it has an inode locked. What it is told of a name in an inode it looks at with that
+    /// locked too (Linux 6.18 and before), and finds that there is no such name, or that this is no directory.
+    fn settle(&self, ino: fs::Ino) -> io::Result<()> {
+        let name = b".\0";
+        let head = abi::InvalEntry { parent: ino.0, namelen: name.len() as u32 - 1, flags: 0 };
+        match self.device.notify(abi::notify::INVAL_ENTRY, head.as_bytes(), name) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOTDIR) => Ok(()),
+            told => Self::done(told),
         }
     }
 

@@ -8,7 +8,8 @@
 //!
 //! An answer on its way: the kernel orders what it is told with its own requests about an inode or a directory that it has. Of an inode
 //! that it is only about to learn of it says that it does not know it, and would then take in the old attributes; so whoever
-//! tells it tries again until it knows ([`Known::expects`]).
+//! tells it tries again until it knows ([`Known::expects`]). And attributes that come in answer to a change of them, or to a link, it takes in whatever
+//! it was told since it asked; so whoever tells it waits until it has ([`Known::take_changing`]).
 
 use foldhash::fast::FixedState;
 use fs::Ino;
@@ -33,6 +34,8 @@ struct Given {
     /// Which one with this number it was given last.
     generation: u32,
     attr: bool,
+    /// And will be taken in even if they are old by then.
+    changing: bool,
     pages: bool,
     /// See [`Known::lost`].
     lost: bool,
@@ -64,6 +67,18 @@ impl Known {
     /// Attributes of an inode are about to be given.
     pub fn attr(&self, ino: Ino) {
         self.inodes.lock().entry(ino).or_default().attr = true;
+    }
+
+    /// As [`Known::attr`], in answer to a request that changes them, for which the kernel has the inode locked.
+    pub fn changing(&self, ino: Ino) {
+        let mut inodes = self.inodes.lock();
+        let given = inodes.entry(ino).or_default();
+        (given.attr, given.changing) = (true, true);
+    }
+
+    /// Whether there was such a request since this was asked last.
+    pub fn take_changing(&self, ino: Ino) -> bool {
+        self.inodes.lock().get_mut(&ino).is_some_and(|given| std::mem::take(&mut given.changing))
     }
 
     /// An inode is the answer to a lookup, with its attributes. True when that is new.

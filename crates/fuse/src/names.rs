@@ -62,6 +62,7 @@ impl<F: FileSystem> Door<F> {
         let (a, rest) = take::<abi::LinkIn>(body).ok_or(MALFORMED)?;
         let (name, _) = take_name(rest).ok_or(MALFORMED)?;
         self.known.name(Ino(head.nodeid), name);
+        self.known.changing(Ino(a.oldnodeid));
         let attr = self.fs.link(&self.cred(head), Ino(a.oldnodeid), Ino(head.nodeid), name).await?;
         Ok(Answer::of(&self.entry(&self.given(None, attr).await?)))
     }
