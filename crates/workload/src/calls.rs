@@ -10,6 +10,12 @@ use std::mem::MaybeUninit;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
+impl From<Errno> for std::io::Error {
+    fn from(e: Errno) -> std::io::Error {
+        std::io::Error::from_raw_os_error(e.0)
+    }
+}
+
 type Result<T> = std::result::Result<T, Errno>;
 
 /// Turns -1 into the errno, and repeats a call that a signal interrupted.

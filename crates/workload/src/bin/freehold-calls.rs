@@ -5,12 +5,15 @@
 
 use clap::Parser;
 use serde::{Deserialize, Serialize};
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Instant;
+use workload::calls::{self, Fd};
 
 /// Makes calls of one kind after the other on a directory, and says how many it made in a second.
 #[derive(Parser)]
@@ -46,6 +49,8 @@ struct Arguments {
 const KINDS: &[&str] = &["create", "stat", "open-close", "pread-4k", "pwrite-4k", "small-write", "unlink"];
 /// Of directories, after the others, where they are asked for.
 const DIRECTORIES: &[&str] = &["mkdir", "stat-dir", "rmdir"];
+/// How new files are opened.
+const NEW: libc::c_int = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
 const PAGE: usize = 4096;
 /// Bytes of the file that is read and written.
 const BIG: u64 = 8 << 20;
@@ -174,9 +179,12 @@ fn child(arguments: &Arguments, number: u32) -> io::Result<()> {
         std::fs::create_dir(&own)?;
     }
     let path = |letter: char, i: u32| own.join(format!("{letter}{number}-{i:06}"));
-    let paths: Vec<PathBuf> = (0..arguments.files).map(|i| path('f', i)).collect();
-    let small: Vec<PathBuf> = (0..arguments.files).map(|i| path('s', i)).collect();
-    let directories: Vec<PathBuf> = (0..arguments.files).map(|i| path('d', i)).collect();
+    // For the C library, so that nothing is measured but its calls.
+    let all = |letter| {
+        let path = |i| CString::new(path(letter, i).into_os_string().into_vec());
+        (0..arguments.files).map(path).collect::<std::result::Result<Vec<CString>, _>>()
+    };
+    let (paths, small, directories) = (all('f')?, all('s')?, all('d')?);
     let mut page = vec![number as u8 + 1; PAGE];
     let big = File::options().read(true).write(true).create_new(true).open(path('b', 0))?;
     let mut out = io::stdout();
@@ -197,7 +205,7 @@ fn child(arguments: &Arguments, number: u32) -> io::Result<()> {
                 0
             }
             kind if DIRECTORIES.contains(&kind) => calls_of_directories(kind, arguments, &directories)?,
-            kind => calls(kind, arguments, &paths, &small, &big, &mut page)?,
+            kind => calls_of_files(kind, arguments, &paths, &small, &big, &mut page)?,
         };
         writeln!(out, "{done}")?;
         out.flush()?;
@@ -205,11 +213,11 @@ fn child(arguments: &Arguments, number: u32) -> io::Result<()> {
     Ok(())
 }
 
-fn calls(
+fn calls_of_files(
     kind: &str,
     arguments: &Arguments,
-    paths: &[PathBuf],
-    small: &[PathBuf],
+    paths: &[CString],
+    small: &[CString],
     big: &File,
     page: &mut [u8],
 ) -> io::Result<u64> {
@@ -219,13 +227,17 @@ fn calls(
         (0..arguments.calls).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as u64 % (BIG / PAGE as u64));
     let mut places = places.map(|p| p * PAGE as u64);
     match kind {
-        "create" => paths.iter().try_for_each(|p| File::create_new(p).map(drop))?,
-        "stat" => often.clone().try_for_each(|i| std::fs::metadata(&some[i]).map(drop))?,
-        "open-close" => often.clone().try_for_each(|i| File::open(&some[i]).map(drop))?,
+        "create" => paths.iter().try_for_each(|p| Fd::open(p, NEW)?.close())?,
+        "stat" => often.clone().try_for_each(|i| calls::stat(&some[i]).map(drop))?,
+        "open-close" => often.clone().try_for_each(|i| Fd::open(&some[i], libc::O_RDONLY)?.close())?,
         "pread-4k" => places.try_for_each(|at| big.read_exact_at(page, at))?,
         "pwrite-4k" => places.try_for_each(|at| big.write_all_at(page, at))?,
-        "small-write" => small.iter().try_for_each(|p| File::create_new(p)?.write_all_at(page, 0))?,
-        "unlink" => paths.iter().try_for_each(std::fs::remove_file)?,
+        "small-write" => small.iter().try_for_each(|p| {
+            let file = Fd::open(p, NEW)?;
+            file.write_all(page)?;
+            file.close()
+        })?,
+        "unlink" => paths.iter().try_for_each(|p| calls::unlink(p))?,
         other => return Err(io::Error::other(format!("there is no {other}"))),
     }
     Ok(match kind {
@@ -234,13 +246,14 @@ fn calls(
     })
 }
 
-fn calls_of_directories(kind: &str, arguments: &Arguments, paths: &[PathBuf]) -> io::Result<u64> {
+fn calls_of_directories(kind: &str, arguments: &Arguments, paths: &[CString]) -> io::Result<u64> {
     let some = &paths[..paths.len().min(1000)];
     match kind {
-        "mkdir" => paths.iter().try_for_each(std::fs::create_dir)?,
-        "stat-dir" => (0..arguments.calls as usize)
-            .try_for_each(|i| std::fs::metadata(&some[i % some.len()]).map(drop))?,
-        _ => paths.iter().try_for_each(std::fs::remove_dir)?,
+        "mkdir" => paths.iter().try_for_each(|p| calls::mkdir(p))?,
+        "stat-dir" => {
+            (0..arguments.calls as usize).try_for_each(|i| calls::stat(&some[i % some.len()]).map(drop))?
+        }
+        _ => paths.iter().try_for_each(|p| calls::rmdir(p))?,
     }
     Ok(if kind == "stat-dir" { arguments.calls as u64 } else { paths.len() as u64 })
 }
