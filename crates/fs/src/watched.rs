@@ -176,6 +176,14 @@ impl<'a, F> Telling<'a, F> {
         result
     }
 
+    /// The call is over. If it was made, nobody but who made it can keep anything of the names that it changed, and who made it knew before; what else is stale, if
+    /// anything, is `still`. Nobody waits: whoever waits for the call may keep another one from being told.
+    fn among_us<T>(mut self, result: &Result<T>, still: Option<Change<'a>>) {
+        if result.is_ok() {
+            self.changes = still.into_iter().collect();
+        }
+    }
+
     /// The call is over.
     async fn end(mut self) {
         self.turn = None;

@@ -1,6 +1,6 @@
 //! Calls of who has a lease on a directory, or on files that are about to be made (see [`crate::leases`]).
 
-use super::Watched;
+use super::{Change, Watched};
 use crate::contract::FileSystem;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
@@ -22,8 +22,8 @@ impl<F: FileSystem> Watched<F> {
         if let (Ok(attr), Some(flags)) = (&attr, made.open) {
             self.opened(promise.handle, attr.ino, flags).taken();
         }
-        // No door keeps anything of this directory, or it would not be lent; whoever waits for the call may keep another one from being told.
-        drop(telling);
+        // No door keeps anything of this directory, or it would not be lent.
+        telling.among_us(&attr, None);
         attr
     }
 
@@ -60,8 +60,8 @@ impl<F: FileSystem> Watched<F> {
         let _declared = self.declared(victim).await;
         let telling = self.telling_name(parent, name, victim).after(turn);
         let done = self.fs.unlink(cred, parent, name).await;
-        // As in `make_lent`.
-        drop(telling);
+        // Pages of it may be in somebody's memory.
+        telling.among_us(&done, victim.map(|ino| Change::Attr { ino }));
         done.map(|()| victim)
     }
 
@@ -70,8 +70,7 @@ impl<F: FileSystem> Watched<F> {
         let (turn, _leaving, victim) = self.leaving(&[(parent, name)]).await;
         let telling = self.telling_name(parent, name, victim).after(turn);
         let done = self.fs.rmdir(cred, parent, name).await;
-        // As in `make_lent`.
-        drop(telling);
+        telling.among_us(&done, victim.map(|ino| Change::Attr { ino }));
         done.map(|()| victim)
     }
 

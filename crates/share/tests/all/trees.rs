@@ -6,8 +6,11 @@
 
 use crate::rig::{NEW, Rig, volume, volume_on_flash, without_power};
 use fs::client::OpenOptions as Open;
+use fs::watched::{Change, Watcher};
 use fs::{Attr, Blocking, Error, FileSystem, RenameFlags};
 use share::Remote;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A directory that the client has to itself from now on.
 fn lent<F: FileSystem>(rig: &Rig<F>, client: &Blocking<Remote>, dir: &str) {
@@ -73,6 +76,56 @@ fn nobody_waits_for_a_tree() {
     }
     assert_eq!(rig.beside.read("d/0/deep/a").unwrap(), b"deep/a");
     assert!(!rig.doors.lends_directories());
+}
+
+/// A door that counts the names it is told of, and the other changes.
+#[derive(Default)]
+struct Told {
+    names: AtomicU64,
+    others: AtomicU64,
+}
+
+impl Watcher for Told {
+    fn changed(&self, change: &Change<'_>) -> Option<fs::watched::Told> {
+        let is_name = matches!(change, Change::Name { .. });
+        let counter = if is_name { &self.names } else { &self.others };
+        counter.fetch_add(1, Ordering::SeqCst);
+        None
+    }
+}
+
+#[test]
+fn nobody_is_told_of_names_that_nobody_can_know() {
+    let rig = Rig::new(volume(128 << 20));
+    let told = Arc::new(Told::default());
+    let count = |of: &AtomicU64| of.swap(0, Ordering::SeqCst);
+    rig.doors.watch(told.clone());
+    let client = rig.client();
+    client.mkdir("d", 0o755).unwrap();
+    lent(&rig, &client, "d");
+    // A message, behind all that was posted.
+    let settle = || assert!(client.read_dir("d").unwrap().count() > 0);
+    settle();
+    assert!(count(&told.names) > 0, "the first ones were made by messages");
+    count(&told.others);
+    let posted = ["post_mkdir", "post_create", "post_rmdir", "post_unlink"];
+    let before = posted.map(|kind| rig.count(kind));
+    for i in 0..50 {
+        client.mkdir(format!("d/{i}"), 0o755).unwrap();
+        drop(client.open(format!("d/{i}/f"), NEW).unwrap());
+        if i < 10 {
+            client.unlink(format!("d/{i}/f")).unwrap();
+            client.rmdir(format!("d/{i}")).unwrap();
+        }
+    }
+    settle();
+    let posted = [0, 1, 2, 3].map(|i| rig.count(posted[i]) - before[i]);
+    assert_eq!(posted, [50, 50, 10, 10]);
+    assert_eq!((count(&told.names), count(&told.others)), (0, 20), "only what is gone");
+    assert!(rig.beside.stat("d/49/f").is_ok() && rig.beside.stat("d/0").is_err());
+    client.mkdir("d/more", 0o755).unwrap();
+    settle();
+    assert_eq!(count(&told.names), 1, "somebody else came");
 }
 
 #[test]
