@@ -13,8 +13,8 @@
 
 use crate::hook::{Res, errno, fail};
 use libc::c_int;
-use parking_lot::Mutex;
 use share::Description;
+use share::lock::Mutex;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};

@@ -13,7 +13,7 @@ use crate::table;
 use crate::upward;
 use fs::{Access, FileSystem, FileType, Ino};
 use libc::{AT_FDCWD, c_char, c_int};
-use parking_lot::Mutex;
+use share::lock::Mutex;
 use std::ffi::CString;
 use std::sync::atomic::{AtomicI32, Ordering};
 

@@ -151,7 +151,7 @@ fn again(tries: u32) {
 ///
 /// # Safety
 /// There is no other thread.
-pub(crate) unsafe fn alone<T: Default>(lock: &parking_lot::Mutex<T>) {
+pub(crate) unsafe fn alone<T: Default>(lock: &share::lock::Mutex<T>) {
     if lock.is_locked() {
         // SAFETY: nobody in this process holds it.
         unsafe { lock.force_unlock() };

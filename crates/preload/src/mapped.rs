@@ -13,7 +13,7 @@ use crate::hook::{Out, hook};
 use crate::mounts::Mount;
 use fs::Ino;
 use libc::{c_int, c_void, size_t};
-use parking_lot::{Mutex, MutexGuard};
+use share::lock::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Mappings that are known at a time.

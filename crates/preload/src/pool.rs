@@ -12,7 +12,7 @@ use crate::arena::{self, Facts, Place};
 use crate::hook::{Res, errno, fail};
 use crate::mounts;
 use libc::c_int;
-use parking_lot::Mutex;
+use share::lock::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 /// Descriptions that are kept for files to come.

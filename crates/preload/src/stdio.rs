@@ -8,7 +8,7 @@
 use crate::hook::{Out, Res, errno, fail, hook, inside, outside, text};
 use crate::table;
 use libc::{AT_FDCWD, FILE, c_char, c_int, c_void, size_t, ssize_t};
-use parking_lot::Mutex;
+use share::lock::Mutex;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 

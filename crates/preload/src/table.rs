@@ -14,8 +14,8 @@ use crate::mounts::{self, Mount};
 use crate::pool::{self, Made, Origin};
 use fs::{FileSystem, FileType, Handle, Ino, LockOwner, OpenFlags};
 use libc::c_int;
-use parking_lot::Mutex;
 use share::Target;
+use share::lock::{self, Mutex};
 use std::cell::UnsafeCell;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -56,7 +56,7 @@ pub(crate) struct State {
     handle: AtomicU64,
     /// In which life of the process the handle was opened; 0 when there is none.
     life: AtomicU64,
-    opening: Mutex<()>,
+    opening: parking_lot::Mutex<()>,
     /// Record locks were asked for through it.
     locked: AtomicBool,
     /// A lock of the whole file was asked for through it.
@@ -93,7 +93,7 @@ impl Clone for Open {
 impl Drop for Open {
     #[inline]
     fn drop(&mut self) {
-        if self.description.refs.fetch_sub(1, Ordering::SeqCst) == 1 {
+        if lock::decrease(&self.description.refs) == 1 {
             end(self.description);
         }
     }
@@ -149,10 +149,7 @@ pub(crate) fn get(fd: c_int) -> Option<Open> {
         let description: &'static Description = unsafe { found.as_ref()? };
         let refs = description.refs.load(Ordering::Relaxed);
         // Without references it is not in the table any more.
-        let more = |refs: usize| {
-            description.refs.compare_exchange(refs, refs + 1, Ordering::SeqCst, Ordering::Relaxed)
-        };
-        if refs > 0 && more(refs).is_ok() {
+        if refs > 0 && lock::exchange(&description.refs, refs, refs + 1) {
             let open = Open { description };
             if entry.load(Ordering::SeqCst) == found {
                 return Some(open);
@@ -318,7 +315,7 @@ impl State {
             place,
             handle: AtomicU64::new(handle.map_or(0, |h| h.0)),
             life: AtomicU64::new(handle.map_or(0, |_| mounts::life())),
-            opening: Mutex::new(()),
+            opening: parking_lot::Mutex::new(()),
             locked: AtomicBool::new(false),
             flocked: AtomicBool::new(false),
             shared: AtomicBool::new(false),

@@ -11,6 +11,7 @@ mod changes;
 pub mod client;
 mod knock;
 mod leased;
+pub mod lock;
 mod locked;
 mod memory;
 pub mod mounts;

@@ -9,6 +9,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+/// What the processor can map by one entry of its tables.
+pub(crate) const HUGE: usize = 2 << 20;
+
 /// A shared mapping.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -60,10 +63,33 @@ impl Mapping {
     }
 
     fn with(fd: impl AsFd, len: usize, prot: ProtFlags) -> io::Result<Mapping> {
-        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
-        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0)? };
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory, nor does one in place of what we have mapped.
+        let base = unsafe {
+            match len {
+                ..HUGE => rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0)?,
+                _ => {
+                    let room = Room::new(len)?;
+                    rustix::mm::mmap(room.base, len, prot, MapFlags::SHARED | MapFlags::FIXED, fd, 0)?;
+                    std::mem::ManuallyDrop::new(room).base
+                }
+            }
+        };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Mapping { base, len })
+    }
+
+    /// Has whole huge pages, of which all pages are there, become such for all who map them, whatever the system does with shared memory otherwise.
+    /// That copies them, so it takes a while.
+    ///
+    /// # Errors
+    /// `EINVAL` where the kernel cannot do that, or before Linux 6.1; `ENOMEM`, `EAGAIN`, `EBUSY` not now.
+    pub fn join(&self, offset: usize, len: usize) -> io::Result<()> {
+        let at = self.at(offset, len);
+        // SAFETY: a range of the mapping; what is in it stays.
+        match unsafe { libc::madvise(at.cast(), len, libc::MADV_COLLAPSE) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Where it is, and how long.
@@ -118,6 +144,40 @@ impl Mapping {
     }
 }
 
+/// Addresses at which nothing is yet, from a multiple of [`HUGE`] on.
+struct Room {
+    base: *mut libc::c_void,
+    len: usize,
+}
+
+impl Room {
+    fn new(len: usize) -> io::Result<Room> {
+        let whole = len.checked_add(HUGE).ok_or(io::ErrorKind::OutOfMemory)?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: new, and what is not needed of it is given back; nothing refers to it.
+        unsafe {
+            let all = rustix::mm::mmap_anonymous(std::ptr::null_mut(), whole, ProtFlags::empty(), flags)?;
+            let before = all.addr().next_multiple_of(HUGE) - all.addr();
+            let base = all.cast::<u8>().add(before);
+            if before > 0 {
+                let _ = rustix::mm::munmap(all, before);
+            }
+            let behind = len.next_multiple_of(4096);
+            let _ = rustix::mm::munmap(base.add(behind).cast(), whole - before - behind);
+            Ok(Room { base: base.cast(), len })
+        }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // SAFETY: nothing was mapped there.
+        unsafe {
+            let _ = rustix::mm::munmap(self.base, self.len);
+        }
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and no reference into it outlives it.
@@ -145,6 +205,38 @@ mod tests {
         assert_eq!(&back, b"hello");
         a.word(4096).store(7, Ordering::Release);
         assert_eq!(b.long(4096).load(Ordering::Acquire), 7);
+    }
+
+    #[test]
+    fn large_memory_lies_where_huge_pages_can() {
+        let len = 2 * HUGE + 4096;
+        let (ours, theirs) = published(c"test", len).unwrap();
+        let seen = Mapping::read_only(&theirs, len).unwrap();
+        for mapping in [&ours, &seen] {
+            assert_eq!(mapping.range().0.addr() % HUGE, 0);
+        }
+        (0..HUGE).step_by(4096).for_each(|at| ours.copy_in(at, &[at as u8 | 1]));
+        match ours.join(0, HUGE) {
+            Ok(()) => assert!(huge_bytes(&ours) >= HUGE as u64),
+            Err(e) => println!("no huge page: {e}"),
+        }
+        let mut byte = [0];
+        seen.copy_out(HUGE - 4096, &mut byte);
+        assert_eq!(byte, [1]);
+        ours.copy_in(len - 1, b"x");
+        seen.copy_out(len - 1, &mut byte);
+        assert_eq!(&byte, b"x");
+    }
+
+    /// How much of a mapping the kernel says is mapped by huge pages, once it is touched.
+    fn huge_bytes(mapping: &Mapping) -> u64 {
+        let mut byte = [0];
+        mapping.copy_out(0, &mut byte);
+        let all = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let at = format!("{:x}-", mapping.range().0.addr());
+        let of = all.lines().skip_while(|line| !line.starts_with(&at));
+        let line = of.take(30).find(|line| line.starts_with("ShmemPmdMapped:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
     }
 
     #[test]

@@ -3,11 +3,11 @@
 
 use super::Session;
 use super::files::OpenFile;
+use crate::lock::Mutex;
 use crate::memory::{self, Mapping};
 use foldhash::fast::FixedState;
 use format::shared::{ARENA_BYTES, ARENA_DATA_AT, ARENA_PAGES, PIECE_PAGES, PagePlace, mark};
 use fs::{Attr, Ino, Time};
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::io;

@@ -4,8 +4,8 @@
 //! thread that made them. In a queue that says so ([`super::Queue::aside`]) a thread does it for all of them, and they wait as futures.
 
 use super::{GONE, Remote, Session};
+use crate::lock::Mutex;
 use fs::Result;
-use parking_lot::Mutex;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::sync::Arc;

@@ -2,10 +2,10 @@
 
 use super::asking::flock_request;
 use super::{Remote, Session};
+use crate::lock::Mutex;
 use crate::socket;
 use format::shared::{MAGIC, Show, Shown};
 use fs::{Error, Handle, LockKind, Result};
-use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::HashMap;
 use std::io;

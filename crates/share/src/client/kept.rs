@@ -10,12 +10,12 @@ mod now;
 mod posts;
 
 use crate::changes::{Seen, Word};
+use crate::lock::Mutex;
 use foldhash::fast::FixedState;
 use format::shared::Kept as What;
 use fs::{Attr, FileType, Handle, Ino, Time};
 use hashbrown::HashTable;
 use made::Made;
-use parking_lot::Mutex;
 use posts::Posts;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, Hasher};

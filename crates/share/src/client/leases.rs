@@ -13,11 +13,11 @@
 
 use super::{Remote, Session};
 use crate::leased::{Leased, PAGE, WINDOW};
+use crate::lock::{Mutex, RwLock};
 use crate::wire::{Op, request};
 use foldhash::fast::FixedState;
 use format::shared::{DATA_MAX, LEASE_WINDOWS};
 use fs::{Attr, FileSystem, FileType, Handle, Ino, OpenFlags};
-use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};

@@ -6,13 +6,13 @@
 
 use super::asking::{kind_number, lock_request};
 use super::{Remote, Session};
+use crate::lock::Mutex;
 use crate::locked::Locked;
 use crate::wire::{self, GARBLED, Op, request};
 use foldhash::fast::FixedState;
 use format::shared::{LEASED_LOCKS, LOCK_LEASES};
 use fs::locks::ranges::Ranges;
 use fs::{Error, FileType, Handle, Ino, LockKind, LockOwner, OpenFlags, RecordLock, Result};
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 

@@ -26,6 +26,7 @@ mod told;
 mod waiting;
 
 use crate::changes::Seen;
+use crate::lock::Mutex;
 use crate::region::Region;
 use crate::spin::Patience;
 use crate::wire::{Op, request};
@@ -43,7 +44,6 @@ use leases::Leases;
 pub use link::Connect;
 use link::Link;
 use locks::LockLeases;
-use parking_lot::Mutex;
 pub use queue::Queue;
 use rustix::event::{PollFd, PollFlags};
 use std::collections::VecDeque;

@@ -2,8 +2,8 @@
 
 use super::throng::Waiting;
 use super::{Remote, Session};
+use crate::lock::Mutex;
 use format::shared::{SLOTS, state};
-use parking_lot::Mutex;
 use rustix::event::Timespec;
 use rustix::thread::futex;
 use rustix::time::{ClockId, clock_gettime};

@@ -9,21 +9,27 @@
 //! The memory of all arenas together is bounded; what goes is chosen by the E value of the paper ([`SharedUse`]), for pieces of
 //! [`PIECE_PAGES`] pages. Clients mark what they use in their own memory, where it is looked at when a piece is about to go.
 
+mod pieces;
+mod whole;
+
 use super::session::Client;
 use crate::changes::Changes;
-use crate::memory::{self, Mapping};
+use crate::memory::{self, HUGE, Mapping};
 use foldhash::fast::FixedState;
 use format::shared::{ANSWER_PAGES, ARENA_BYTES, ARENA_DATA_AT, ARENA_PAGES, PIECE_PAGES, mark};
 use fs::cache::policy::{Params, Policy, SharedUse};
 use fs::watched::Change;
 use fs::{Cred, Ino};
 use parking_lot::Mutex;
+use pieces::Pieces;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
+use whole::Whole;
 
 const PAGE: usize = 4096;
 /// Most that are read ahead.
@@ -50,6 +56,8 @@ struct State {
     resident_max: usize,
     /// Counts uses, as the clock of the policies.
     now: u64,
+    /// To the thread that joins pages, as long as there is one.
+    whole: Option<Sender<Whole>>,
 }
 
 /// The arena of some clients.
@@ -149,7 +157,8 @@ fn chunk(page: u64) -> (u64, usize) {
 impl Arenas {
     /// No arenas yet; all of them together will have `bytes` at most.
     pub fn new(changes: Arc<Changes>, bytes: usize) -> Arenas {
-        let state = State { resident_max: (bytes / PAGE).min(ARENA_PAGES), ..State::default() };
+        let resident_max = (bytes / PAGE).min(ARENA_PAGES);
+        let state = State { resident_max, whole: whole::joining(), ..State::default() };
         Arenas { changes, state: Mutex::new(state) }
     }
 
@@ -254,7 +263,7 @@ impl Arenas {
     ) -> SmallVec<[Place; CHUNK]> {
         let got: usize = bytes.iter().map(|b| b.len()).sum();
         let mut places = SmallVec::new();
-        let mut pieces = Pieces { bytes, at: 0 };
+        let mut pieces = Pieces::new(bytes);
         let state = &mut *self.state.lock();
         if got == 0 || !self.changes.holds_still(ino, plan.noted) {
             return places;
@@ -307,45 +316,6 @@ impl Arenas {
     }
 }
 
-/// Bytes in pieces, page by page.
-struct Pieces<'a> {
-    bytes: &'a [&'a [u8]],
-    /// Bytes of the first piece that were taken.
-    at: usize,
-}
-
-impl<'a> Pieces<'a> {
-    /// The next page, or what is left; joined in `to` if it is not in one piece.
-    fn next<'b>(&mut self, to: &'b mut [u8; PAGE]) -> &'b [u8]
-    where
-        'a: 'b,
-    {
-        if let Some(piece) = self.bytes.first()
-            && piece.len() - self.at >= PAGE
-        {
-            let page = &piece[self.at..][..PAGE];
-            self.at += PAGE;
-            if self.at == piece.len() {
-                (self.bytes, self.at) = (&self.bytes[1..], 0);
-            }
-            return page;
-        }
-        let mut len = 0;
-        while let Some(piece) = self.bytes.first()
-            && len < PAGE
-        {
-            let n = (piece.len() - self.at).min(PAGE - len);
-            to[len..len + n].copy_from_slice(&piece[self.at..self.at + n]);
-            len += n;
-            self.at += n;
-            if self.at == piece.len() {
-                (self.bytes, self.at) = (&self.bytes[1..], 0);
-            }
-        }
-        &to[..len]
-    }
-}
-
 impl State {
     fn inner(&mut self, arena: &Arc<Arena>) -> Option<&mut Inner> {
         self.arenas.iter_mut().find(|inner| Arc::ptr_eq(&inner.arena, arena))
@@ -370,10 +340,7 @@ impl State {
                 return Some(page);
             }
             if !full {
-                let page = inner.discarded.pop().or_else(|| {
-                    let page = inner.next;
-                    (page < ARENA_PAGES as u32).then(|| inner.next += 1).map(|()| page)
-                })?;
+                let page = inner.discarded.pop().or_else(|| inner.next_page(&self.whole))?;
                 self.resident += 1;
                 return Some(page);
             }
@@ -396,6 +363,20 @@ impl State {
 }
 
 impl Inner {
+    /// A page that was never used. When it is the first one behind a part of the memory, all of that is in use.
+    fn next_page(&mut self, whole: &Option<Sender<Whole>>) -> Option<u32> {
+        let page = Some(self.next).filter(|&page| page < ARENA_PAGES as u32)?;
+        self.next += 1;
+        let at = ARENA_DATA_AT + page as usize * PAGE;
+        if let Some(whole) = whole
+            && at.is_multiple_of(HUGE)
+        {
+            // When nobody takes it, it stays as it is.
+            let _ = whole.send(Whole { arena: self.arena.clone(), offset: at - HUGE });
+        }
+        Some(page)
+    }
+
     fn resident(&self) -> usize {
         self.next as usize - self.discarded.len()
     }

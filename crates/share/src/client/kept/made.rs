@@ -1,8 +1,8 @@
 //! Attributes of what this client has made without a message, until somebody looks at it for the first time: most of it nobody ever does, so they stand beside
 //! what is looked at, which they would drive out, and small.
 
+use crate::lock::Mutex;
 use fs::{Attr, FileType, Ino, Time};
-use parking_lot::Mutex;
 
 /// Inodes that are remembered: one of those with the same number modulo this.
 const INODES: usize = 1 << 14;

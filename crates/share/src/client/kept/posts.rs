@@ -1,6 +1,6 @@
 //! What a client has posted lately: an answer that was asked for before something was posted may be older than that, and is not kept if it tells of the same thing.
 
-use parking_lot::Mutex;
+use crate::lock::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Changes that are told apart; who asked before more of them came keeps nothing.
