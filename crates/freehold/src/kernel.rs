@@ -123,12 +123,10 @@ impl Watcher for Kernel {
     }
 
     fn changed(&self, change: &Change<'_>) -> Option<Told> {
-        let concerns = self.concerns(change);
-        let mut state = self.shared.lock();
-        // What is being told at this moment counts as no longer kept, but the kernel may keep it still.
-        if !concerns && state.done == state.sent {
+        if !self.concerns(change) {
             return None;
         }
+        let mut state = self.shared.lock();
         state.queue.push_back(News::from(change));
         state.sent += 1;
         let (number, shared) = (state.sent, self.shared.clone());

@@ -13,7 +13,7 @@
 
 use foldhash::fast::FixedState;
 use fs::Ino;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher};
 
@@ -25,6 +25,7 @@ const NAMES_MAX: usize = 1 << 20;
 pub struct Known {
     inodes: Mutex<HashMap<Ino, Given, FixedState>>,
     names: Mutex<Names>,
+    telling: Mutex<()>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -124,6 +125,17 @@ impl Known {
         }
     }
 
+    /// Until this is dropped the kernel is told of something, by nobody else. That counts as no longer kept from the beginning, and the kernel may keep it
+    /// until the end.
+    pub fn telling(&self) -> MutexGuard<'_, ()> {
+        self.telling.lock()
+    }
+
+    /// Whether that is so. Who asks has seen before that something is not kept.
+    pub fn is_telling(&self) -> bool {
+        self.telling.is_locked()
+    }
+
     /// Whether the kernel may keep a name.
     pub fn has_name(&self, parent: Ino, name: &[u8]) -> bool {
         let names = self.names.lock();
@@ -192,6 +204,12 @@ mod tests {
         known.pages(INO);
         known.forget(INO, 1);
         assert!(known.take_data(INO, true).is_none());
+        known.changing(INO);
+        assert!(known.has_attr(INO) && known.take_changing(INO) && !known.take_changing(INO));
+        let telling = known.telling();
+        assert!(known.take_attr(INO) && !known.has_attr(INO) && known.is_telling());
+        drop(telling);
+        assert!(!known.is_telling());
     }
 
     #[test]
