@@ -42,7 +42,11 @@ fn write_at(open: &Open, offset: u64, from: &[u8]) -> Res<usize> {
     }
     let at = || if appends(open) { size(open) } else { Ok(offset) };
     let len = limits::room(from.len().min(CALL_MAX), at)?;
-    let n = open.mount.run(|fs| fs.write(handle, offset, &from[..len]))?;
+    let from = &from[..len];
+    let n = match open.mount.session().is_some_and(|fs| fs.write_now(handle, offset, from)) {
+        true => len,
+        false => open.mount.run(|fs| fs.write(handle, offset, from))?,
+    };
     mapped::grown((open.mount, open.ino), || if appends(open) { None } else { Some(offset + n as u64) });
     Ok(n)
 }

@@ -90,12 +90,13 @@ hook! {
     }
 }
 
-/// vfork and clone return twice, or on another stack, so nothing can be done behind them: the mark is set, and libc's function goes on in
-/// place of ours. Before the library has begun vfork is fork.
+/// vfork and clone return twice, or on another stack, so nothing can be done behind them: marks are set (what clone makes may be a thread), and libc's function
+/// goes on in place of ours. Before the library has begun vfork is fork.
 #[cfg(target_arch = "x86_64")]
 mod onward {
     use crate::pool::NEVER;
     use libc::{c_int, c_long, c_void};
+    use share::lock::UNKNOWN;
     use std::sync::atomic::{AtomicPtr, Ordering};
 
     static VFORK: AtomicPtr<c_void> = AtomicPtr::new(libc::fork as *mut c_void);
@@ -107,7 +108,7 @@ mod onward {
     }
 
     macro_rules! onward {
-        ($($name:ident => $next:ident,)*) => { $(
+        ($($name:ident, $mark:path => $next:ident,)*) => { $(
             /// # Safety
             /// As of libc's function, which gets the registers and the stack as they are.
             #[unsafe(naked)]
@@ -116,15 +117,22 @@ mod onward {
                 std::arch::naked_asm!(
                     "endbr64",
                     "mov byte ptr [rip + {never}], 1",
+                    "mov byte ptr [rip + {mark}], 1",
                     "mfence",
                     "jmp qword ptr [rip + {next}]",
                     never = sym NEVER,
+                    mark = sym $mark,
                     next = sym $next,
                 )
             }
         )* };
     }
-    onward! { vfork => VFORK, __vfork => VFORK, clone => CLONE, __clone => CLONE, }
+    onward! {
+        vfork, NEVER => VFORK,
+        __vfork, NEVER => VFORK,
+        clone, UNKNOWN => CLONE,
+        __clone, UNKNOWN => CLONE,
+    }
 
     /// Finds libc's functions.
     pub(crate) fn find() {
@@ -150,6 +158,9 @@ mod onward {
     ) -> c_long {
         if matches!(number, libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork) {
             NEVER.store(true, Ordering::SeqCst);
+        }
+        if matches!(number, libc::SYS_clone | libc::SYS_clone3) {
+            UNKNOWN.store(true, Ordering::SeqCst);
         }
         // SAFETY: the arguments are the caller's.
         if let Some(done) = unsafe { crate::numbers::served(number, [a, b, c, d, e, f]) } {

@@ -3,10 +3,11 @@
 //!
 //! The C library says whether there is another thread (`__libc_single_threaded`, glibc 2.32 and later). If not, a lock is taken by a plain store. It is
 //! a lock all the same: should a thread come to be while it is held, that one finds it taken. Where there are threads, or no such word, these are
-//! the locks of `parking_lot`.
+//! the locks of `parking_lot`. The C library knows nothing of threads that a program makes by clone(2), and has none of its own; who sees that says so
+//! here ([`UNKNOWN`]).
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering, compiler_fence};
 
 /// Mutual exclusion.
 pub type Mutex<T> = lock_api::Mutex<Plain<parking_lot::RawMutex>, T>;
@@ -19,13 +20,16 @@ pub type RwLock<T> = lock_api::RwLock<Plain<parking_lot::RawRwLock>, T>;
 static WORD: AtomicPtr<AtomicU8> = AtomicPtr::new(std::ptr::null_mut());
 static NONE: AtomicU8 = AtomicU8::new(0);
 
+/// There may be threads that the C library does not know. Stays so; to be set before there are.
+pub static UNKNOWN: AtomicBool = AtomicBool::new(false);
+
 /// Whether this process has only one thread.
 #[inline]
 pub fn is_single() -> bool {
     let word = WORD.load(Ordering::Relaxed);
     let word = if word.is_null() { find() } else { word };
     // SAFETY: a variable of the C library, which is never unloaded, or ours. This thread changes it itself before there is another one.
-    unsafe { (*word).load(Ordering::Relaxed) != 0 }
+    unsafe { (*word).load(Ordering::Relaxed) != 0 && !UNKNOWN.load(Ordering::Relaxed) }
 }
 
 #[cold]
@@ -76,6 +80,8 @@ impl<R> Plain<R> {
         let may = free && is_single();
         if may {
             self.plainly.store(holders, Ordering::Relaxed);
+            // Should a signal handler start a thread, it sees this before anything that is done under the lock.
+            compiler_fence(Ordering::SeqCst);
         }
         may
     }
@@ -221,7 +227,6 @@ unsafe impl<R: lock_api::RawRwLock> lock_api::RawRwLock for Plain<R> {
 mod tests {
     use super::*;
     use lock_api::{RawMutex as _, RawRwLock as _};
-    use std::sync::atomic::AtomicBool;
 
     /// A lock that is held since there was one thread.
     fn held<R>(lock: R, holders: u32) -> Plain<R> {
@@ -292,6 +297,11 @@ mod tests {
             drop(lock.write());
             right &= plain(&raw_lock.plainly, 0);
             right &= exchange(&counter, 1, 2) && !exchange(&counter, 1, 2) && decrease(&counter) == 2;
+            UNKNOWN.store(true, Ordering::Relaxed);
+            let guard = mutex.lock();
+            right &= !is_single() && plain(&raw.plainly, 0) && raw.lock.is_locked();
+            drop(guard);
+            right &= !raw.is_locked();
             !right as i32
         };
         // SAFETY: the child calls nothing but the above, which allocates nothing, and _exit.

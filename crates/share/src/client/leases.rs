@@ -347,9 +347,9 @@ impl Writing {
 }
 
 impl Remote {
-    /// Writes without a message, if that can be done.
+    /// As `FileSystem::write`, if that can be done without a message: all of it, and without a future, for callers that would rather have none.
     #[inline]
-    pub(super) fn write_here(&self, handle: Handle, offset: u64, from: &[u8]) -> bool {
+    pub fn write_now(&self, handle: Handle, offset: u64, from: &[u8]) -> bool {
         let session = self.now();
         let written = session.leases.write(session, handle, offset, from);
         if written {

@@ -43,7 +43,7 @@ impl Remote {
 
     /// As `FileSystem::write`.
     pub(super) async fn write_parts(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<usize> {
-        if self.write_here(handle, offset, from) {
+        if self.write_now(handle, offset, from) {
             return Ok(from.len());
         }
         self.writes(handle);
