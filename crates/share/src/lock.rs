@@ -65,7 +65,7 @@ pub fn decrease(counter: &AtomicUsize) -> usize {
     before
 }
 
-/// Another lock, and who holds it without having taken it: so many readers, or [`WRITER`].
+/// Another lock, and who holds it without having taken it: so many readers, or a writer.
 pub struct Plain<R> {
     lock: R,
     plainly: AtomicU32,
