@@ -288,17 +288,18 @@ mod tests {
         let (session, cred) = (doors.door(), Cred::root());
         let ino = fs::block_on(session.lookup(&cred, Ino::ROOT, b"file")).unwrap().ino;
         let handle = fs::block_on(session.open(&cred, ino, fs::OpenFlags::WRITE)).unwrap();
-        let over = AtomicBool::new(false);
+        let (over, begun) = (AtomicBool::new(false), Instant::now());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut links = (0..).map(|number| dir.path().join(format!("link{number}")));
-                while !over.load(Ordering::Relaxed) {
+                // Not for ever, should the other thread fail.
+                while !over.load(Ordering::Relaxed) && begun.elapsed() < Duration::from_secs(20) {
                     (0..20).for_each(|_| std::os::unix::fs::fchown(&file, Some(0), Some(0)).unwrap());
                     std::fs::hard_link(&path, links.next().unwrap()).unwrap();
                 }
             });
             let reader = std::fs::File::open(&path).unwrap();
-            let (begun, mut at, mut short) = (Instant::now(), 0, 0u64);
+            let (mut at, mut short) = (0, 0u64);
             while begun.elapsed() < Duration::from_secs(2) {
                 let bytes = [7; 100];
                 assert_eq!(fs::block_on(session.write(handle, at, &bytes)).unwrap(), 100);

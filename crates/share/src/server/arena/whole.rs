@@ -1,5 +1,5 @@
-//! Memory of arenas as huge pages: clients that read here and there spend more time on finding pages (the processor's tables, in a virtual machine those of
-//! two systems) than on reading them.
+//! Memory of arenas as huge pages: clients that read here and there spend a good part of their time on finding pages (the processor's tables, in a virtual
+//! machine those of two systems).
 
 use super::Arena;
 use crate::memory::HUGE;
