@@ -3,10 +3,12 @@
 //! The kernel's descriptor is changed first, and the table follows. A child of vfork changes only the kernel's descriptors: the table is
 //! its parent's, and what it executes finds the descriptors by itself. The library's own descriptors are hidden from the program.
 
+use crate::description::Open;
 use crate::hook::{Out, Res, errno, fail, hook};
 use crate::mounts::{self, borrowed_memory};
+use crate::parked;
 use crate::signals::Held;
-use crate::table::{self, Open};
+use crate::table;
 use fs::{FileSystem, FileType, LockKind, RecordLock};
 use libc::{c_int, c_uint, c_ulong, off_t};
 use std::sync::atomic::Ordering;
@@ -17,7 +19,11 @@ fn copied(old: c_int, new: c_int) -> Res<c_int> {
         return fail(errno());
     }
     if (table::is_ours(old) || table::is_ours(new)) && old != new && !borrowed_memory() {
-        table::set(new, table::get(old));
+        let open = table::get(old);
+        if let Some(open) = &open {
+            open.changed();
+        }
+        table::set(new, open);
     }
     Ok(new)
 }
@@ -26,15 +32,25 @@ fn copied(old: c_int, new: c_int) -> Res<c_int> {
 /// As of close(2).
 pub(crate) unsafe fn close_fd(fd: c_int) -> Res<c_int> {
     if !table::is_ours(fd) {
-        return if mounts::is_own(fd) { fail(libc::EBADF) } else { Err(Out::Libc) };
+        if mounts::is_own(fd) {
+            return fail(libc::EBADF);
+        }
+        parked::freed(fd);
+        return Err(Out::Libc);
     }
     // The description ends, and may be used again, when the kernel's descriptor is gone.
     let open = if borrowed_memory() { None } else { table::replace(fd, None) };
-    if let Some(open) = &open {
-        open.closing(fd);
-    }
+    let _open = match open.map(|open| parked::park(open, fd)) {
+        Some(Ok(())) => return Ok(0),
+        Some(Err(open)) => {
+            open.closing(fd);
+            parked::freed(fd);
+            Some(open)
+        }
+        None => None,
+    };
     // SAFETY: as the caller says.
-    if unsafe { close::real(fd) } == 0 { Ok(0) } else { fail(errno()) }
+    if unsafe { libc::syscall(libc::SYS_close, fd) } == 0 { Ok(0) } else { fail(errno()) }
 }
 
 /// Closes a range without the library's own descriptors.
@@ -47,7 +63,9 @@ unsafe fn close_many(first: c_uint, last: c_uint, flags: c_int) -> Res<c_int> {
         return fail(libc::EINVAL);
     }
     let mut open = Vec::new();
+    parked::close();
     if flags & CLOEXEC == 0 && !borrowed_memory() {
+        parked::freed(first.min(c_int::MAX as c_uint) as c_int);
         for fd in table::ours_in(first as usize, last as usize) {
             open.extend(table::get(fd));
             table::set(fd, None);
@@ -83,7 +101,11 @@ unsafe fn control(fd: c_int, command: c_int, argument: usize) -> Res<c_int> {
             // SAFETY: only descriptors are touched.
             copied(fd, unsafe { fcntl::real(fd, command, argument) })
         }
-        libc::F_GETFD | libc::F_SETFD => Err(Out::Libc),
+        libc::F_GETFD => Err(Out::Libc),
+        libc::F_SETFD => {
+            open.changed();
+            Err(Out::Libc)
+        }
         libc::F_GETFL => Ok(open.flags() & !(libc::O_CLOEXEC | libc::O_DIRECTORY | libc::O_NOFOLLOW)),
         libc::F_SETFL => {
             let may = libc::O_APPEND | libc::O_NONBLOCK | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME;
@@ -253,7 +275,12 @@ hook! {
             FICLONE | FICLONERANGE if table::is_ours(fd) || table::is_ours(argument as c_int) => {
                 fail(libc::EOPNOTSUPP)
             }
-            libc::FIOCLEX | libc::FIONCLEX => Err(Out::Libc),
+            libc::FIOCLEX | libc::FIONCLEX => {
+                if let Some(open) = table::get(fd) {
+                    open.changed();
+                }
+                Err(Out::Libc)
+            }
             libc::FIONBIO | libc::FIONREAD if table::is_ours(fd) => of_any_file(fd, request, argument as *mut c_int),
             _ if table::is_ours(fd)
                 && let Some(done) = crate::barrier::by_ioctl(fd, request) =>

@@ -119,6 +119,7 @@ pub(crate) fn run<R: Failed>(body: impl Fn() -> Res<R>, real: impl FnOnce() -> R
             value
         }
         Ok(Err(Out::Libc)) => {
+            crate::parked::close();
             set_errno(before);
             real()
         }
@@ -187,8 +188,14 @@ macro_rules! hook {
         #[allow(unused_imports, dead_code, non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
         pub(crate) mod $name {
             use super::*;
-            /// The function of libc.
+            /// The function of libc, in the course of a call of the program.
             pub(crate) unsafe fn real($($a: $t),*) -> $r {
+                $crate::parked::close();
+                // SAFETY: as the caller says.
+                unsafe { onward($($a),*) }
+            }
+            /// The function of libc.
+            pub(super) unsafe fn onward($($a: $t),*) -> $r {
                 static NEXT: std::sync::atomic::AtomicPtr<std::ffi::c_void> =
                     std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
                 const NAME: &std::ffi::CStr =
@@ -214,7 +221,7 @@ macro_rules! hook {
                 // SAFETY: pointers are what the caller's contract with libc makes them.
                 #[allow(unused_unsafe)] || -> $crate::hook::Res<$r> { unsafe { $body } },
                 // SAFETY: the call goes on as it came.
-                || unsafe { $name::real($($a),*) },
+                || unsafe { $name::onward($($a),*) },
             )
         }
     };

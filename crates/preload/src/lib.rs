@@ -16,7 +16,7 @@
 //! It begins with its constructor, which is the last before main, or with the first call before that; only with the constructor where the program has an allocator of its
 //! own (jemalloc): files that the constructors of other libraries use then are those of the FUSE mount.
 //!
-//! How it is made: [`hook`](self) replaces functions; `mounts` has the sessions; `path` decides where a path leads; `arena` and `table`
+//! How it is made: [`hook`](self) replaces functions; `mounts` has the sessions; `path` decides where a path leads; `arena`, `description` and `table`
 //! make open files of descriptors; then one file for each family of calls.
 //!
 //! An open file survives dup, fork, vfork, posix_spawn and exec, with its offset and its flock lock shared (see `arena`); the other process opens
@@ -32,7 +32,8 @@
 //! fail: splice (`EINVAL`), io_uring and raw system calls, also those of AIO (`EBADF` for reads, `EPERM` for writes; calls by syscall(2) are served as far as `numbers` says), most of ioctl (`ENOTTY`),
 //! `wprintf` and its kin on streams, `psiginfo` and what libc itself says to descriptor 2 of a damaged heap or stack before it aborts. Shared writable mappings need the FUSE mount,
 //! and others see what is written to them after msync (`mmap`).
-//! The library's own descriptors have the first free numbers from 700 on: dup2 to one of these is `EBADF`, and closing it too. A static program that moves the offset
+//! The library's own descriptors have the first free numbers from 700 on: dup2 to one of these is `EBADF`, and closing it too. The file that was closed last may keep its number in the kernel
+//! until the next call that is not ours (`parked`): calls that libc makes for itself find it there. A static program that moves the offset
 //! of a file that it inherited makes it useless for all who share it (`EPERM`, `EBADF`).
 //! Signals end waits for locks and nothing else. A signal handler that uses files of a volume while the same thread
 //! is inside of a call of ours is refused in the same way (`EBADF`, `EPERM`) instead of waiting for itself. C++ streams that took
@@ -46,6 +47,7 @@ mod arena;
 mod attrs;
 mod barrier;
 mod cwd;
+mod description;
 mod dirs;
 mod fds;
 mod hook;
@@ -60,6 +62,7 @@ mod named;
 mod names;
 mod numbers;
 mod open;
+mod parked;
 mod path;
 mod plain;
 mod pool;
@@ -67,6 +70,7 @@ mod rings;
 mod rw;
 mod sendfile;
 mod signals;
+mod sockets;
 mod spawn;
 mod stat;
 mod stdio;

@@ -5,10 +5,11 @@
 //! the file is read at once, which is what takes the place of the others too where there is no mount, except that shared writable ones
 //! fail then with `ENODEV`: such memory does not see what is written to the file afterwards, and behind the file's end are zeros instead of SIGBUS.
 
+use crate::description::Open;
 use crate::hook::{Out, Res, errno, fail, hook};
 use crate::mapped;
 use crate::rw::read_at;
-use crate::table::{self, Open};
+use crate::table;
 use fs::FileType;
 use libc::{c_int, c_void, off_t, size_t};
 use std::ffi::CString;

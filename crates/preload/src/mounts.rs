@@ -199,6 +199,7 @@ pub(crate) extern "C" fn after_fork() {
     LIFE.fetch_add(1, Ordering::Relaxed);
     crate::ids::after_fork();
     crate::arena::after_fork();
+    crate::parked::after_fork();
     pool::after_fork();
     crate::table::after_fork();
     crate::cwd::after_fork();

@@ -10,10 +10,11 @@
 //!
 //! Where tested: `tests/more_programs.rs` and below.
 
+use crate::description::Open;
 use crate::hook::{Out, Res};
 use crate::mounts::{self, mounts};
 use crate::path::{self, Found, Text};
-use crate::table::{self, Open};
+use crate::table;
 use libc::c_int;
 use std::os::unix::ffi::OsStrExt;
 

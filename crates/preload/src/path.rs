@@ -96,7 +96,7 @@ fn start(dirfd: c_int, path: &[u8]) -> Res<Start<'_>> {
 }
 
 /// The walk of `path` from an open directory.
-fn inside_of<'p>(open: &table::Open, path: &'p [u8]) -> Res<Start<'p>> {
+fn inside_of<'p>(open: &crate::description::Open, path: &'p [u8]) -> Res<Start<'p>> {
     if open.kind != FileType::Directory {
         return fail(libc::ENOTDIR);
     }

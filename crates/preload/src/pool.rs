@@ -10,7 +10,7 @@
 
 use crate::arena::{self, Facts, Place};
 use crate::hook::{Res, errno, fail};
-use crate::mounts;
+use crate::{mounts, parked};
 use libc::c_int;
 use share::lock::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
@@ -70,10 +70,16 @@ fn starts() -> Option<u64> {
     quiet.then_some(starts)
 }
 
+/// Whether descriptions may be used again now.
+pub(crate) fn is_quiet() -> bool {
+    starts().is_some()
+}
+
 /// A process is being started until the value is dropped.
 pub(crate) struct Starting(());
 
 pub(crate) fn starting() -> Starting {
+    parked::close();
     begin_start();
     Starting(())
 }
@@ -87,6 +93,7 @@ impl Drop for Starting {
 pub(crate) extern "C" fn begin_start() {
     STARTING.fetch_add(1, Ordering::SeqCst);
     STARTS.fetch_add(1, Ordering::SeqCst);
+    parked::close_for_start();
 }
 
 pub(crate) extern "C" fn end_start() {
@@ -133,6 +140,11 @@ pub(crate) struct Made {
 pub(crate) fn make(flags: c_int) -> Res<Made> {
     let cloexec = flags & libc::O_CLOEXEC;
     let starts = starts();
+    if starts.is_some()
+        && let Some(made) = parked::take(flags)
+    {
+        return Ok(made);
+    }
     let spare = starts.and_then(|_| {
         let mut stock = STOCK.lock();
         let (keeper, place) = stock.spare.pop()?;
@@ -142,6 +154,7 @@ pub(crate) fn make(flags: c_int) -> Res<Made> {
     });
     let Some((keeper, place, stays)) = spare else {
         let (fd, place) = arena::take(cloexec)?;
+        parked::given(fd);
         return Ok(Made { fd, parts: Some((place, Origin { keeper: None, starts })) });
     };
     let command = if cloexec != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
@@ -156,6 +169,7 @@ pub(crate) fn make(flags: c_int) -> Res<Made> {
         stock.spare.push((keeper, place));
         return fail(why);
     }
+    parked::given(fd);
     let mut origin = Origin { keeper: None, starts };
     if stays {
         origin.keeper = Some(keeper);
@@ -166,6 +180,11 @@ pub(crate) fn make(flags: c_int) -> Res<Made> {
 }
 
 impl Made {
+    /// A descriptor that was another file's.
+    pub(crate) fn again(fd: c_int, place: Place, origin: Origin) -> Made {
+        Made { fd, parts: Some((place, origin)) }
+    }
+
     /// Its number.
     pub(crate) fn fd(&self) -> c_int {
         self.fd
@@ -190,7 +209,8 @@ impl Drop for Made {
 }
 
 impl Origin {
-    fn is_alone(&self) -> bool {
+    /// Whether no other process can have the description.
+    pub(crate) fn is_alone(&self) -> bool {
         self.starts.is_some() && self.starts == starts()
     }
 

@@ -1,9 +1,10 @@
 //! read, write and their many variants; lseek; what copies between descriptors.
 
+use crate::description::Open;
 use crate::hook::{Out, Res, fail, hook, memory, memory_mut};
 use crate::limits;
 use crate::mapped;
-use crate::table::{self, Open};
+use crate::table;
 use fs::{FileSystem, FileType, Seek};
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 

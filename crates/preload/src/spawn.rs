@@ -90,59 +90,96 @@ hook! {
     }
 }
 
-/// vfork and clone return twice, or on another stack, so nothing can be done behind them: marks are set (what clone makes may be a thread), and libc's function
-/// goes on in place of ours. Before the library has begun vfork is fork.
+/// vfork and clone return twice, or on another stack, and exec not at all, so nothing can be done behind them: marks are set (what clone makes may be a thread), the
+/// parked descriptor is closed, and libc's function goes on in place of ours.
 #[cfg(target_arch = "x86_64")]
 mod onward {
+    use crate::parked;
     use crate::pool::NEVER;
     use libc::{c_int, c_long, c_void};
     use share::lock::UNKNOWN;
-    use std::sync::atomic::{AtomicPtr, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-    static VFORK: AtomicPtr<c_void> = AtomicPtr::new(libc::fork as *mut c_void);
-    static CLONE: AtomicPtr<c_void> = AtomicPtr::new(no_clone as *mut c_void);
-
-    extern "C" fn no_clone() -> c_int {
+    extern "C" fn none() -> c_int {
         crate::hook::set_errno(libc::ENOSYS);
         -1
     }
 
     macro_rules! onward {
-        ($($name:ident, $mark:path => $next:ident,)*) => { $(
-            /// # Safety
-            /// As of libc's function, which gets the registers and the stack as they are.
-            #[unsafe(naked)]
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name() {
-                std::arch::naked_asm!(
-                    "endbr64",
-                    "mov byte ptr [rip + {never}], 1",
-                    "mov byte ptr [rip + {mark}], 1",
-                    "mfence",
-                    "jmp qword ptr [rip + {next}]",
-                    never = sym NEVER,
-                    mark = sym $mark,
-                    next = sym $next,
-                )
+        ($($name:ident as $text:literal, $before:path => $next:ident,)*) => {
+            $(
+                static $next: AtomicPtr<c_void> = AtomicPtr::new(none as *mut c_void);
+
+                /// # Safety
+                /// As of libc's function, which gets the registers and the stack as they are.
+                #[unsafe(naked)]
+                #[unsafe(no_mangle)]
+                unsafe extern "C" fn $name() {
+                    std::arch::naked_asm!(
+                        "endbr64",
+                        "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
+                        "call {before}",
+                        "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
+                        "jmp qword ptr [rip + {next}]",
+                        before = sym $before,
+                        next = sym $next,
+                    )
+                }
+            )*
+
+            /// Finds libc's functions.
+            #[cold]
+            pub(crate) fn find() {
+                for (to, name) in [$((&$next, $text)),*] {
+                    // SAFETY: the name ends with NUL.
+                    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+                    if !found.is_null() {
+                        to.store(found, Ordering::Release);
+                    }
+                }
+                FOUND.store(true, Ordering::Release);
             }
-        )* };
+        };
     }
     onward! {
-        vfork, NEVER => VFORK,
-        __vfork, NEVER => VFORK,
-        clone, UNKNOWN => CLONE,
-        __clone, UNKNOWN => CLONE,
+        vfork as c"vfork", before_vfork => VFORK,
+        __vfork as c"__vfork", before_vfork => UNDERLINED_VFORK,
+        clone as c"clone", before_clone => CLONE,
+        __clone as c"__clone", before_clone => UNDERLINED_CLONE,
+        execve as c"execve", before_exec => EXECVE,
+        execveat as c"execveat", before_exec => EXECVEAT,
+        fexecve as c"fexecve", before_exec => FEXECVE,
+        execv as c"execv", before_exec => EXECV,
+        execvp as c"execvp", before_exec => EXECVP,
+        execvpe as c"execvpe", before_exec => EXECVPE,
+        execl as c"execl", before_exec => EXECL,
+        execlp as c"execlp", before_exec => EXECLP,
+        execle as c"execle", before_exec => EXECLE,
     }
 
-    /// Finds libc's functions.
-    pub(crate) fn find() {
-        for (to, name) in [(&VFORK, c"vfork"), (&CLONE, c"clone")] {
-            // SAFETY: the name ends with NUL.
-            let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-            if !found.is_null() {
-                to.store(found, Ordering::Release);
-            }
+    static FOUND: AtomicBool = AtomicBool::new(false);
+
+    /// Other libraries' constructors may make these calls before the library has begun.
+    fn found() {
+        if !FOUND.load(Ordering::Acquire) {
+            find();
         }
+    }
+
+    extern "C" fn before_vfork() {
+        NEVER.store(true, Ordering::SeqCst);
+        parked::close_for_start();
+        found();
+    }
+
+    extern "C" fn before_clone() {
+        UNKNOWN.store(true, Ordering::SeqCst);
+        before_vfork();
+    }
+
+    extern "C" fn before_exec() {
+        parked::leave();
+        found();
     }
 
     /// syscall(2), for those who start processes by number, and those whose calls of files we serve (`numbers`).
@@ -156,15 +193,18 @@ mod onward {
         e: usize,
         f: usize,
     ) -> c_long {
-        if matches!(number, libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork) {
-            NEVER.store(true, Ordering::SeqCst);
-        }
-        if matches!(number, libc::SYS_clone | libc::SYS_clone3) {
-            UNKNOWN.store(true, Ordering::SeqCst);
+        match number {
+            libc::SYS_clone | libc::SYS_clone3 => before_clone(),
+            libc::SYS_fork | libc::SYS_vfork => before_vfork(),
+            libc::SYS_execve | libc::SYS_execveat => before_exec(),
+            _ => {}
         }
         // SAFETY: the arguments are the caller's.
         if let Some(done) = unsafe { crate::numbers::served(number, [a, b, c, d, e, f]) } {
             return done;
+        }
+        if !crate::hook::is_inside() {
+            parked::close();
         }
         let result: isize;
         // SAFETY: what the kernel does is the caller's will; the kernel's convention for registers on x86-64.

@@ -1,10 +1,11 @@
 //! stat and its kin with the old `__xstat` names, statx, access, statfs.
 
+use crate::description::Open;
 use crate::hook::{Out, Res, errno, fail, hook, text};
 use crate::mounts::{self, Mount};
 use crate::path::{self, Found, To};
 use crate::plain::Plain;
-use crate::table::{self, Open};
+use crate::table;
 use fs::{Access, Attr, FileSystem};
 use libc::{
     AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, c_char, c_int, c_uint, stat as Stat, statx as Statx,

@@ -5,27 +5,14 @@
 mod rig;
 use rig::Rig;
 
-/// Runs a script of python in both places; `t` is the directory.
+/// As [`Rig::same_python`].
 fn same(rig: &Rig, script: &str) {
-    let head = "import os, sys, ctypes, threading, fcntl, errno, subprocess\nt = os.environ['T']\nj = os.path.join\n\
-                libc = ctypes.CDLL(None, use_errno=True)\n\
-                def tries(f):\n    try: return f()\n    except OSError as e: return errno.errorcode[e.errno]\n";
-    std::fs::write(rig.work.path().join("script.py"), format!("{head}{script}")).unwrap();
-    rig.same("python3 script.py");
-}
-
-fn rig() -> Option<Rig> {
-    let rig = Rig::new();
-    if rig.bash("python3 -c 0", rig.plain.path()).status.code() == Some(0) {
-        return Some(rig);
-    }
-    eprintln!("skipped: there is no python3");
-    None
+    rig.same_python(script);
 }
 
 #[test]
 fn paths() {
-    let Some(rig) = rig() else { return };
+    let Some(rig) = Rig::with_python() else { return };
     same(
         &rig,
         r#"
@@ -51,7 +38,7 @@ os.chdir(j(t, 'etc')); print(os.getcwd())
 
 #[test]
 fn descriptors_across_processes() {
-    let Some(rig) = rig() else { return };
+    let Some(rig) = Rig::with_python() else { return };
     same(
         &rig,
         r#"
@@ -82,7 +69,7 @@ os.wait(); os.unlink(j(t, 'a')); print(os.fstat(b).st_nlink, os.pread(b, 3, 0), 
 /// A lock of flock(2) belongs to the open file description, whichever process has it.
 #[test]
 fn locks_go_with_descriptions() {
-    let Some(rig) = rig() else { return };
+    let Some(rig) = Rig::with_python() else { return };
     let script = r#"
 import time, signal
 NB = fcntl.LOCK_EX | fcntl.LOCK_NB
@@ -125,7 +112,7 @@ child(lambda: fcntl.flock(f, fcntl.LOCK_SH)); other(); other(fcntl.LOCK_SH | fcn
 
 #[test]
 fn programs_that_close_everything() {
-    let Some(rig) = rig() else { return };
+    let Some(rig) = Rig::with_python() else { return };
     same(
         &rig,
         r#"
@@ -140,7 +127,7 @@ os.closerange(0, 1); f = os.open(j(t, 'f'), os.O_RDONLY); print(f)
 
 #[test]
 fn c_streams() {
-    let Some(rig) = rig() else { return };
+    let Some(rig) = Rig::with_python() else { return };
     same(
         &rig,
         r#"
@@ -158,7 +145,7 @@ libc.puts(b'at exit')
 
 #[test]
 fn many_threads() {
-    let Some(rig) = rig() else { return };
+    let Some(rig) = Rig::with_python() else { return };
     same(
         &rig,
         r#"
@@ -176,7 +163,7 @@ threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
 /// Paths that are known are found as those that are not: in directories that move, from others, by other names.
 #[test]
 fn known_paths() {
-    let Some(rig) = rig() else { return };
+    let Some(rig) = Rig::with_python() else { return };
     same(
         &rig,
         r#"
@@ -204,7 +191,7 @@ open(j(t, 'c/f'), 'w'); print(os.stat(j(t, 'c/f')).st_size, os.fstat(f).st_size)
 /// Threads that look at descriptors while others close and open them: each sees the file that was meant, or none.
 #[test]
 fn threads_that_share_descriptors() {
-    let Some(rig) = rig() else { return };
+    let Some(rig) = Rig::with_python() else { return };
     same(
         &rig,
         r#"
@@ -232,7 +219,7 @@ stop.append(1); [x.join() for x in lookers]; print(wrong, len(os.listdir(j(t, 'd
 
 #[test]
 fn many_files_and_directories_of_children() {
-    let Some(rig) = rig() else { return };
+    let Some(rig) = Rig::with_python() else { return };
     same(
         &rig,
         r#"
@@ -259,7 +246,7 @@ stop.append(1); x.join(); print('done')
 /// A description that another process still has is not used for the next file, however that process came by it.
 #[test]
 fn descriptions_are_used_again_when_nobody_has_them() {
-    let Some(rig) = rig() else { return };
+    let Some(rig) = Rig::with_python() else { return };
     same(
         &rig,
         r#"
@@ -308,7 +295,7 @@ print(os.read(c, 3))
 /// The path of the current directory is the one that it has now, however it came by that, and however long that is.
 #[test]
 fn current_directories_that_move() {
-    let Some(rig) = rig() else { return };
+    let Some(rig) = Rig::with_python() else { return };
     same(
         &rig,
         r#"

@@ -65,6 +65,17 @@ pub fn decrease(counter: &AtomicUsize) -> usize {
     before
 }
 
+/// Changes a pointer that threads share, and says what it was.
+#[inline]
+pub fn swap<T>(pointer: &AtomicPtr<T>, new: *mut T) -> *mut T {
+    if !is_single() {
+        return pointer.swap(new, Ordering::SeqCst);
+    }
+    let before = pointer.load(Ordering::Relaxed);
+    pointer.store(new, Ordering::Relaxed);
+    before
+}
+
 /// Another lock, and who holds it without having taken it: so many readers, or a writer.
 pub struct Plain<R> {
     lock: R,

@@ -1,8 +1,9 @@
 //! Requests of AIO as programs make them, and what they do with files of ours.
 
+use crate::description::Open;
 use crate::hook::{Out, Res, fail, memory, memory_mut};
 use crate::rw::{position, reader, vector, writer};
-use crate::table::{self, Open};
+use crate::table;
 use fs::{FileSystem, Handle};
 use libc::{c_int, c_void};
 use share::Remote;

@@ -88,4 +88,25 @@ impl Rig {
         assert_eq!(outs[0], outs[1], "ordinary directory (left) and volume (right) differ for: {script}");
         assert!(!outs[1].2.contains("cannot be preloaded"), "{}", outs[1].2);
     }
+
+    /// A rig for scripts of python3; `None` where there is none.
+    #[allow(dead_code, reason = "not every test needs it")]
+    pub fn with_python() -> Option<Rig> {
+        let rig = Rig::new();
+        if rig.bash("python3 -c 0", rig.plain.path()).status.code() == Some(0) {
+            return Some(rig);
+        }
+        eprintln!("skipped: there is no python3");
+        None
+    }
+
+    /// As [`Rig::same`] a script of python; `t` is the directory.
+    #[allow(dead_code, reason = "not every test needs it")]
+    pub fn same_python(&self, script: &str) {
+        let head = "import os, sys, ctypes, threading, fcntl, errno, subprocess\nt = os.environ['T']\nj = os.path.join\n\
+                    libc = ctypes.CDLL(None, use_errno=True)\n\
+                    def tries(f):\n    try: return f()\n    except OSError as e: return errno.errorcode[e.errno]\n";
+        std::fs::write(self.work.path().join("script.py"), format!("{head}{script}")).unwrap();
+        self.same("python3 script.py");
+    }
 }

@@ -2,7 +2,6 @@
 //! asked for (see `format::shared` and the manager's side, `server::arena`).
 
 use super::Session;
-use super::files::OpenFile;
 use crate::lock::Mutex;
 use crate::memory::{self, Mapping};
 use foldhash::fast::FixedState;
@@ -147,28 +146,33 @@ impl Arena {
 
 impl Session {
     /// Reads, if all that is needed is here and holds: everything that was asked for, up to the end of the file.
-    pub(super) fn read_here(&self, file: &OpenFile, offset: u64, to: &mut [u8]) -> Option<usize> {
-        if !file.through_arena {
-            return None;
-        }
-        let (attr, noted) = self.kept.noted_attr(file.ino)?;
-        let len = attr.size.saturating_sub(offset).min(to.len() as u64) as usize;
-        if !file.noatime && attr.moves_atime(Time::now()) {
-            return None;
-        }
-        (self.copy_noted(&attr, noted, offset, &mut to[..len])? == len).then_some(len)
+    pub(super) fn read_here(&self, ino: Ino, noatime: bool, offset: u64, to: &mut [u8]) -> Option<usize> {
+        let look = |attr: &Attr| {
+            let stays = noatime || !attr.moves_atime(Time::now());
+            stays.then_some((attr.size, (attr.ino, attr.generation)))
+        };
+        let (found, noted) = self.kept.noted(ino, look)?;
+        let (size, inode) = found?;
+        let len = size.saturating_sub(offset).min(to.len() as u64) as usize;
+        (self.copy_noted(inode, noted, offset, &mut to[..len])? == len).then_some(len)
     }
 
     /// Copies what is here of a file whose attributes held at `noted`; `None` if they do no longer.
-    pub(super) fn copy_noted(&self, attr: &Attr, noted: u64, offset: u64, to: &mut [u8]) -> Option<usize> {
-        let done = self.arena.copy_file(attr.ino, attr.generation, offset, to);
+    pub(super) fn copy_noted(
+        &self,
+        (ino, generation): (Ino, u32),
+        noted: u64,
+        offset: u64,
+        to: &mut [u8],
+    ) -> Option<usize> {
+        let done = self.arena.copy_file(ino, generation, offset, to);
         // The file had this size and these bytes at one moment: now.
-        if !self.kept.unchanged(attr.ino, noted) {
+        if !self.kept.unchanged(ino, noted) {
             return None;
         }
         let end = (offset + done as u64).div_ceil(PAGE * CHUNK);
         for chunk in offset / PAGE / CHUNK..end {
-            self.region.mark(mark(attr.ino.0, chunk), true);
+            self.region.mark(mark(ino.0, chunk), true);
         }
         Some(done)
     }

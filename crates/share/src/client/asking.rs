@@ -146,12 +146,16 @@ impl Remote {
             Read::Ask => return None,
             Read::Elsewhere => {}
         }
-        let file = self.link.file(handle).filter(|file| file.session == session.serial && !file.gone)?;
+        let look = |file: &OpenFile| {
+            let may = file.session == session.serial && !file.gone && file.through_arena;
+            may.then_some((file.ino, file.noatime))
+        };
+        let (ino, noatime) = self.link.look(handle, look)??;
         // Another handle of this client may write there without a message; the manager knows nothing of this one if it was opened so, too.
-        if session.kept.leased(file.ino).is_some_and(|through| through != handle) {
+        if session.kept.leased(ino).is_some_and(|through| through != handle) {
             return None;
         }
-        session.read_here(&file, offset, to)
+        session.read_here(ino, noatime, offset, to)
     }
 
     /// Asks for a part of a file, once; how many bytes there are, and of how many. `through_arena`: for what it can also be found by without a message the next
@@ -201,7 +205,7 @@ impl Remote {
         let session = answer.of();
         session.arena.learn(attr.ino, attr.generation, offset, answer.places());
         let len = attr.size.saturating_sub(offset).min(to.len() as u64) as usize;
-        let copied = session.copy_noted(&attr, clock.clock, offset, &mut to[..len]);
+        let copied = session.copy_noted((attr.ino, attr.generation), clock.clock, offset, &mut to[..len]);
         Ok(copied.filter(|&n| n == len).map(|n| (n, to.len())))
     }
 

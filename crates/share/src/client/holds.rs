@@ -52,19 +52,19 @@ impl Session {
         {
             return None;
         }
-        let known = self.kept.noted_attr(ino);
-        let asked = |there: bool| there.then(|| self.kept.noted_attr(ino)).flatten();
-        let known = known.or_else(|| asked(self.kept.known(ino).is_some()));
-        let (attr, noted) = known.or_else(|| asked(self.gather()))?;
         let mut want = Access::empty();
         want.set(Access::READ, access.contains(Flags::READ));
         want.set(Access::WRITE, write);
-        if generation.is_some_and(|g| g != attr.generation) {
-            return None;
-        }
-        if attr.kind != FileType::Regular || fs::perm::check(&self.cred, &attr, want).is_err() {
-            return None;
-        }
+        let look = || {
+            self.kept.noted(ino, |attr| {
+                let may = attr.kind == FileType::Regular && fs::perm::check(&self.cred, attr, want).is_ok();
+                may.then_some(attr.generation)
+            })
+        };
+        let asked = |there: bool| there.then(look).flatten();
+        let known = look().or_else(|| asked(self.kept.known(ino).is_some()));
+        let (found, noted) = known.or_else(|| asked(self.gather()))?;
+        let found = found.filter(|&found| generation.is_none_or(|g| g == found))?;
         let line = hold_line(ino.0);
         let mut held = self.holds.held.lock();
         let hold = match held.entry(ino) {
@@ -84,7 +84,7 @@ impl Session {
         }
         // Either the manager sees the word, or we see that it is about to take the file away.
         if self.kept.unchanged_now(ino, noted) && self.kept.alive() {
-            return Some(attr.generation);
+            return Some(found);
         }
         drop(held);
         if self.unhold(ino, 0) {

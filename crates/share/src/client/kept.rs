@@ -258,13 +258,13 @@ impl Kept {
         (self.alive() && self.seen.same(inode.word, inode.noted)).then(|| f(&inode.attr))
     }
 
-    /// Attributes of an inode, and the clock from before they were asked for.
+    /// What `f` says of the attributes of an inode, and the clock from before they were asked for.
     #[inline]
-    pub fn noted_attr(&self, ino: Ino) -> Option<(Attr, u64)> {
+    pub fn noted<T>(&self, ino: Ino, f: impl FnOnce(&Attr) -> T) -> Option<(T, u64)> {
         let hash = hash_inode(ino.0);
         let table = part(&self.inodes, hash).lock();
         let inode = table.find(hash, |i| i.attr.ino == ino)?;
-        (self.alive() && self.seen.same(inode.word, inode.noted)).then_some((inode.attr, inode.noted))
+        (self.alive() && self.seen.same(inode.word, inode.noted)).then(|| (f(&inode.attr), inode.noted))
     }
 
     /// What a name leads to, or that there is none, if that is known.

@@ -106,6 +106,7 @@ pub(super) struct Link {
     sessions: Mutex<Vec<Box<Arc<Session>>>>,
     /// Open files under this client's own numbers.
     files: RwLock<HashMap<Handle, OpenFile, FixedState>>,
+    /// Changed by who may write `files`.
     next: AtomicU64,
     /// Locks that are held now, and releases of parts of them.
     locks: Mutex<Vec<(Handle, Ino, Lock)>>,
@@ -174,13 +175,21 @@ impl Link {
         self.files.read().get(&handle).copied()
     }
 
+    /// What `f` says of it: most calls need little of what [`Link::file`] copies.
+    #[inline]
+    pub fn look<T>(&self, handle: Handle, f: impl FnOnce(&OpenFile) -> T) -> Option<T> {
+        self.files.read().get(&handle).map(f)
+    }
+
     /// A file that the session's manager has opened gets a number here.
     pub fn opened(&self, mut file: OpenFile) -> Handle {
         if self.has_lost.load(Ordering::Relaxed) {
             file.lost = self.lost_many.load(Ordering::Relaxed) || self.lost_files.lock().remove(&file.ino);
         }
-        let handle = Handle(self.next.fetch_add(1, Ordering::Relaxed));
-        self.files.write().insert(handle, file);
+        let mut files = self.files.write();
+        let handle = Handle(self.next.load(Ordering::Relaxed));
+        self.next.store(handle.0 + 1, Ordering::Relaxed);
+        files.insert(handle, file);
         handle
     }
 

@@ -1,0 +1,371 @@
+//! What a descriptor of ours leads to in this process: an open file description.
+//!
+//! Descriptions are never freed, only used again, so that a pointer to one may be followed at any time. One that nobody refers to gets no reference. The last
+//! reference closes the handle.
+//!
+//! A handle belongs to the session of one process. After fork and exec a description has none that counts, and opens the inode again
+//! at first use; the offset is shared through the slot, and a lock of flock(2) through the manager. What does not survive so: an inode whose last
+//! name and last handle went away in between, and files whose mode forbids opening them again (the calls fail with `EBADF`).
+
+use crate::arena::Place;
+use crate::hook::{Res, fail};
+use crate::mounts::{self, Mount};
+use crate::pool::{self, Made, Origin};
+use crate::table;
+use fs::{FileSystem, FileType, Handle, Ino, OpenFlags};
+use libc::c_int;
+use share::lock::{self, Mutex};
+use std::cell::UnsafeCell;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+
+static UNUSED: Mutex<Vec<&'static Description>> = Mutex::new(Vec::new());
+
+/// A file of ours was locked by this process or one that it comes from.
+pub(crate) static LOCKING: AtomicBool = AtomicBool::new(false);
+
+/// An open file description.
+#[derive(Default)]
+pub(crate) struct Description {
+    refs: AtomicUsize,
+    /// The descriptor with which it was opened; 0 when there were others, or it was changed.
+    number: AtomicI32,
+    /// Whoever has a reference may read it. While there are none, it belongs to who gave up the last one, and then to who takes the
+    /// description from [`UNUSED`].
+    state: UnsafeCell<Option<State>>,
+}
+
+// SAFETY: the state can be shared and sent (checked below), and is written only by its one owner as said above.
+unsafe impl Sync for Description {}
+const _: fn() = || {
+    fn both<T: Send + Sync>() {}
+    both::<State>();
+};
+
+/// What a description is while it is open. All of it that processes share is in the slot.
+pub(crate) struct State {
+    pub mount: &'static Mount,
+    pub ino: Ino,
+    pub kind: FileType,
+    pub place: Place,
+    handle: AtomicU64,
+    /// In which life of the process the handle was opened; 0 when there is none.
+    life: AtomicU64,
+    opening: parking_lot::Mutex<()>,
+    /// Record locks were asked for through it.
+    locked: AtomicBool,
+    /// A lock of the whole file was asked for through it.
+    pub flocked: AtomicBool,
+    /// A copy was sent to another process.
+    pub shared: AtomicBool,
+    /// How the description was come by, and whether it was kept from the beginning.
+    origin: Mutex<Origin>,
+    is_kept: bool,
+}
+
+/// A reference to a description.
+pub(crate) struct Open {
+    description: &'static Description,
+}
+
+impl Deref for Open {
+    type Target = State;
+    #[inline]
+    fn deref(&self) -> &State {
+        // SAFETY: nobody writes while there is a reference.
+        unsafe { (*self.description.state.get()).as_ref() }
+            .expect("it has a state while there are references")
+    }
+}
+
+impl Clone for Open {
+    fn clone(&self) -> Open {
+        self.description.refs.fetch_add(1, Ordering::Relaxed);
+        Open { description: self.description }
+    }
+}
+
+impl Drop for Open {
+    #[inline]
+    fn drop(&mut self) {
+        if lock::decrease(&self.description.refs) == 1 {
+            end(self.description);
+        }
+    }
+}
+
+impl Open {
+    /// A description that was opened with this descriptor; 0 when that is not known.
+    pub(crate) fn new(state: State, number: c_int) -> Open {
+        let unused = UNUSED.lock().pop();
+        let description = unused.unwrap_or_else(|| Box::leak(Box::default()));
+        // SAFETY: without references it is this thread's alone.
+        unsafe { *description.state.get() = Some(state) };
+        description.number.store(number, Ordering::Relaxed);
+        // Whoever still looks at it for another descriptor gets the state with the reference.
+        description.refs.store(1, Ordering::Release);
+        Open { description }
+    }
+
+    /// A new reference, if there are others, and it is `still` the description that is looked for when there is one more.
+    #[inline]
+    pub(crate) fn to(description: &'static Description, still: impl FnOnce() -> bool) -> Option<Open> {
+        let refs = description.refs.load(Ordering::Relaxed);
+        if refs == 0 || !lock::exchange(&description.refs, refs, refs + 1) {
+            return None;
+        }
+        let open = Open { description };
+        still().then_some(open)
+    }
+
+    /// The reference as a pointer.
+    pub(crate) fn into_raw(self) -> *mut Description {
+        std::ptr::from_ref(std::mem::ManuallyDrop::new(self).description).cast_mut()
+    }
+
+    /// The reference that was made such a pointer.
+    ///
+    /// # Safety
+    /// Null or from [`Open::into_raw`], once.
+    pub(crate) unsafe fn from_raw(raw: *mut Description) -> Option<Open> {
+        // SAFETY: as the caller says; descriptions are never freed.
+        unsafe { raw.as_ref() }.map(|description| Open { description })
+    }
+
+    /// The descriptor has company, or other flags than it was opened with.
+    pub(crate) fn changed(&self) {
+        self.description.number.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether nobody but `fd` means the description, and that as it was opened.
+    pub(crate) fn is_as_opened(&self, fd: c_int) -> bool {
+        self.description.number() == fd && !self.is_shared() && self.origin.lock().is_alone()
+    }
+
+    /// Gives up the only reference, which the table has no more, and the handle. The rest stays as it is, and means nothing to anybody.
+    pub(crate) fn into_parked(self) -> Result<&'static Description, Open> {
+        if !lock::exchange(&self.description.refs, 1, 0) {
+            return Err(self);
+        }
+        let description = std::mem::ManuallyDrop::new(self).description;
+        // SAFETY: without references it is this thread's alone, as long as it is in no table.
+        if let Some(state) = unsafe { &*description.state.get() } {
+            release(state.mount, state.handle_if_open());
+            state.life.store(0, Ordering::Relaxed);
+            state.place.empty();
+        }
+        Ok(description)
+    }
+}
+
+/// What is done with a description from [`Open::into_parked`]: by its owner alone.
+impl Description {
+    /// The descriptor with which it was opened.
+    #[inline]
+    pub(crate) fn number(&self) -> c_int {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    /// Its descriptor for a file to be opened, if its state is such, and no process was started meanwhile.
+    pub(crate) fn made_again(&'static self, fits: impl FnOnce(&State) -> bool) -> Option<Made> {
+        // SAFETY: it is this thread's alone.
+        let state = unsafe { &mut *self.state.get() };
+        let state = state.take_if(|state| fits(state) && state.origin.get_mut().is_alone())?;
+        let made = Made::again(self.number(), state.place, state.origin.into_inner());
+        UNUSED.lock().push(self);
+        Some(made)
+    }
+
+    /// Closes its descriptor, which is all that is left of it.
+    pub(crate) fn end_parked(&'static self) {
+        self.close_number();
+        end(self);
+    }
+
+    /// As [`Description::end_parked`], without what needs locks: it is lost.
+    pub(crate) fn close_number(&self) {
+        crate::parked::freed(self.number());
+        // SAFETY: the descriptor is ours, and closed for the program.
+        unsafe { libc::syscall(libc::SYS_close, self.number()) };
+    }
+}
+
+/// The last reference is gone.
+#[inline(never)]
+fn end(description: &'static Description) {
+    // SAFETY: nobody gets a reference from none (see `get`), so it is this thread's alone until it is in `UNUSED`.
+    let state = unsafe { (*description.state.get()).take() };
+    if let Some(state) = state {
+        let flocked = state.flocked.load(Ordering::Relaxed);
+        let shared = state.is_shared();
+        let (mount, handle) = (state.mount, state.handle_if_open());
+        let done = || pool::done(state.place, state.origin.into_inner(), shared);
+        // The manager looks whether others have the description of a locked file, which this process has no longer: also not for another
+        // file (`pool`).
+        if flocked {
+            done();
+            release(mount, handle);
+        } else {
+            release(mount, handle);
+            done();
+        }
+    }
+    UNUSED.lock().push(description);
+}
+
+fn release(mount: &'static Mount, handle: Option<Handle>) {
+    let Some(handle) = handle else { return };
+    if !mount.session().is_some_and(|fs| fs.close_now(handle)) {
+        let _ = mount.run(|fs| fs.release(handle));
+    }
+}
+
+impl State {
+    pub(crate) fn new(
+        mount: &'static Mount,
+        ino: Ino,
+        kind: FileType,
+        place: Place,
+        handle: Option<Handle>,
+        origin: Origin,
+    ) -> State {
+        State {
+            mount,
+            ino,
+            kind,
+            place,
+            handle: AtomicU64::new(handle.map_or(0, |h| h.0)),
+            life: AtomicU64::new(handle.map_or(0, |_| mounts::life())),
+            opening: parking_lot::Mutex::new(()),
+            locked: AtomicBool::new(false),
+            flocked: AtomicBool::new(false),
+            shared: AtomicBool::new(false),
+            is_kept: origin.is_kept(),
+            origin: Mutex::new(origin),
+        }
+    }
+
+    /// The flags of open(2).
+    pub(crate) fn flags(&self) -> c_int {
+        self.place.slot().flags.load(Ordering::Relaxed) as c_int
+    }
+
+    pub(crate) fn readable(&self) -> bool {
+        self.flags() & libc::O_PATH == 0 && self.flags() & libc::O_ACCMODE != libc::O_WRONLY
+    }
+
+    pub(crate) fn writable(&self) -> bool {
+        self.flags() & libc::O_PATH == 0 && self.flags() & libc::O_ACCMODE != libc::O_RDONLY
+    }
+
+    /// The handle in this process's session; `EBADF` when there can be none.
+    pub(crate) fn handle(&self) -> Res<Handle> {
+        if let Some(handle) = self.handle_if_open() {
+            return Ok(handle);
+        }
+        let Some(_one) = self.opening.try_lock_for(std::time::Duration::from_secs(5)) else {
+            return fail(libc::EIO);
+        };
+        if let Some(handle) = self.handle_if_open() {
+            return Ok(handle);
+        }
+        self.open_again()
+    }
+
+    /// Opens the inode anew, with the flags as they are now.
+    pub(crate) fn reopen(&self) -> Res<()> {
+        let _one = self.opening.lock();
+        let old = self.handle_if_open();
+        self.open_again()?;
+        if let Some(old) = old {
+            self.mount.run(|fs| fs.release(old))?;
+        }
+        Ok(())
+    }
+
+    fn open_again(&self) -> Res<Handle> {
+        if self.flags() & libc::O_PATH != 0 {
+            return fail(libc::EBADF);
+        }
+        let locked = self.place.slot().locked.load(Ordering::Relaxed);
+        if locked != 0 && locked != self.mount.opening() {
+            // Nobody knows of the lock any more; others may have it.
+            return fail(libc::EIO);
+        }
+        let flags = OpenFlags::from_posix(self.flags()) - OpenFlags::TRUNCATE - OpenFlags::EXCLUSIVE;
+        let (ino, cred) = (self.ino, mounts::cred());
+        let opened = self.mount.run(|fs| async move {
+            let generation = self.place.slot().generation.load(Ordering::Relaxed);
+            if self.kind != FileType::Directory {
+                return fs.open_exact(cred, (ino, generation), flags).await;
+            }
+            let handle = fs.opendir(cred, ino).await?;
+            if fs.getattr(ino, Some(handle)).await?.generation != generation {
+                fs.release(handle).await?;
+                return Err(fs::Error::Stale);
+            }
+            Ok(handle)
+        });
+        let Ok(handle) = opened else { return fail(libc::EBADF) };
+        self.handle.store(handle.0, Ordering::Relaxed);
+        self.life.store(mounts::life(), Ordering::Release);
+        Ok(handle)
+    }
+
+    /// The handle, if this process has one already.
+    pub(crate) fn handle_if_open(&self) -> Option<Handle> {
+        let open = self.life.load(Ordering::Acquire) == mounts::life();
+        open.then(|| Handle(self.handle.load(Ordering::Relaxed)))
+    }
+
+    /// The path below the mount, beginning with a slash unless empty.
+    pub(crate) fn path(&self) -> Option<&[u8]> {
+        self.place.path()
+    }
+
+    /// Record locks are asked for through it.
+    pub(crate) fn locks(&self) {
+        self.locked.store(true, Ordering::SeqCst);
+        LOCKING.store(true, Ordering::SeqCst);
+    }
+
+    /// The record locks of this process on the file, as far as they were asked for through it.
+    pub(crate) fn give_locks_up(&self) {
+        if self.locked.load(Ordering::SeqCst)
+            && let Some(handle) = self.handle_if_open()
+        {
+            let _ = self.mount.run(|fs| fs.flush(handle, table::owner()));
+        }
+    }
+
+    /// Whether others may have the description, or a lock by it.
+    fn is_shared(&self) -> bool {
+        [&self.flocked, &self.shared, &self.locked].iter().any(|is| is.load(Ordering::Relaxed))
+    }
+
+    /// Descriptor `fd` of ours is about to be closed.
+    pub(crate) fn closing(&self, fd: c_int) {
+        if !self.is_kept {
+            self.origin.lock().keep(fd);
+        }
+    }
+}
+
+/// In a child of fork: no other thread can hold the locks.
+pub(crate) fn after_fork(in_table: impl Iterator<Item = &'static Description>) {
+    // SAFETY: we are the only thread.
+    unsafe { crate::hook::alone(&UNUSED) };
+    for description in in_table {
+        // SAFETY: the threads that held locks exist only in the parent.
+        unsafe {
+            if let Some(state) = &*description.state.get() {
+                if state.opening.is_locked() {
+                    state.opening.force_unlock();
+                }
+                if state.origin.is_locked() {
+                    state.origin.force_unlock();
+                }
+            }
+        }
+    }
+}
