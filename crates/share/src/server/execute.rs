@@ -16,14 +16,14 @@ use fs::{
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Runs the call in a slot and answers it.
+/// Runs the call in a slot and answers it. It is begun at `begun`; says when it was over.
 pub(crate) async fn execute<F: FileSystem>(
     fs: &Watched<F>,
     client: &Arc<Client>,
     slot: SlotNo,
     one_way: bool,
-) {
-    let begun = Instant::now();
+    begun: Instant,
+) -> Instant {
     let _under_way = client.tally.begin();
     let request: Request = client.region.get(slot);
     let mut out = Out::new(client, slot, &request);
@@ -47,7 +47,7 @@ pub(crate) async fn execute<F: FileSystem>(
     };
     client.region.put(slot, &reply);
     client.wakes.answered(&client.region, slot);
-    client.tally.count(&request, &reply, begun);
+    client.tally.count(&request, &reply, begun)
 }
 
 fn flags<B: bitflags::Flags<Bits = u32>>(request: &Request) -> Result<B> {

@@ -11,7 +11,7 @@ use super::drains::Drains;
 use super::ear::Ear;
 use super::holds::Holders;
 use super::leases::Lending;
-use super::session::{CLEAN_UP, Connection};
+use super::session::{CLEAN_UP, Connection, STREAM};
 use super::stats::Board;
 use super::tasks::{Bell, Runs, TaskId, TaskWaker, runner};
 use super::wakes::Wakes;
@@ -22,6 +22,7 @@ use format::shared::SLOTS;
 use fs::{Devices, FileSystem, Watched};
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use smallvec::smallvec;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
@@ -195,22 +196,27 @@ impl<F: FileSystem> Poller<F> {
             Waker::from(Arc::new(TaskWaker { task: (id, slot), bell: self.bell.clone() }))
         });
         let mut cx = Context::from_waker(waker);
-        if slot == CLEAN_UP {
-            if session.clean_up.as_mut().is_some_and(|task| task.as_mut().poll(&mut cx).is_ready()) {
-                self.counters.calls += 1;
-                self.connections.remove(&id);
+        match slot {
+            CLEAN_UP => {
+                if session.clean_up.as_mut().is_some_and(|task| task.as_mut().poll(&mut cx).is_ready()) {
+                    self.counters.calls += 1;
+                    self.connections.remove(&id);
+                }
             }
-        } else if let Some(task) = &mut session.tasks[slot]
-            && task.poll(&mut cx).is_ready()
-        {
-            self.counters.calls += 1;
-            self.spare.extend(session.tasks[slot].take().map(ended));
-            let streamed = session.stream.running == Some(slot);
-            if streamed {
-                session.stream.running = None;
-                session.stream.one_done();
+            STREAM => {
+                if session.stream.task.as_mut().is_some_and(|task| task.poll(&mut cx).is_ready()) {
+                    self.counters.calls += session.stream.running;
+                    self.spare.extend(session.stream.task.take().map(ended));
+                    session.stream.over();
+                    return true;
+                }
             }
-            return streamed;
+            _ => {
+                if session.tasks[slot].as_mut().is_some_and(|task| task.poll(&mut cx).is_ready()) {
+                    self.counters.calls += 1;
+                    self.spare.extend(session.tasks[slot].take().map(ended));
+                }
+            }
         }
         false
     }
@@ -267,7 +273,7 @@ impl<F: FileSystem> Poller<F> {
             // A slot whose call is under way takes no other; whoever rings for it anyway is not answered twice.
             if slot < SLOTS && session.tasks[slot].is_none() {
                 let mut task = self.spare.pop().unwrap_or_else(|| runner(&self.fs));
-                task.begin(session.client.clone(), slot, false);
+                task.begin(session.client.clone(), smallvec![slot as u8], false);
                 session.tasks[slot] = Some(task);
                 self.poll_task(id, slot);
             }
@@ -278,8 +284,8 @@ impl<F: FileSystem> Poller<F> {
     fn give_up(&mut self, id: u64, slot: usize) {
         let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
         let Some(session) = session else { return };
-        if session.stream.running == Some(slot) || session.client.is_transferring(slot) {
-            // What counts as done is done; and what a device does ends soon.
+        if session.client.is_transferring(slot) {
+            // What a device does ends soon.
             return;
         }
         if session.stream.stashed & 1 << slot != 0 {
@@ -383,12 +389,8 @@ impl<F: FileSystem> Poller<F> {
         }
         tracing::debug!(pid = connection.pid, session = id, "a session ends");
         let _ = epoll::delete(&self.epoll, &session.event);
-        for (slot, task) in session.tasks.iter_mut().enumerate() {
-            // What it has posted counts as done, and is done first.
-            if session.stream.running != Some(slot) {
-                self.spare.extend(task.take().map(ended));
-            }
-        }
+        // What it has posted counts as done, and is done first.
+        self.spare.extend(session.tasks.iter_mut().filter_map(|task| task.take().map(ended)));
         self.spare.truncate(SLOTS);
         session.stream.stashed = 0;
         self.directories.revoke(Some(id));
@@ -412,7 +414,9 @@ impl<F: FileSystem> Poller<F> {
     fn finish(&mut self) {
         let begun = Instant::now();
         let busy = |c: &Connection| {
-            c.session.as_ref().is_some_and(|s| s.clean_up.is_some() || s.tasks.iter().any(Option::is_some))
+            c.session.as_ref().is_some_and(|s| {
+                s.clean_up.is_some() || s.stream.task.is_some() || s.tasks.iter().any(Option::is_some)
+            })
         };
         while begun.elapsed() < FINISH && self.connections.values().any(busy) {
             let worked = self.poll_ready() | self.look_for_drains();

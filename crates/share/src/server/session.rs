@@ -9,7 +9,7 @@ use super::holds::Holders;
 use super::leases::Lending;
 use super::locks::LockLeases;
 use super::stats::Tally;
-use super::tasks::Runs;
+use super::tasks::{Runs, Slots};
 use super::wakes::Wakes;
 use crate::region::{Region, SlotNo};
 use crate::wire;
@@ -17,7 +17,7 @@ use foldhash::fast::FixedState;
 use format::shared::{HOLD_LINES, HOLDS_IN_LINE, Reply, SLOTS};
 use fs::{Cred, Error, FileSystem, Handle, Ino, LockHolder, LockOwner, OpenFlags, Ordered, Promise, Result};
 use parking_lot::Mutex;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
@@ -402,6 +402,10 @@ pub(crate) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The task that cleans up behind a client stands behind those of the slots.
 pub(crate) const CLEAN_UP: usize = SLOTS;
+/// And behind it what runs what was posted one way.
+pub(crate) const STREAM: usize = SLOTS + 1;
+/// Tasks of a session.
+pub(crate) const TASKS: usize = SLOTS + 2;
 
 /// A client with a session.
 pub(crate) struct Session {
@@ -419,12 +423,14 @@ pub(crate) struct Session {
     pub event: OwnedFd,
 }
 
-/// What a session has posted one way: run in order, one after the other.
+/// What a session has posted one way: run in order, as much at a time as there is.
 #[derive(Default)]
 pub(crate) struct Stream {
     /// Not begun.
-    pub queue: VecDeque<SlotNo>,
-    pub running: Option<SlotNo>,
+    pub queue: Slots,
+    /// What is done now, and how much that is.
+    pub task: Option<Box<dyn Runs>>,
+    pub running: u64,
     /// How much was ever taken out of the client's memory, and how much of that is done.
     pub taken: u64,
     pub done: u64,
@@ -437,12 +443,12 @@ pub(crate) struct Stream {
 
 impl Stream {
     pub fn is_idle(&self) -> bool {
-        self.running.is_none() && self.queue.is_empty()
+        self.task.is_none() && self.queue.is_empty()
     }
 
-    /// One more is done.
-    pub fn one_done(&mut self) {
-        self.done += 1;
+    /// What was running is done.
+    pub fn over(&mut self) {
+        self.done += std::mem::take(&mut self.running);
         let done = self.done;
         self.waiting.extract_if(.., |(until, _)| *until <= done).for_each(|(_, drain)| drain.one_less());
     }

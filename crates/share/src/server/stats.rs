@@ -234,8 +234,8 @@ impl Tally {
         UnderWay(self)
     }
 
-    /// Counts a call that was taken up at `begun` and is answered now.
-    pub fn count(&self, request: &Request, reply: &Reply, begun: Instant) {
+    /// Counts a call that was taken up at `begun` and is answered now, which is said.
+    pub fn count(&self, request: &Request, reply: &Reply, begun: Instant) -> Instant {
         let now = Instant::now();
         let failed = reply.errno.get() != 0;
         let class = Some(request.op.get() as usize).filter(|&n| n < CLASSES.len()).unwrap_or(0);
@@ -258,6 +258,7 @@ impl Tally {
         add(&self.bytes_written, written);
         let since = now.saturating_duration_since(self.begun).as_nanos();
         self.last_ns.store(since.try_into().unwrap_or(u64::MAX), Relaxed);
+        now
     }
 }
 

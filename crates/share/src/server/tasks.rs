@@ -3,9 +3,11 @@
 use super::execute::execute;
 use super::session::Client;
 use crate::region::SlotNo;
+use format::shared::SLOTS;
 use fs::{FileSystem, Watched};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
+use smallvec::SmallVec;
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,11 +16,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
 use std::task::{Context, Poll};
+use std::time::Instant;
+
+/// Numbers of slots.
+pub(crate) type Slots = SmallVec<[u8; SLOTS]>;
+const _: () = assert!(SLOTS <= 1 << u8::BITS);
 
 /// Runs one call after the other in the same memory: futures of calls are large, and most end as soon as they are begun.
 pub(crate) trait Runs: Send {
-    /// Begins the call in a slot, which was posted one way or not. What was begun before is given up.
-    fn begin(&mut self, client: Arc<Client>, slot: SlotNo, one_way: bool);
+    /// Begins what is in these slots, in this order: a call, or what was posted one way. What was begun before is given up.
+    fn begin(&mut self, client: Arc<Client>, slots: Slots, one_way: bool);
     /// Goes on with it.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()>;
     /// Forgets it.
@@ -30,9 +37,9 @@ struct Runner<M, T> {
     call: Pin<Box<Option<T>>>,
 }
 
-impl<M: Fn(Arc<Client>, SlotNo, bool) -> T + Send, T: Future<Output = ()> + Send> Runs for Runner<M, T> {
-    fn begin(&mut self, client: Arc<Client>, slot: SlotNo, one_way: bool) {
-        self.call.set(Some((self.make)(client, slot, one_way)));
+impl<M: Fn(Arc<Client>, Slots, bool) -> T + Send, T: Future<Output = ()> + Send> Runs for Runner<M, T> {
+    fn begin(&mut self, client: Arc<Client>, slots: Slots, one_way: bool) {
+        self.call.set(Some((self.make)(client, slots, one_way)));
     }
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.call.as_mut().as_pin_mut().map_or(Poll::Ready(()), |call| call.poll(cx))
@@ -45,9 +52,15 @@ impl<M: Fn(Arc<Client>, SlotNo, bool) -> T + Send, T: Future<Output = ()> + Send
 /// Runs calls on a file system.
 pub(crate) fn runner<F: FileSystem>(fs: &Arc<Watched<F>>) -> Box<dyn Runs> {
     let fs = fs.clone();
-    let make = move |client: Arc<Client>, slot, one_way| {
+    let make = move |client: Arc<Client>, slots: Slots, one_way| {
         let fs = fs.calling(client.session);
-        async move { execute(&fs, &client, slot, one_way).await }
+        async move {
+            // One call is over when the next begins.
+            let mut at = Instant::now();
+            for slot in slots {
+                at = execute(&fs, &client, slot as SlotNo, one_way, at).await;
+            }
+        }
     };
     Box::new(Runner { make, call: Box::pin(None) })
 }

@@ -2,9 +2,9 @@
 
 use super::{DOORBELL, KINDS, PROCESS, Poller, SOCKET};
 use crate::region::Region;
-use crate::server::session::{Client, Connection, Order, Session, Stream};
+use crate::server::session::{Client, Connection, Order, Session, Stream, TASKS};
 use crate::{memory, socket};
-use format::shared::{Hello, MAGIC, SESSION_BYTES, SLOTS, Show, Shown, VERSION, Welcome};
+use format::shared::{Hello, MAGIC, SESSION_BYTES, Show, Shown, VERSION, Welcome};
 use fs::FileSystem;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
@@ -151,7 +151,7 @@ impl<F: FileSystem> Poller<F> {
             tasks: std::array::from_fn(|_| None),
             clean_up: None,
             stream: Stream::default(),
-            wakers: vec![None; SLOTS + 1],
+            wakers: vec![None; TASKS],
             active: false,
             last: self.round,
             ending: false,

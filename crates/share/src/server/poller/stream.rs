@@ -3,7 +3,7 @@
 
 use super::Poller;
 use super::runner;
-use crate::region::SlotNo;
+use crate::server::session::STREAM;
 use format::shared::{Request, SLOTS};
 use fs::FileSystem;
 use smallvec::SmallVec;
@@ -22,13 +22,18 @@ impl<F: FileSystem> Poller<F> {
         };
         session.last = self.round;
         // The client posts one at a time, so these are all those behind what was taken before.
-        let mut posted: SmallVec<[(u64, SlotNo); SLOTS]> = SmallVec::new();
+        let mut posted: SmallVec<[(u64, u8); SLOTS]> = SmallVec::new();
         while slots != 0 {
             let slot = slots.trailing_zeros() as usize;
             slots &= slots - 1;
-            posted.push((region.get::<Request>(slot).more.get(), slot));
+            // A client may post where it waits for an answer, at its own risk.
+            if slot < SLOTS && session.tasks[slot].is_none() {
+                posted.push((region.get::<Request>(slot).more.get(), slot as u8));
+            }
         }
         posted.sort_unstable();
+        // No slot is there twice, unless its client does not keep to the rules.
+        posted.truncate(SLOTS.saturating_sub(session.stream.queue.len()));
         session.stream.taken += posted.len() as u64;
         session.stream.queue.extend(posted.into_iter().map(|(_, slot)| slot));
         self.run_stream(id);
@@ -39,18 +44,16 @@ impl<F: FileSystem> Poller<F> {
     pub(super) fn run_stream(&mut self, id: u64) {
         loop {
             let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
-            let Some(session) = session.filter(|s| s.stream.running.is_none()) else { return };
-            let Some(slot) = session.stream.queue.pop_front() else { break };
-            if slot >= SLOTS || session.tasks[slot].is_some() {
-                // A client that posts where it waits for an answer.
-                session.stream.one_done();
-                continue;
+            let Some(session) = session.filter(|s| s.stream.task.is_none()) else { return };
+            if session.stream.queue.is_empty() {
+                break;
             }
+            let slots = std::mem::take(&mut session.stream.queue);
+            session.stream.running = slots.len() as u64;
             let mut task = self.spare.pop().unwrap_or_else(|| runner(&self.fs));
-            task.begin(session.client.clone(), slot, true);
-            session.tasks[slot] = Some(task);
-            session.stream.running = Some(slot);
-            self.poll_task(id, slot);
+            task.begin(session.client.clone(), slots, true);
+            session.stream.task = Some(task);
+            self.poll_task(id, STREAM);
         }
         let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
         let Some(session) = session else { return };
