@@ -55,7 +55,7 @@ use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 /// "FHSHARED"
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FHSHARED");
 /// Version of everything in this file.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 /// Slots of a session: calls that it can have under way.
 pub const SLOTS: usize = 64;
 /// Most bytes of file data in one slot.
@@ -167,6 +167,9 @@ pub fn mark(ino: u64, piece: u64) -> usize {
     (ino.wrapping_add(piece << 40).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize % MARKS
 }
 
+/// Handles in `SessionHeader::closing`.
+pub const CLOSING: usize = 64;
+
 /// Value of a word among the changes that allows nothing to be kept.
 pub const NOTHING_HOLDS: u64 = u64::MAX;
 
@@ -200,8 +203,10 @@ media_struct! {
         /// atomic: one bit for each slot with a request for whose answer nobody waits; set by the client in the order of their numbers, taken by
         /// the manager, which runs all of these that it finds, one after the other, before any call that was posted later
         one_way: U64,
+        /// atomic: how many handles the client has put into `closing`; written by the client
+        closes: U64,
         /// zero
-        reserved1: [u8; 40],
+        reserved1: [u8; 32],
         /// atomic: not 0 when the manager sleeps and must be woken through the eventfd; written by the manager
         asleep: U32,
         /// atomic: grows while the manager works; written by the manager
@@ -211,12 +216,19 @@ media_struct! {
         crowded: U32,
         /// atomic: not 0 when the manager looks at the holds; written by the manager
         may_hold: U32,
+        /// atomic: how many handles of `closing` are closed; written by the manager
+        closed: U64,
         /// zero
-        reserved2: [u8; 48],
+        reserved2: [u8; 40],
         /// atomic: numbers of the directory leases and of the lease on new files, or 0; written by the manager
         directories: [U64; 17],
         /// zero
-        reserved3: [u8; 3768],
+        reserved3: [u8; 56],
+        /// atomic: a ring of handles, of files made under a directory lease, that are to be closed behind what was posted one way before; no request, so
+        /// no answer; written by the client
+        closing: [U64; 64],
+        /// zero
+        reserved4: [u8; 3200],
     }
 }
 

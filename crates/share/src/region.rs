@@ -43,9 +43,37 @@ impl Region {
     pub fn one_way(&self) -> &AtomicU64 {
         self.0.long(offset_of!(SessionHeader, one_way))
     }
-    /// Manager: whether the client wants something.
-    pub fn rings(&self) -> bool {
+    /// Manager: whether the client wants something; also, so many handles of `closing` being taken, whether there are more.
+    pub fn rings(&self, taken: u64) -> bool {
         [self.doorbell(), self.one_way(), self.cancel()].iter().any(|w| w.load(Ordering::SeqCst) != 0)
+            || self.closes().load(Ordering::SeqCst) != taken
+    }
+    pub fn closes(&self) -> &AtomicU64 {
+        self.0.long(offset_of!(SessionHeader, closes))
+    }
+    pub fn closed(&self) -> &AtomicU64 {
+        self.0.long(offset_of!(SessionHeader, closed))
+    }
+    fn closing(&self, nth: u64) -> &AtomicU64 {
+        self.0.long(offset_of!(SessionHeader, closing) + nth as usize % CLOSING * 8)
+    }
+    /// Client: has a handle closed, if there is room; `closed` will be so much then. One thread at a time.
+    pub fn put_close(&self, handle: u64) -> Option<u64> {
+        let nth = self.closes().load(Ordering::Relaxed);
+        if nth.wrapping_sub(self.closed().load(Ordering::Acquire)) >= CLOSING as u64 {
+            return None;
+        }
+        self.closing(nth).store(handle, Ordering::Relaxed);
+        self.closes().swap(nth.wrapping_add(1), Ordering::SeqCst);
+        Some(nth.wrapping_add(1))
+    }
+    /// Manager: handles to be closed, behind the first so many, which it has taken already.
+    pub fn take_closes(&self, taken: &mut u64) -> Vec<u64> {
+        let put = self.closes().load(Ordering::SeqCst);
+        let before = std::mem::replace(taken, put);
+        // More than there is room for says a client that does not keep to the rules.
+        let count = Some(put.wrapping_sub(before)).filter(|&n| n <= CLOSING as u64).unwrap_or(0);
+        (0..count).map(|n| self.closing(before.wrapping_add(n)).load(Ordering::Relaxed)).collect()
     }
     pub fn asleep(&self) -> &AtomicU32 {
         self.0.word(offset_of!(SessionHeader, asleep))

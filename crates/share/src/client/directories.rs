@@ -9,6 +9,8 @@
 //!
 //! With the answer to a message that made a file can come the number of the lease on new files: what is written to that file is posted too, and that it is closed.
 //!
+//! Closing a file that was made so is less than a request: its handle is put into a ring (`Region::put_close`).
+//!
 //! To post is: the request and its number, the slot's bit, then a look at the lease's word. All of it with one lock held, so that the order of the numbers
 //! is that of the bits; a client that is killed in between has acknowledged nothing.
 //!

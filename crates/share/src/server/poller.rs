@@ -13,7 +13,7 @@ use super::holds::Holders;
 use super::leases::Lending;
 use super::session::{CLEAN_UP, Connection, STREAM};
 use super::stats::Board;
-use super::tasks::{Bell, Runs, TaskId, TaskWaker, runner};
+use super::tasks::{Bell, Runs, TaskId, TaskWaker, Work, runner};
 use super::wakes::Wakes;
 use super::{Counters, Options};
 use crate::changes::Changes;
@@ -22,7 +22,6 @@ use format::shared::SLOTS;
 use fs::{Devices, FileSystem, Watched};
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use smallvec::smallvec;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
@@ -245,9 +244,11 @@ impl<F: FileSystem> Poller<F> {
             let Some(session) = self.connections.get_mut(&id).and_then(|c| c.session.as_mut()) else {
                 continue;
             };
-            if session.client.region.one_way().load(Ordering::SeqCst) != 0 {
-                worked = true;
-                self.take_stream(id);
+            let region = &session.client.region;
+            if region.one_way().load(Ordering::SeqCst) != 0
+                || region.closes().load(Ordering::SeqCst) != session.stream.closes
+            {
+                worked |= self.take_stream(id);
             }
         }
         for (id, posted, cancelled) in taken.drain(..) {
@@ -273,7 +274,7 @@ impl<F: FileSystem> Poller<F> {
             // A slot whose call is under way takes no other; whoever rings for it anyway is not answered twice.
             if slot < SLOTS && session.tasks[slot].is_none() {
                 let mut task = self.spare.pop().unwrap_or_else(|| runner(&self.fs));
-                task.begin(session.client.clone(), smallvec![slot as u8], false);
+                task.begin(session.client.clone(), Work::Call(slot));
                 session.tasks[slot] = Some(task);
                 self.poll_task(id, slot);
             }
@@ -363,7 +364,7 @@ impl<F: FileSystem> Poller<F> {
             }
             let region = &session.client.region;
             region.asleep().store(1, Ordering::SeqCst);
-            let quiet = !region.rings();
+            let quiet = !region.rings(session.stream.closes);
             if !quiet {
                 region.asleep().store(0, Ordering::SeqCst);
             }

@@ -426,8 +426,11 @@ pub(crate) struct Session {
 /// What a session has posted one way: run in order, as much at a time as there is.
 #[derive(Default)]
 pub(crate) struct Stream {
-    /// Not begun.
+    /// Not begun, and what is to be closed behind it.
     pub queue: Slots,
+    pub closing: Vec<u64>,
+    /// How much was ever taken out of the ring of handles to be closed.
+    pub closes: u64,
     /// What is done now, and how much that is.
     pub task: Option<Box<dyn Runs>>,
     pub running: u64,
@@ -443,7 +446,7 @@ pub(crate) struct Stream {
 
 impl Stream {
     pub fn is_idle(&self) -> bool {
-        self.task.is_none() && self.queue.is_empty()
+        self.task.is_none() && self.queue.is_empty() && self.closing.is_empty()
     }
 
     /// What was running is done.

@@ -73,6 +73,7 @@ const CLASSES: [&str; 51] = [
 ];
 const READ: usize = crate::wire::Op::Read as usize;
 const WRITE: usize = crate::wire::Op::Write as usize;
+const RELEASE: usize = crate::wire::Op::Release as usize;
 const POST_WRITE: usize = crate::wire::Op::PostWrite as usize;
 
 /// A server at a moment.
@@ -232,6 +233,14 @@ impl Tally {
     pub fn begin(&self) -> UnderWay<'_> {
         self.under_way.store(self.under_way.load(Relaxed).wrapping_add(1), Relaxed);
         UnderWay(self)
+    }
+
+    /// Counts files that were closed without a call, from `begun` until now.
+    pub fn closed(&self, count: usize, begun: Instant) {
+        if count > 0 {
+            let each = begun.elapsed() / count as u32;
+            (0..count).for_each(|_| self.board.meter.count(RELEASE, each, false));
+        }
     }
 
     /// Counts a call that was taken up at `begun` and is answered now, which is said.

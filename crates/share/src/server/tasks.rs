@@ -1,13 +1,13 @@
 //! Calls that are run, futures that wait, and how they are woken.
 
-use super::execute::execute;
+use super::execute::{close_all, execute};
 use super::session::Client;
 use crate::region::SlotNo;
 use format::shared::SLOTS;
 use fs::{FileSystem, Watched};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,10 +22,18 @@ use std::time::Instant;
 pub(crate) type Slots = SmallVec<[u8; SLOTS]>;
 const _: () = assert!(SLOTS <= 1 << u8::BITS);
 
+/// What is run as one task.
+pub(crate) enum Work {
+    /// The call in a slot.
+    Call(SlotNo),
+    /// What was posted one way, in this order; and handles that are closed then, until so many of the session are.
+    Posted { slots: Slots, closing: Vec<u64>, closed: u64 },
+}
+
 /// Runs one call after the other in the same memory: futures of calls are large, and most end as soon as they are begun.
 pub(crate) trait Runs: Send {
-    /// Begins what is in these slots, in this order: a call, or what was posted one way. What was begun before is given up.
-    fn begin(&mut self, client: Arc<Client>, slots: Slots, one_way: bool);
+    /// Begins something. What was begun before is given up.
+    fn begin(&mut self, client: Arc<Client>, work: Work);
     /// Goes on with it.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()>;
     /// Forgets it.
@@ -37,9 +45,9 @@ struct Runner<M, T> {
     call: Pin<Box<Option<T>>>,
 }
 
-impl<M: Fn(Arc<Client>, Slots, bool) -> T + Send, T: Future<Output = ()> + Send> Runs for Runner<M, T> {
-    fn begin(&mut self, client: Arc<Client>, slots: Slots, one_way: bool) {
-        self.call.set(Some((self.make)(client, slots, one_way)));
+impl<M: Fn(Arc<Client>, Work) -> T + Send, T: Future<Output = ()> + Send> Runs for Runner<M, T> {
+    fn begin(&mut self, client: Arc<Client>, work: Work) {
+        self.call.set(Some((self.make)(client, work)));
     }
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.call.as_mut().as_pin_mut().map_or(Poll::Ready(()), |call| call.poll(cx))
@@ -52,13 +60,21 @@ impl<M: Fn(Arc<Client>, Slots, bool) -> T + Send, T: Future<Output = ()> + Send>
 /// Runs calls on a file system.
 pub(crate) fn runner<F: FileSystem>(fs: &Arc<Watched<F>>) -> Box<dyn Runs> {
     let fs = fs.clone();
-    let make = move |client: Arc<Client>, slots: Slots, one_way| {
+    let make = move |client: Arc<Client>, work| {
         let fs = fs.calling(client.session);
         async move {
+            let (slots, one_way, closes) = match work {
+                Work::Call(slot) => (smallvec![slot as u8], false, None),
+                Work::Posted { slots, closing, closed } => (slots, true, Some((closing, closed))),
+            };
             // One call is over when the next begins.
             let mut at = Instant::now();
             for slot in slots {
                 at = execute(&fs, &client, slot as SlotNo, one_way, at).await;
+            }
+            if let Some((closing, closed)) = closes {
+                close_all(&fs, &client, closing, at).await;
+                client.region.closed().store(closed, Ordering::Release);
             }
         }
     };

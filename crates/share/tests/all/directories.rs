@@ -54,18 +54,56 @@ fn nobody_waits_for_creates_and_unlinks() {
         }
     }
     assert!(rig.doors.lends_directories());
+    // A message, behind all that was posted.
+    assert_eq!(names(&client, "d").len(), n as usize);
     let stats = |name: &str| rig.count(name);
     let (posted, asked) = (stats("post_create"), stats("create"));
     assert!(posted > n - 10 && asked < 10, "{posted} posted, {asked} asked");
-    assert_eq!(names(&client, "d").len(), n as usize);
+    assert!(stats("release") >= posted, "closed: {}", stats("release"));
     for i in 0..n {
         client.unlink(format!("d/f{i}")).unwrap();
     }
-    // A message, behind all that was posted.
     assert!(names(&client, "d").is_empty());
     assert!(stats("post_unlink") > n - 10 && stats("unlink") < 10);
     assert!(rig.doors.lends_directories());
     assert!(names(&rig.beside, "d").is_empty() && !rig.doors.lends_directories());
+}
+
+/// Closing such a file is not even a request; many are closed at once, also when the manager sleeps and when the lease was taken back meanwhile.
+#[test]
+fn nobody_waits_for_closing() {
+    let rig = Rig::new(volume(128 << 20));
+    let client = rig.client();
+    lent(&rig, &client, "d");
+    let handles = || rig.server.as_ref().unwrap().stats().sessions.iter().map(|s| s.handles).sum::<u64>();
+    // The manager counts after it has gone to sleep, too.
+    let eventually = |want: u64| {
+        let begun = std::time::Instant::now();
+        while handles() != want {
+            assert!(begun.elapsed().as_secs() < 10, "{} open, not {want}", handles());
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    };
+    eventually(0);
+    for round in 0..20 {
+        let files: Vec<_> = (0..200).map(|i| client.open(format!("d/f{round}-{i}"), NEW).unwrap()).collect();
+        eventually(200);
+        let taken_back = round % 4 == 3;
+        if taken_back {
+            assert_eq!(names(&rig.beside, "d").len(), 200 * (round + 1));
+        }
+        if round % 4 == 2 {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        for file in files {
+            file.close().unwrap();
+        }
+        eventually(0);
+        if taken_back {
+            again(&rig, &client, "d");
+        }
+    }
+    assert_eq!(names(&rig.beside, "d").len(), 20 * 200);
 }
 
 #[test]

@@ -470,6 +470,52 @@ fn thousands_of_leases_and_promises() {
 }
 
 #[test]
+fn handles_closed_without_a_request() {
+    let (rig, dirs) = rig(&["d", "e"]);
+    let (one, two) = (Attacker::new(rig.server.path()), Attacker::new(rig.server.path()));
+    let (lent, theirs) = (one.lend(dirs[0], 0).unwrap(), two.lend(dirs[1], 0).unwrap());
+    assert!(one.room(lent.number) > 10 && two.room(theirs.number) > 10);
+    let mine: Vec<u64> = (0..4).map(|n| one.made(&lent, lent.inodes[n], &[b'a' + n as u8])).collect();
+    let other = two.made(&theirs, theirs.inodes[0], b"t");
+    let closes = one.long(offset_of!(SessionHeader, closes));
+    let closed = one.long(offset_of!(SessionHeader, closed));
+    let put = |handles: &[u64]| {
+        for handle in handles {
+            let nth = closes.load(Ordering::SeqCst);
+            let at = offset_of!(SessionHeader, closing) + nth as usize % CLOSING * 8;
+            one.long(at).store(*handle, Ordering::SeqCst);
+            closes.store(nth.wrapping_add(1), Ordering::SeqCst);
+        }
+        one.ring(0);
+        rig.eventually(|| closed.load(Ordering::SeqCst) == closes.load(Ordering::SeqCst), "it is not done");
+    };
+    let writes = |handle: u64| one.posted(&one.write(&lent, handle, 0, 10));
+    put(&[mine[0], mine[0], other, 0, u64::MAX, mine[1]]);
+    assert_eq!((writes(mine[0]), writes(mine[1])), (libc::EBADF, libc::EBADF));
+    assert_eq!((writes(mine[2]), two.posted(&two.write(&theirs, other, 0, 10))), (0, 0));
+    // More than there is room for, also backwards, is nothing; and the manager does not go on with it for ever.
+    for to in [1 << 40, 3, u64::MAX, u64::MAX - 1, closes.load(Ordering::SeqCst) + CLOSING as u64 + 1] {
+        closes.store(to, Ordering::SeqCst);
+        one.ring(0);
+        let before = rig.server.stats().sleeps;
+        rig.eventually(|| rig.server.stats().sleeps > before, "it does not come to rest");
+        one.ring(0);
+    }
+    assert_eq!((writes(mine[2]), writes(mine[3])), (0, 0));
+    put(&[mine[2]]);
+    assert_eq!((writes(mine[2]), writes(mine[3])), (libc::EBADF, 0));
+    // A full ring, while what stands before it is run.
+    one.stand(3, &one.write(&lent, mine[3], 5, 10));
+    put(&[other; CLOSING]);
+    one.send(1 << 3);
+    assert_eq!(one.reply(3).errno.get(), 0);
+    rig.still_there();
+    drop((one, two));
+    rig.eventually(|| rig.server.counters().sessions == 0, "a session is left");
+    assert_eq!((rig.names("d"), rig.names("e")), (4, 1));
+}
+
+#[test]
 fn killed_with_a_full_stream() {
     let (rig, dirs) = rig(&["d"]);
     for round in 0..30 {

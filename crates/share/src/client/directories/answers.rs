@@ -33,6 +33,15 @@ impl Session {
         true
     }
 
+    /// Waits until so many files are closed that were to be closed without a request, or the manager is gone.
+    pub(super) fn wait_closed(&self, nth: u64) {
+        self.ring();
+        let done = || self.region.closed().load(Ordering::Acquire).wrapping_sub(nth) as i64 >= 0;
+        while !(self.looks_for(|| done() || self.is_dead()) && done()) && self.check_alive() {
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+    }
+
     /// The answer to what was posted in a slot and does not count as done.
     pub(super) fn answer_in(&self, slot: SlotNo) -> std::result::Result<(), Failed> {
         let region = &self.region;

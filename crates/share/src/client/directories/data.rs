@@ -82,6 +82,11 @@ impl Directories {
     fn close(&self, session: &Session, file: &OpenFile, request: &Request) -> Posting<()> {
         let table = self.table.lock();
         let Some(place) = table.place_of(file.lent) else { return Posting::Message };
+        // Of a file that was made by a message something is told when it is closed.
+        let nth = (place != NEW_FILES).then(|| session.region.put_close(file.remote.0)).flatten();
+        if let Some(nth) = nth {
+            return self.closes(session, table, place, nth);
+        }
         let Some(slot) = session.slot_to_post() else { return Posting::Full };
         let mut request = *request;
         if place == NEW_FILES {
@@ -91,6 +96,28 @@ impl Directories {
             true => Posting::Done(()),
             false => Posting::Ask(slot, ()),
         }
+    }
+
+    /// A file is to be closed, as the `nth`.
+    fn closes(
+        &self,
+        session: &Session,
+        mut table: MutexGuard<'_, Table>,
+        place: usize,
+        nth: u64,
+    ) -> Posting<()> {
+        let number = table.leases[place].as_ref().map_or(0, |lease| lease.number);
+        // As in `send`.
+        if session.region.directory(place).load(Ordering::SeqCst) == number && !session.is_dead() {
+            drop(table);
+            session.ring();
+            return Posting::Done(());
+        }
+        table.end(place);
+        self.counted(&table);
+        drop(table);
+        session.wait_closed(nth);
+        Posting::Done(())
     }
 
     /// Room is to be asked for; `None`: somebody does, or the lease is over.

@@ -24,8 +24,8 @@ impl<F: FileSystem> Poller<F> {
             self.stand_back(false);
         }
         let sessions = self.active.iter().filter_map(|id| self.connections.get(id)?.session.as_ref());
-        let regions: Vec<&Region> = sessions.map(|s| &*s.client.region).collect();
-        let rung = || self.bell.any() || regions.iter().any(|r| r.rings());
+        let regions: Vec<(&Region, u64)> = sessions.map(|s| (&*s.client.region, s.stream.closes)).collect();
+        let rung = || self.bell.any() || regions.iter().any(|(r, closes)| r.rings(*closes));
         let looked = || rung() || self.fs.attend(true) == Devices::Done;
         let begun = Instant::now();
         let mut patience = self.options.patience;
@@ -43,7 +43,7 @@ impl<F: FileSystem> Poller<F> {
         if !regions.is_empty() && patience.wait(crowded, || false, looked) {
             return self.rested(begun);
         }
-        regions.iter().for_each(|r| r.asleep().store(1, Ordering::SeqCst));
+        regions.iter().for_each(|(r, _)| r.asleep().store(1, Ordering::SeqCst));
         self.bell.set_asleep(true);
         self.ask_devices(in_flight && self.devices_tell);
         // Whoever sleeps and has said that he takes completions in must be woken for them.

@@ -2,7 +2,7 @@
 //! it.
 
 use super::Poller;
-use super::runner;
+use super::{Work, runner};
 use crate::server::session::STREAM;
 use format::shared::{Request, SLOTS};
 use fs::FileSystem;
@@ -16,8 +16,11 @@ impl<F: FileSystem> Poller<F> {
         let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
         let Some(session) = session else { return false };
         let region = &session.client.region;
+        // First of all: they are to be closed behind what was posted before them.
+        let closing = region.take_closes(&mut session.stream.closes);
         let mut slots = match region.one_way().load(Ordering::SeqCst) {
-            0 => return false,
+            0 if closing.is_empty() => return false,
+            0 => 0,
             _ => region.one_way().swap(0, Ordering::SeqCst),
         };
         session.last = self.round;
@@ -34,7 +37,8 @@ impl<F: FileSystem> Poller<F> {
         posted.sort_unstable();
         // No slot is there twice, unless its client does not keep to the rules.
         posted.truncate(SLOTS.saturating_sub(session.stream.queue.len()));
-        session.stream.taken += posted.len() as u64;
+        session.stream.taken += (posted.len() + closing.len()) as u64;
+        session.stream.closing.extend(closing);
         session.stream.queue.extend(posted.into_iter().map(|(_, slot)| slot));
         self.run_stream(id);
         true
@@ -45,13 +49,14 @@ impl<F: FileSystem> Poller<F> {
         loop {
             let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
             let Some(session) = session.filter(|s| s.stream.task.is_none()) else { return };
-            if session.stream.queue.is_empty() {
+            let stream = &mut session.stream;
+            if stream.is_idle() {
                 break;
             }
-            let slots = std::mem::take(&mut session.stream.queue);
-            session.stream.running = slots.len() as u64;
+            let (slots, closing) = (std::mem::take(&mut stream.queue), std::mem::take(&mut stream.closing));
+            stream.running = (slots.len() + closing.len()) as u64;
             let mut task = self.spare.pop().unwrap_or_else(|| runner(&self.fs));
-            task.begin(session.client.clone(), slots, true);
+            task.begin(session.client.clone(), Work::Posted { slots, closing, closed: stream.closes });
             session.stream.task = Some(task);
             self.poll_task(id, STREAM);
         }
