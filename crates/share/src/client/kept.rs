@@ -8,6 +8,7 @@
 mod made;
 mod now;
 mod posts;
+mod text;
 
 use crate::changes::{Seen, Word};
 use crate::lock::Mutex;
@@ -20,6 +21,7 @@ use posts::Posts;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use text::Text;
 
 /// Parts with locks of their own, for programs of many threads.
 const PARTS: usize = 16;
@@ -53,7 +55,9 @@ pub(super) struct Since {
     pub posts: u64,
 }
 
+/// In one line of the processor's caches: with many files each line is one that has to be waited for.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Name {
     parent: u64,
     /// `None`: there is no such name.
@@ -61,8 +65,9 @@ struct Name {
     noted: u64,
     /// Where the memory of changes tells of the name, and of who may search the directory.
     words: [Word; 2],
-    name: SmallVec<[u8; 24]>,
+    name: Text,
 }
+const _: () = assert!(size_of::<Name>() == 64);
 
 #[derive(Debug)]
 struct Inode {
@@ -157,7 +162,7 @@ impl Kept {
         let hash = hash_name(dir.0, name);
         self.posts.add(hash);
         let mut table = part(&self.names, hash).lock();
-        if let Ok(entry) = table.find_entry(hash, |e| e.parent == dir.0 && *e.name == *name) {
+        if let Ok(entry) = table.find_entry(hash, |e| e.parent == dir.0 && e.name.is(name)) {
             entry.remove();
         }
     }
@@ -272,7 +277,7 @@ impl Kept {
     fn found(&self, parent: Ino, name: &[u8]) -> Option<Option<Target>> {
         let hash = hash_name(parent.0, name);
         let table = part(&self.names, hash).lock();
-        let entry = table.find(hash, |e| e.parent == parent.0 && *e.name == *name)?;
+        let entry = table.find(hash, |e| e.parent == parent.0 && e.name.is(name))?;
         let [here, search] = entry.words;
         let holds = self.seen.same(here, entry.noted) && self.seen.same(search, entry.noted);
         holds.then_some(entry.target)
@@ -405,7 +410,7 @@ impl Kept {
         if self.posts.concern(since.posts, hash) {
             return;
         }
-        match table.find_mut(hash, |e| e.parent == parent.0 && *e.name == *name) {
+        match table.find_mut(hash, |e| e.parent == parent.0 && e.name.is(name)) {
             Some(known) if known.noted > noted => {}
             Some(known) => (known.target, known.noted) = (target, noted),
             None => {
@@ -413,9 +418,9 @@ impl Kept {
                     table.clear();
                 }
                 let words = [What::Name(parent.0, name), What::Access(parent.0)].map(Word::of);
-                let name = SmallVec::from_slice(name);
+                let name = Text::of(name);
                 let entry = Name { parent: parent.0, target, noted, words, name };
-                table.insert_unique(hash, entry, |e| hash_name(e.parent, &e.name));
+                table.insert_unique(hash, entry, |e| hash_name(e.parent, e.name.bytes()));
             }
         }
     }
