@@ -211,8 +211,8 @@ media_struct! {
         asleep: U32,
         /// atomic: grows while the manager works; written by the manager
         pulse: U32,
-        /// atomic: not 0 when more processes work with the manager than there are processors, so that looking for an answer may keep the manager from
-        /// giving it; written by the manager
+        /// atomic: how many more processes work now than there are processors, the manager among them: looking for an answer may keep it from giving that;
+        /// written by the manager
         crowded: U32,
         /// atomic: not 0 when the manager looks at the holds; written by the manager
         may_hold: U32,

@@ -287,6 +287,18 @@ fn sleep(session: &Session, slots: &[usize], woken: &AtomicU32, more: bool, watc
     }
 }
 
+impl Session {
+    /// Sleeps until what was posted in a slot is done, but not for long: others may have the slot by now.
+    pub(super) fn sleep_until_answered(&self, slot: usize) {
+        let word = self.region.state(slot);
+        let posted =
+            word.compare_exchange(state::POSTED, state::SLEEPING, Ordering::AcqRel, Ordering::Acquire);
+        if matches!(posted, Ok(_) | Err(state::SLEEPING)) {
+            let _ = futex::wait(word, futex::Flags::empty(), state::SLEEPING, Some(&timespec(NAP)));
+        }
+    }
+}
+
 fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos() as i64 }
 }

@@ -329,11 +329,12 @@ impl<F: FileSystem> Poller<F> {
 
     /// Tells clients whether there is a crowd.
     fn look_around(&mut self) {
-        let crowded = self.active.len() >= self.processors;
-        self.crowded = crowded;
+        // With the manager itself.
+        let crowd = (self.active.len() + 1).saturating_sub(self.processors) as u32;
+        self.crowded = crowd > 0;
         for id in &self.active {
             if let Some(session) = self.connections.get(id).and_then(|c| c.session.as_ref()) {
-                session.client.region.crowded().store(crowded as u32, Ordering::Relaxed);
+                session.client.region.crowded().store(crowd, Ordering::Relaxed);
             }
         }
     }

@@ -25,9 +25,17 @@ impl Session {
             };
             (0..SLOTS).filter(is_done).count() as u32 >= ROOM || self.is_dead()
         };
-        if !self.looks_for(ready) {
+        // Where there is one process too many, the processor goes to the other client soon enough; where there are more, somebody who sleeps is no longer in the way.
+        let crowd = self.region.crowded().load(Ordering::Relaxed);
+        let mut patience = self.patience;
+        if crowd == 1 {
+            patience.yields_in_a_crowd = patience.yields;
+        }
+        if !patience.wait(crowd != 0, || self.kept.in_the_way(), ready) {
             self.ring();
-            std::thread::sleep(std::time::Duration::from_micros(50));
+            // Behind this one there are as many as shall be left when there is room: the manager goes on with them while this thread wakes.
+            let slot = self.directories.table.lock().posted_before((SLOTS as u32 - SPARE - ROOM) as usize);
+            self.sleep_until_answered(slot);
             self.check_alive();
         }
         true

@@ -1,7 +1,7 @@
 //! Leases, and what is known of the directories under them: the one that a lease is on, and those that were made there since.
 
 use super::ahead::Made;
-use super::{DIRECTORIES, NEW_FILES, Session, SlotNo};
+use super::{DIRECTORIES, NEW_FILES, SLOTS, Session, SlotNo};
 use foldhash::fast::FixedState;
 use format::shared::{Request, state};
 use fs::{Access, Attr, Cred, Ino, Promise};
@@ -59,6 +59,8 @@ pub(super) struct Dir {
 pub(super) struct Table {
     /// Requests that were posted one way.
     posted: u64,
+    /// Slots of the last of them.
+    order: Order,
     /// By their places.
     pub leases: [Option<Lease>; NEW_FILES + 1],
     pub dirs: HashMap<Ino, Dir, FixedState>,
@@ -73,7 +75,21 @@ pub(super) struct Table {
     pub need: u32,
 }
 
+/// By the numbers of what was posted.
+struct Order([u8; SLOTS]);
+
+impl Default for Order {
+    fn default() -> Order {
+        Order([0; SLOTS])
+    }
+}
+
 impl Table {
+    /// The slot of what was posted as many before the last.
+    pub fn posted_before(&self, last: usize) -> SlotNo {
+        self.order.0[self.posted.wrapping_sub(last as u64) as usize % SLOTS] as SlotNo
+    }
+
     /// Inodes were promised, of which the first is to be used first, as files are made in this order otherwise; what there was comes before them.
     pub fn promised(&mut self, mut promises: Vec<Promise>, noted: u64) {
         promises.reverse();
@@ -218,6 +234,7 @@ impl Table {
     ) {
         let region = &session.region;
         self.posted += 1;
+        self.order.0[self.posted as usize % SLOTS] = slot as u8;
         if let Some(lease) = place.and_then(|place| self.leases[place].as_mut()) {
             lease.used = self.posted;
         }
