@@ -31,6 +31,9 @@
 //! waits for the answer, which may be that nothing was done. The manager takes a lease back by storing 0 there, and runs what is posted after
 //! that, before it lets anybody else into the directory.
 //!
+//! Closing a file that was made so is no request: its handle goes into the ring [`SessionHeader`]'s `closing`, with the same look at the lease's word. The manager takes what is there
+//! before it takes what was posted, and closes it after that.
+//!
 //! A file that a client makes by a message, in a directory that it does not have to itself, is its alone as well until somebody else comes to it. Its data and its closing can
 //! be posted in the same way, under the one lease that a session has on all such files that it has open still; that lease's number comes with the answer.
 //!
@@ -46,9 +49,11 @@
 //! client leaves these alone until it has the answer, and says how many they are where the answer is what is long. Whatever a client says there, the memory is
 //! its own.
 
+mod leases;
 mod locks;
 
 use crate::layout::media_struct;
+pub use leases::*;
 pub use locks::*;
 use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 
@@ -229,38 +234,6 @@ media_struct! {
         closing: [U64; 64],
         /// zero
         reserved4: [u8; 3200],
-    }
-}
-
-/// Bits of the word of a page under a write lease. The bits above them count writes.
-pub mod lease {
-    /// The client is writing into the page.
-    pub const BUSY: u64 = 1;
-    /// The page holds what the file does not hold yet. Set by the client, taken by the manager.
-    pub const DIRTY: u64 = 2;
-    /// The page holds what the file holds, or will hold. Without it only a write of the whole page may go there.
-    pub const THERE: u64 = 4;
-    /// The client may write into the page.
-    pub const OPEN: u64 = 8;
-    /// One write.
-    pub const WRITE: u64 = 16;
-}
-
-media_struct! {
-    /// Start of a window under a write lease.
-    pub struct LeaseHeader: 4096 {
-        /// atomic: number of the grant, or 0; written by the manager
-        grant: U64,
-        /// zero
-        reserved0: [u8; 56],
-        /// atomic: not 0 when pages were read here, for the time of access; set by the client, taken by the manager
-        read: U32,
-        /// zero
-        reserved1: [u8; 60],
-        /// atomic: not 0 when a page became dirty; set by the client afterwards, taken by the manager before it looks for dirty pages
-        written: U32,
-        /// zero
-        reserved2: [u8; 3964],
     }
 }
 

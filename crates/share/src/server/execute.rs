@@ -2,6 +2,8 @@
 
 mod posted;
 
+pub(crate) use posted::close_all;
+
 use super::descriptions;
 use super::payload::{Out, Payload};
 use super::session::Client;
@@ -48,24 +50,6 @@ pub(crate) async fn execute<F: FileSystem>(
     client.region.put(slot, &reply);
     client.wakes.answered(&client.region, slot);
     client.tally.count(&request, &reply, begun)
-}
-
-/// Closes handles that a client has given back without a request. One that is not its own is its own affair.
-pub(crate) async fn close_all<F: FileSystem>(
-    fs: &Watched<F>,
-    client: &Arc<Client>,
-    closing: Vec<u64>,
-    begun: Instant,
-) {
-    let count = closing.len();
-    for number in closing {
-        if let Ok(Some(handle)) = client.closes(number)
-            && let Err(e) = client.close(fs, handle).await
-        {
-            tracing::warn!("session {}: closing a file that its client had made: {e}", client.session);
-        }
-    }
-    client.tally.closed(count, begun);
 }
 
 fn flags<B: bitflags::Flags<Bits = u32>>(request: &Request) -> Result<B> {

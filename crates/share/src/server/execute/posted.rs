@@ -5,6 +5,8 @@ use super::{flags, perm};
 use crate::wire::{self, GARBLED, Op};
 use format::shared::Request;
 use fs::{Error, FileSystem, Ino, MadeAs, OpenFlags, Result, Source, Watched};
+use std::sync::Arc;
+use std::time::Instant;
 
 /// Whether a call is posted under a lease, and never sent as a message.
 pub(super) fn is(op: Op) -> bool {
@@ -77,4 +79,22 @@ pub(super) async fn write<F: FileSystem>(
     let written = fs.write_promised(handle, offset, data).await;
     written.inspect_err(|e| client.directories.failed(e))?;
     Ok(data.len() as u64)
+}
+
+/// Closes handles that a client has given back without a request. One that is not its own is its own affair.
+pub(crate) async fn close_all<F: FileSystem>(
+    fs: &Watched<F>,
+    client: &Arc<Client>,
+    closing: Vec<u64>,
+    begun: Instant,
+) {
+    let count = closing.len();
+    for number in closing {
+        if let Ok(Some(handle)) = client.closes(number)
+            && let Err(e) = client.close(fs, handle).await
+        {
+            tracing::warn!("session {}: closing a file that its client had made: {e}", client.session);
+        }
+    }
+    client.tally.closed(count, begun);
 }
