@@ -4,7 +4,7 @@
 use super::Poller;
 use super::{Work, runner};
 use crate::server::session::STREAM;
-use format::shared::{Request, SLOTS};
+use format::shared::{CLOSING, Request, SLOTS};
 use fs::FileSystem;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ impl<F: FileSystem> Poller<F> {
         let Some(session) = session else { return false };
         let region = &session.client.region;
         // First of all: they are to be closed behind what was posted before them.
-        let closing = region.take_closes(&mut session.stream.closes);
+        let mut closing = region.take_closes(&mut session.stream.closes);
         let mut slots = match region.one_way().load(Ordering::SeqCst) {
             0 if closing.is_empty() => return false,
             0 => 0,
@@ -35,8 +35,9 @@ impl<F: FileSystem> Poller<F> {
             }
         }
         posted.sort_unstable();
-        // No slot is there twice, unless its client does not keep to the rules.
+        // No slot is there twice, and no more handles than there is room for, unless the client does not keep to the rules.
         posted.truncate(SLOTS.saturating_sub(session.stream.queue.len()));
+        closing.truncate(CLOSING.saturating_sub(session.stream.closing.len()));
         session.stream.taken += (posted.len() + closing.len()) as u64;
         session.stream.closing.extend(closing);
         session.stream.queue.extend(posted.into_iter().map(|(_, slot)| slot));
