@@ -32,7 +32,7 @@
 //! that, before it lets anybody else into the directory.
 //!
 //! Closing a file that was made so is no request: its handle goes into the ring [`SessionHeader`]'s `closing`, with the same look at the lease's word. The manager takes what is there
-//! before it takes what was posted, and closes it after that.
+//! before it takes what was posted, and closes each behind what was posted before it.
 //!
 //! A file that a client makes by a message, in a directory that it does not have to itself, is its alone as well until somebody else comes to it. Its data and its closing can
 //! be posted in the same way, under the one lease that a session has on all such files that it has open still; that lease's number comes with the answer.
@@ -60,7 +60,7 @@ use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 /// "FHSHARED"
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FHSHARED");
 /// Version of everything in this file.
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
 /// Slots of a session: calls that it can have under way.
 pub const SLOTS: usize = 64;
 /// Most bytes of file data in one slot.
@@ -229,11 +229,11 @@ media_struct! {
         directories: [U64; 17],
         /// zero
         reserved3: [u8; 56],
-        /// atomic: a ring of handles, of files made under a directory lease, that are to be closed behind what was posted one way before; no request, so
-        /// no answer; written by the client
-        closing: [U64; 64],
+        /// atomic: a ring of pairs: a handle, of a file made under a directory lease, that is to be closed; and the number of the last request that was posted one way
+        /// before that. No request, so no answer; written by the client
+        closing: [U64; 128],
         /// zero
-        reserved4: [u8; 3200],
+        reserved4: [u8; 2688],
     }
 }
 

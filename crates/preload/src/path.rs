@@ -8,6 +8,7 @@
 //! A plain path costs one call, or none (`plain`). Where tested: with programs in `tests/`.
 
 use crate::cwd;
+use crate::description::Open;
 use crate::hook::{Out, Res, fail};
 pub(crate) use crate::lexical::{Text, join};
 use crate::lexical::{below, flat, has_dotdot, plain};
@@ -96,7 +97,7 @@ fn start(dirfd: c_int, path: &[u8]) -> Res<Start<'_>> {
 }
 
 /// The walk of `path` from an open directory.
-fn inside_of<'p>(open: &crate::description::Open, path: &'p [u8]) -> Res<Start<'p>> {
+fn inside_of<'p>(open: &Open, path: &'p [u8]) -> Res<Start<'p>> {
     if open.kind != FileType::Directory {
         return fail(libc::ENOTDIR);
     }

@@ -54,26 +54,33 @@ impl Region {
     pub fn closed(&self) -> &AtomicU64 {
         self.0.long(offset_of!(SessionHeader, closed))
     }
-    fn closing(&self, nth: u64) -> &AtomicU64 {
-        self.0.long(offset_of!(SessionHeader, closing) + nth as usize % CLOSING * 8)
+    /// The handle, and behind which request it is to be closed.
+    fn closing(&self, nth: u64) -> [&AtomicU64; 2] {
+        let at = offset_of!(SessionHeader, closing) + nth as usize % CLOSING * 16;
+        [self.0.long(at), self.0.long(at + 8)]
     }
-    /// Client: has a handle closed, if there is room; `closed` will be so much then. One thread at a time.
-    pub fn put_close(&self, handle: u64) -> Option<u64> {
+    /// Client: has a handle closed behind what was posted up to this number, if there is room; `closed` will be so much then. One thread at a time.
+    pub fn put_close(&self, handle: u64, posted: u64) -> Option<u64> {
         let nth = self.closes().load(Ordering::Relaxed);
         if nth.wrapping_sub(self.closed().load(Ordering::Acquire)) >= CLOSING as u64 {
             return None;
         }
-        self.closing(nth).store(handle, Ordering::Relaxed);
+        let [to_close, behind] = self.closing(nth);
+        to_close.store(handle, Ordering::Relaxed);
+        behind.store(posted, Ordering::Relaxed);
         self.closes().swap(nth.wrapping_add(1), Ordering::SeqCst);
         Some(nth.wrapping_add(1))
     }
-    /// Manager: handles to be closed, behind the first so many, which it has taken already.
-    pub fn take_closes(&self, taken: &mut u64) -> Vec<u64> {
+    /// Manager: handles to be closed, without the first so many, which it has taken already; each behind the number of its request.
+    pub fn take_closes(&self, taken: &mut u64) -> impl Iterator<Item = (u64, u64)> {
         let put = self.closes().load(Ordering::SeqCst);
         let before = std::mem::replace(taken, put);
         // More than there is room for says a client that does not keep to the rules.
         let count = Some(put.wrapping_sub(before)).filter(|&n| n <= CLOSING as u64).unwrap_or(0);
-        (0..count).map(|n| self.closing(before.wrapping_add(n)).load(Ordering::Relaxed)).collect()
+        (0..count).map(move |n| {
+            let [handle, behind] = self.closing(before.wrapping_add(n)).map(|w| w.load(Ordering::Relaxed));
+            (behind, handle)
+        })
     }
     pub fn asleep(&self) -> &AtomicU32 {
         self.0.word(offset_of!(SessionHeader, asleep))

@@ -2,7 +2,7 @@
 
 mod posted;
 
-pub(crate) use posted::close_all;
+pub(crate) use posted::close;
 
 use super::descriptions;
 use super::payload::{Out, Payload};

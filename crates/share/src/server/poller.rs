@@ -13,7 +13,7 @@ use super::holds::Holders;
 use super::leases::Lending;
 use super::session::{CLEAN_UP, Connection, STREAM};
 use super::stats::Board;
-use super::tasks::{Bell, Runs, TaskId, TaskWaker, Work, runner};
+use super::tasks::{Bell, Runs, Step, TaskId, TaskWaker, Work, runner};
 use super::wakes::Wakes;
 use super::{Counters, Options};
 use crate::changes::Changes;

@@ -9,7 +9,7 @@ use super::holds::Holders;
 use super::leases::Lending;
 use super::locks::LockLeases;
 use super::stats::Tally;
-use super::tasks::{Runs, Slots};
+use super::tasks::{Runs, Steps};
 use super::wakes::Wakes;
 use crate::region::{Region, SlotNo};
 use crate::wire;
@@ -426,9 +426,8 @@ pub(crate) struct Session {
 /// What a session has posted one way: run in order, as much at a time as there is.
 #[derive(Default)]
 pub(crate) struct Stream {
-    /// Not begun, and what is to be closed behind it.
-    pub queue: Slots,
-    pub closing: Vec<u64>,
+    /// Not begun.
+    pub queue: Steps,
     /// How much was ever taken out of the ring of handles to be closed.
     pub closes: u64,
     /// What is done now, and how much that is.
@@ -446,7 +445,7 @@ pub(crate) struct Stream {
 
 impl Stream {
     pub fn is_idle(&self) -> bool {
-        self.task.is_none() && self.queue.is_empty() && self.closing.is_empty()
+        self.task.is_none() && self.queue.is_empty()
     }
 
     /// What was running is done.

@@ -235,12 +235,11 @@ impl Tally {
         UnderWay(self)
     }
 
-    /// Counts files that were closed without a call, from `begun` until now.
-    pub fn closed(&self, count: usize, begun: Instant) {
-        if count > 0 {
-            let each = begun.elapsed() / count as u32;
-            (0..count).for_each(|_| self.board.meter.count(RELEASE, each, false));
-        }
+    /// Counts a file that was closed without a call, from `begun` until now, which is said.
+    pub fn closed(&self, begun: Instant) -> Instant {
+        let now = Instant::now();
+        self.board.meter.count(RELEASE, now.saturating_duration_since(begun), false);
+        now
     }
 
     /// Counts a call that was taken up at `begun` and is answered now, which is said.

@@ -1,9 +1,8 @@
 //! Calls that are run, futures that wait, and how they are woken.
 
-use super::execute::{close_all, execute};
+use super::execute::{close, execute};
 use super::session::Client;
 use crate::region::SlotNo;
-use format::shared::SLOTS;
 use fs::{FileSystem, Watched};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
@@ -18,16 +17,24 @@ use std::task::Wake;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-/// Numbers of slots.
-pub(crate) type Slots = SmallVec<[u8; SLOTS]>;
-const _: () = assert!(SLOTS <= 1 << u8::BITS);
+/// What is done one after the other.
+pub(crate) type Steps = SmallVec<[Step; 4]>;
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Step {
+    /// The call in a slot is run.
+    Call(SlotNo),
+    /// A handle is closed for which there is no call.
+    Close(u64),
+}
 
 /// What is run as one task.
 pub(crate) enum Work {
     /// The call in a slot.
     Call(SlotNo),
-    /// What was posted one way, in this order; and handles that are closed then, until so many of the session are.
-    Posted { slots: Slots, closing: Vec<u64>, closed: u64 },
+    /// What was posted one way; so many handles of the session are closed then.
+    Posted { steps: Steps, closed: u64 },
 }
 
 /// Runs one call after the other in the same memory: futures of calls are large, and most end as soon as they are begun.
@@ -63,17 +70,19 @@ pub(crate) fn runner<F: FileSystem>(fs: &Arc<Watched<F>>) -> Box<dyn Runs> {
     let make = move |client: Arc<Client>, work| {
         let fs = fs.calling(client.session);
         async move {
-            let (slots, one_way, closes) = match work {
-                Work::Call(slot) => (smallvec![slot as u8], false, None),
-                Work::Posted { slots, closing, closed } => (slots, true, Some((closing, closed))),
+            let (steps, closed) = match work {
+                Work::Call(slot) => (smallvec![Step::Call(slot)], None),
+                Work::Posted { steps, closed } => (steps, Some(closed)),
             };
-            // One call is over when the next begins.
+            // One is over when the next begins.
             let mut at = Instant::now();
-            for slot in slots {
-                at = execute(&fs, &client, slot as SlotNo, one_way, at).await;
+            for step in steps {
+                at = match step {
+                    Step::Call(slot) => execute(&fs, &client, slot, closed.is_some(), at).await,
+                    Step::Close(handle) => close(&fs, &client, handle, at).await,
+                };
             }
-            if let Some((closing, closed)) = closes {
-                close_all(&fs, &client, closing, at).await;
+            if let Some(closed) = closed {
                 client.region.closed().store(closed, Ordering::Release);
             }
         }

@@ -410,13 +410,16 @@ fn handles_closed_without_a_request() {
     let other = two.made(&theirs, theirs.inodes[0], b"t");
     let closes = one.long(offset_of!(SessionHeader, closes));
     let closed = one.long(offset_of!(SessionHeader, closed));
+    let write = |handle: u64, behind: u64| {
+        let nth = closes.load(Ordering::SeqCst);
+        let at = offset_of!(SessionHeader, closing) + nth as usize % CLOSING * 16;
+        one.long(at).store(handle, Ordering::SeqCst);
+        one.long(at + 8).store(behind, Ordering::SeqCst);
+        closes.store(nth.wrapping_add(1), Ordering::SeqCst);
+    };
     let put = |handles: &[u64]| {
-        for handle in handles {
-            let nth = closes.load(Ordering::SeqCst);
-            let at = offset_of!(SessionHeader, closing) + nth as usize % CLOSING * 8;
-            one.long(at).store(*handle, Ordering::SeqCst);
-            closes.store(nth.wrapping_add(1), Ordering::SeqCst);
-        }
+        // Behind anything.
+        handles.iter().for_each(|&handle| write(handle, handle.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
         one.ring(0);
         rig.eventually(|| closed.load(Ordering::SeqCst) == closes.load(Ordering::SeqCst), "it is not done");
     };
@@ -435,11 +438,17 @@ fn handles_closed_without_a_request() {
     assert_eq!((writes(mine[2]), writes(mine[3])), (0, 0));
     put(&[mine[2]]);
     assert_eq!((writes(mine[2]), writes(mine[3])), (libc::EBADF, 0));
-    // A full ring, while what stands before it is run.
-    one.stand(3, &one.write(&lent, mine[3], 5, 10));
+    // Between what was posted before and after it, while the manager sleeps.
+    rig.eventually(|| one.word(offset_of!(SessionHeader, asleep)).load(Ordering::SeqCst) != 0, "it is awake");
+    std::thread::sleep(Duration::from_millis(20));
+    for (slot, number) in [(3, 7), (4, 9)] {
+        one.stand_as(slot, &one.write(&lent, mine[3], 5, 10), b"", number);
+    }
+    write(mine[3], 8);
+    one.send(1 << 3 | 1 << 4);
+    assert_eq!((one.reply(3).errno.get(), one.reply(4).errno.get()), (0, libc::EBADF));
+    // A full ring.
     put(&[other; CLOSING]);
-    one.send(1 << 3);
-    assert_eq!(one.reply(3).errno.get(), 0);
     rig.still_there();
     drop((one, two));
     rig.eventually(|| rig.server.counters().sessions == 0, "a session is left");

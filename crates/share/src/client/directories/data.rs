@@ -83,7 +83,9 @@ impl Directories {
         let table = self.table.lock();
         let Some(place) = table.place_of(file.lent) else { return Posting::Message };
         // Of a file that was made by a message something is told when it is closed.
-        let nth = (place != NEW_FILES).then(|| session.region.put_close(file.remote.0)).flatten();
+        let nth = (place != NEW_FILES)
+            .then(|| session.region.put_close(file.remote.0, table.last_posted()))
+            .flatten();
         if let Some(nth) = nth {
             return self.closes(session, table, place, nth);
         }

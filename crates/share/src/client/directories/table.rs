@@ -85,6 +85,11 @@ impl Default for Order {
 }
 
 impl Table {
+    /// The number of what was posted last.
+    pub fn last_posted(&self) -> u64 {
+        self.posted
+    }
+
     /// The slot of what was posted as many before the last.
     pub fn posted_before(&self, last: usize) -> SlotNo {
         self.order.0[self.posted.wrapping_sub(last as u64) as usize % SLOTS] as SlotNo

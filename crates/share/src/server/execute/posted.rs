@@ -81,20 +81,17 @@ pub(super) async fn write<F: FileSystem>(
     Ok(data.len() as u64)
 }
 
-/// Closes handles that a client has given back without a request. One that is not its own is its own affair.
-pub(crate) async fn close_all<F: FileSystem>(
+/// Closes a handle that a client has given back without a request; one that is not its own is its own affair. It is begun at `begun`; says when it was over.
+pub(crate) async fn close<F: FileSystem>(
     fs: &Watched<F>,
     client: &Arc<Client>,
-    closing: Vec<u64>,
+    number: u64,
     begun: Instant,
-) {
-    let count = closing.len();
-    for number in closing {
-        if let Ok(Some(handle)) = client.closes(number)
-            && let Err(e) = client.close(fs, handle).await
-        {
-            tracing::warn!("session {}: closing a file that its client had made: {e}", client.session);
-        }
+) -> Instant {
+    if let Ok(Some(handle)) = client.closes(number)
+        && let Err(e) = client.close(fs, handle).await
+    {
+        tracing::warn!("session {}: closing a file that its client had made: {e}", client.session);
     }
-    client.tally.closed(count, begun);
+    client.tally.closed(begun)
 }

@@ -2,7 +2,7 @@
 //! it.
 
 use super::Poller;
-use super::{Work, runner};
+use super::{Step, Work, runner};
 use crate::server::session::STREAM;
 use format::shared::{CLOSING, Request, SLOTS};
 use fs::FileSystem;
@@ -16,31 +16,31 @@ impl<F: FileSystem> Poller<F> {
         let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
         let Some(session) = session else { return false };
         let region = &session.client.region;
-        // First of all: they are to be closed behind what was posted before them.
-        let mut closing = region.take_closes(&mut session.stream.closes);
+        // First of all: what is to be closed stands behind what was posted before it.
+        let closes = region.take_closes(&mut session.stream.closes);
+        let mut found: SmallVec<[(u64, Step); SLOTS]> =
+            closes.map(|(behind, handle)| (behind, Step::Close(handle))).collect();
         let mut slots = match region.one_way().load(Ordering::SeqCst) {
-            0 if closing.is_empty() => return false,
+            0 if found.is_empty() => return false,
             0 => 0,
             _ => region.one_way().swap(0, Ordering::SeqCst),
         };
         session.last = self.round;
         // The client posts one at a time, so these are all those behind what was taken before.
-        let mut posted: SmallVec<[(u64, u8); SLOTS]> = SmallVec::new();
         while slots != 0 {
             let slot = slots.trailing_zeros() as usize;
             slots &= slots - 1;
             // A client may post where it waits for an answer, at its own risk.
             if slot < SLOTS && session.tasks[slot].is_none() {
-                posted.push((region.get::<Request>(slot).more.get(), slot as u8));
+                found.push((region.get::<Request>(slot).more.get(), Step::Call(slot)));
             }
         }
-        posted.sort_unstable();
-        // No slot is there twice, and no more handles than there is room for, unless the client does not keep to the rules.
-        posted.truncate(SLOTS.saturating_sub(session.stream.queue.len()));
-        closing.truncate(CLOSING.saturating_sub(session.stream.closing.len()));
-        session.stream.taken += (posted.len() + closing.len()) as u64;
-        session.stream.closing.extend(closing);
-        session.stream.queue.extend(posted.into_iter().map(|(_, slot)| slot));
+        // A request before what is closed behind it.
+        found.sort_unstable();
+        // Nothing is there twice, unless the client does not keep to the rules.
+        found.truncate((SLOTS + CLOSING).saturating_sub(session.stream.queue.len()));
+        session.stream.taken += found.len() as u64;
+        session.stream.queue.extend(found.into_iter().map(|(_, step)| step));
         self.run_stream(id);
         true
     }
@@ -54,10 +54,10 @@ impl<F: FileSystem> Poller<F> {
             if stream.is_idle() {
                 break;
             }
-            let (slots, closing) = (std::mem::take(&mut stream.queue), std::mem::take(&mut stream.closing));
-            stream.running = (slots.len() + closing.len()) as u64;
+            let steps = std::mem::take(&mut stream.queue);
+            stream.running = steps.len() as u64;
             let mut task = self.spare.pop().unwrap_or_else(|| runner(&self.fs));
-            task.begin(session.client.clone(), Work::Posted { slots, closing, closed: stream.closes });
+            task.begin(session.client.clone(), Work::Posted { steps, closed: stream.closes });
             session.stream.task = Some(task);
             self.poll_task(id, STREAM);
         }
