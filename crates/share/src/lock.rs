@@ -41,6 +41,17 @@ fn find() -> *mut AtomicU8 {
     word
 }
 
+/// Which of `parts` the calling thread uses of something that each processor has a part of, so that its memory need not go from one to the other. It is
+/// only where it is by chance: the thread may be on another one in the next moment.
+#[inline]
+pub fn part_here(parts: usize) -> usize {
+    match is_single() {
+        true => 0,
+        // SAFETY: a call without arguments.
+        false => unsafe { libc::sched_getcpu() }.max(0) as usize % parts,
+    }
+}
+
 /// Changes a counter that threads share, if it is `from`.
 #[inline]
 pub fn exchange(counter: &AtomicUsize, from: usize, to: usize) -> bool {
