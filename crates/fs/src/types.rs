@@ -138,13 +138,13 @@ impl Attr {
     }
 
     /// Those of an empty regular file or directory that was made at that moment.
-    pub fn just_made(
+    pub const fn just_made(
         kind: FileType,
         (ino, generation): (Ino, u32),
         (uid, gid, perm): (u32, u32, u16),
         at: Time,
     ) -> Attr {
-        let nlink = if kind == FileType::Directory { 2 } else { 1 };
+        let nlink = if matches!(kind, FileType::Directory) { 2 } else { 1 };
         let (rdev, size, blocks) = (0, 0, 0);
         let (atime, mtime, ctime, btime) = (at, at, at, at);
         Attr { ino, generation, kind, perm, nlink, uid, gid, rdev, size, blocks, atime, mtime, ctime, btime }

@@ -7,7 +7,7 @@
 
 use crate::memory::{self, Mapping};
 use format::shared::{
-    CHANGES_BYTES, ChangesHeader, Kept, MAGIC, NOTHING_HOLDS, OWNER_DIED, VERSION, change_word,
+    CHANGE_WORDS, CHANGES_BYTES, ChangesHeader, Kept, MAGIC, NOTHING_HOLDS, OWNER_DIED, VERSION, change_word,
 };
 use fs::Ino;
 use fs::watched::Change;
@@ -180,6 +180,20 @@ pub(crate) struct Word(u32);
 impl Word {
     pub fn of(kept: Kept<'_>) -> Word {
         Word(change_word(kept) as u32)
+    }
+
+    /// Of nothing.
+    pub const NONE: Word = Word(0);
+
+    /// From [`Word::number`]; any other number is some word.
+    #[inline]
+    pub fn again(number: u32) -> Word {
+        Word(number % CHANGE_WORDS as u32)
+    }
+
+    #[inline]
+    pub fn number(self) -> u32 {
+        self.0
     }
 }
 

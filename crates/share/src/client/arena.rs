@@ -2,23 +2,19 @@
 //! asked for (see `format::shared` and the manager's side, `server::arena`).
 
 use super::Session;
-use crate::lock::Mutex;
+use super::records::{Records, Words};
 use crate::memory::{self, Mapping};
 use foldhash::fast::FixedState;
 use format::shared::{ARENA_BYTES, ARENA_DATA_AT, ARENA_PAGES, PIECE_PAGES, PagePlace, mark};
 use fs::{Attr, Ino, Time};
 use smallvec::SmallVec;
-use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{Ordering, fence};
 
 const PAGE: u64 = 4096;
 const CHUNK: u64 = PIECE_PAGES as u64;
-/// Parts of the tables with locks of their own, for programs of many threads.
-const PARTS: usize = 16;
-/// Chunks in one part. A full part begins anew: what is in use is soon there again.
-const PART_MAX: usize = 1024;
 
 /// Where a page stands, and the value of its word while it does; 0: it is not known.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,28 +23,42 @@ struct Place {
     page: u32,
 }
 
-#[derive(Debug)]
-struct Chunk {
-    generation: u32,
-    places: [Place; PIECE_PAGES],
+/// A record of what is known of a chunk: generation of the inode | inode | number of the chunk | words of the places | pages of the places, two in a
+/// word.
+const WORDS_AT: usize = 3;
+const PAGES_AT: usize = WORDS_AT + PIECE_PAGES;
+const RECORD: usize = PAGES_AT + PIECE_PAGES / 2;
+
+type Chunk = [u64; RECORD];
+
+/// A place of a record.
+#[inline]
+fn place_of(record: &Words<'_, RECORD>, at: usize) -> Place {
+    let page = record.get(PAGES_AT + at / 2) >> (32 * (at % 2));
+    Place { word: record.get(WORDS_AT + at), page: page as u32 }
 }
 
-type Part = Mutex<HashMap<(Ino, u64), Chunk, FixedState>>;
+#[inline]
+fn is_of(record: &Words<'_, RECORD>, ino: Ino, generation: u32, chunk: u64) -> bool {
+    [record.get(0), record.get(1), record.get(2)] == [generation as u64, ino.0, chunk]
+}
+
+fn hash(ino: u64, chunk: u64) -> u64 {
+    HASHER.hash_one((ino, chunk))
+}
+
+const HASHER: FixedState = FixedState::with_seed(0x6368_756e);
 
 #[derive(Debug)]
 pub(super) struct Arena {
     memory: Mapping,
-    parts: [Part; PARTS],
+    chunks: Records<RECORD>,
 }
 
 impl Arena {
     pub fn map(fd: impl AsFd) -> io::Result<Arena> {
         memory::check_sealed(&fd, ARENA_BYTES)?;
-        Ok(Arena { memory: Mapping::read_only(fd, ARENA_BYTES)?, parts: Default::default() })
-    }
-
-    fn part(&self, ino: Ino, chunk: u64) -> &Part {
-        &self.parts[mark(ino.0, chunk) % PARTS]
+        Ok(Arena { memory: Mapping::read_only(fd, ARENA_BYTES)?, chunks: Records::default() })
     }
 
     /// Copies a part of one page. False when the page is not there any more.
@@ -71,10 +81,17 @@ impl Arena {
         let mut all = SmallVec::new();
         while at < end {
             let number = at / CHUNK;
-            let part = self.part(ino, number).lock();
-            let Some(chunk) = part.get(&(ino, number)).filter(|c| c.generation == generation) else { break };
             let upto = end.min((number + 1) * CHUNK);
-            all.extend_from_slice(&chunk.places[(at % CHUNK) as usize..][..(upto - at) as usize]);
+            let known = all.len();
+            let found = self.chunks.find(hash(ino.0, number), |record| {
+                all.truncate(known);
+                all.extend((at..upto).map(|at| place_of(record, (at % CHUNK) as usize)));
+                is_of(record, ino, generation, number)
+            });
+            if !found {
+                all.truncate(known);
+                break;
+            }
             at = upto;
         }
         all
@@ -84,9 +101,12 @@ impl Arena {
     #[inline]
     fn place(&self, ino: Ino, generation: u32, page: u64) -> Option<Place> {
         let number = page / CHUNK;
-        let part = self.part(ino, number).lock();
-        let chunk = part.get(&(ino, number)).filter(|chunk| chunk.generation == generation)?;
-        Some(chunk.places[(page % CHUNK) as usize])
+        let mut place = Place::default();
+        let found = self.chunks.find(hash(ino.0, number), |record| {
+            place = place_of(record, (page % CHUNK) as usize);
+            is_of(record, ino, generation, number)
+        });
+        found.then_some(place)
     }
 
     /// Copies a part of a file, as much of it as is here; it may have changed meanwhile.
@@ -124,23 +144,23 @@ impl Arena {
     /// As [`Arena::learn`], of pages of one chunk.
     fn learn_chunk(&self, ino: Ino, generation: u32, first: u64, places: impl Iterator<Item = PagePlace>) {
         let number = first / CHUNK;
-        let mut part = self.part(ino, number).lock();
-        if part.len() >= PART_MAX && !part.contains_key(&(ino, number)) {
-            part.clear();
+        let is = |record: &Words<'_, RECORD>| record.get(1) == ino.0 && record.get(2) == number;
+        let mut writer = self.chunks.write();
+        let known = writer.get(hash(ino.0, number), is).filter(|known| known[0] == generation as u64);
+        let mut chunk: Chunk = known.unwrap_or([0; RECORD]);
+        (chunk[0], chunk[1], chunk[2]) = (generation as u64, ino.0, number);
+        for (at, place) in ((first % CHUNK) as usize..PIECE_PAGES).zip(places) {
+            let shift = 32 * (at % 2);
+            let pages = chunk[PAGES_AT + at / 2] & !(0xffff_ffff << shift);
+            chunk[PAGES_AT + at / 2] = pages | (place.page.get() as u64) << shift;
+            chunk[WORDS_AT + at] = place.word.get();
         }
-        let new = || Chunk { generation, places: Default::default() };
-        let chunk = part.entry((ino, number)).or_insert_with(new);
-        if chunk.generation != generation {
-            *chunk = new();
-        }
-        for (at, place) in chunk.places[(first % CHUNK) as usize..].iter_mut().zip(places) {
-            *at = Place { word: place.word.get(), page: place.page.get() };
-        }
+        writer.put(hash(ino.0, number), is, &chunk, |chunk| hash(chunk[1], chunk[2]));
     }
 
     /// Drops everything.
     pub fn forget(&self) {
-        self.parts.iter().for_each(|part| part.lock().clear());
+        self.chunks.write().clear();
     }
 }
 

@@ -223,15 +223,14 @@ impl Remote {
         let ino = session.kept.name(parent, name).filter(|&ino| session.kept.leased(ino).is_none())?;
         let attr = session.kept.attr(ino).filter(|attr| attr.kind == FileType::Regular)?;
         // Should the name be taken away meanwhile the attributes hold no longer.
-        let generation = session.hold(ino, Some(attr.generation), flags)?;
-        Some(Ok((attr, self.held((ino, generation), flags, session.serial))))
+        let (generation, part) = session.hold(ino, Some(attr.generation), flags)?;
+        Some(Ok((attr, self.held((ino, generation), part, flags, session.serial))))
     }
 
-    /// A file is open without a message.
-    pub(super) fn held(&self, inode: (Ino, u32), flags: OpenFlags, serial: u64) -> Handle {
-        let mut file = OpenFile::new(inode, FileType::Regular, flags, Handle(0), serial);
-        file.held = true;
-        self.link.opened(file)
+    /// A file is open without a message, by that part of the holds.
+    pub(super) fn held(&self, inode: (Ino, u32), part: usize, flags: OpenFlags, serial: u64) -> Handle {
+        let file = OpenFile::new(inode, FileType::Regular, flags, Handle(0), serial);
+        self.link.opened(OpenFile { held: true, hold: part, ..file })
     }
 
     /// Keeps the attributes that a change left behind.

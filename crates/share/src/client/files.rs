@@ -1,6 +1,13 @@
 //! What a client remembers of its open files.
 
+use crate::lock::{self, RwLock};
+use foldhash::fast::FixedState;
 use fs::{FileType, Handle, Ino, OpenFlags};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+/// Parts of the table, each of a processor as long as there are not more of those.
+const PARTS: usize = 16;
 
 /// What a client remembers of an open file.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +21,8 @@ pub(super) struct OpenFile {
     pub session: u64,
     /// It was opened without a message, and the manager has no number of it yet (`super::holds`).
     pub held: bool,
+    /// In which part of the holds it stands then.
+    pub hold: usize,
     /// It was read by a message so.
     pub asked: bool,
     /// It could not be taken along to that session.
@@ -54,6 +63,7 @@ impl OpenFile {
             remote,
             session,
             held: false,
+            hold: 0,
             asked: false,
             gone,
             unsynced,
@@ -65,5 +75,67 @@ impl OpenFile {
             locks,
             lent: 0,
         }
+    }
+}
+
+/// Open files under this client's own numbers, in parts: a thread that opens and closes files seldom uses what another one does on another processor.
+#[derive(Debug, Default)]
+pub(super) struct Files([Part; PARTS]);
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Part(RwLock<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    files: HashMap<Handle, OpenFile, FixedState>,
+    /// How many there ever were.
+    count: u64,
+}
+
+impl Files {
+    /// Numbers say which part they are in.
+    #[inline]
+    fn part(&self, handle: Handle) -> &RwLock<Table> {
+        &self.0[handle.0 as usize % PARTS].0
+    }
+
+    /// What `f` says of an open file.
+    #[inline]
+    pub fn look<T>(&self, handle: Handle, f: impl FnOnce(&OpenFile) -> T) -> Option<T> {
+        self.part(handle).read().files.get(&handle).map(f)
+    }
+
+    pub fn change(&self, handle: Handle, change: impl FnOnce(&mut OpenFile)) {
+        if let Some(file) = self.part(handle).write().files.get_mut(&handle) {
+            change(file);
+        }
+    }
+
+    /// A file gets a number, which no other one had.
+    pub fn insert(&self, file: OpenFile) -> Handle {
+        let part = lock::part_here(PARTS);
+        let mut table = self.0[part].0.write();
+        table.count += 1;
+        let handle = Handle(table.count * PARTS as u64 + part as u64);
+        table.files.insert(handle, file);
+        handle
+    }
+
+    /// Forgets a file if it is as it should be.
+    pub fn remove_if(&self, handle: Handle, is: impl Fn(&OpenFile) -> bool) -> Option<OpenFile> {
+        match self.part(handle).write().files.entry(handle) {
+            Entry::Occupied(entry) if is(entry.get()) => Some(entry.remove()),
+            _ => None,
+        }
+    }
+
+    pub fn change_all(&self, mut change: impl FnMut(&mut OpenFile)) {
+        self.0.iter().for_each(|part| part.0.write().files.values_mut().for_each(&mut change));
+    }
+
+    /// The numbers of all.
+    pub fn handles(&self) -> Vec<Handle> {
+        self.0.iter().flat_map(|part| part.0.read().files.keys().copied().collect::<Vec<_>>()).collect()
     }
 }

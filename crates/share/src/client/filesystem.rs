@@ -285,7 +285,7 @@ impl FileSystem for Remote {
             return Ok(());
         }
         if file.held {
-            self.let_go(file.ino, file.session, 0).await;
+            self.let_go(&file, 0).await;
             return Ok(());
         }
         let request = request(Op::Release, file.remote.0);

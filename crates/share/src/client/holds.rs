@@ -9,22 +9,37 @@ use super::call::Failed;
 use super::files::OpenFile;
 use super::kept::Target;
 use super::{Remote, Session};
-use crate::lock::Mutex;
+use crate::lock::{self, Mutex};
 use crate::wire::{self, Op, request};
 use foldhash::fast::FixedState;
 use format::shared::{HOLDS_IN_LINE, Request, hold_line, hold_word};
 use fs::{Access, FileSystem, FileType, Handle, Ino, OpenFlags, Result};
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// Parts of the holds, of the processors in turn. A file may stand in all of them, and so take as many words of a line, which has twice as many.
+const PARTS: usize = HOLDS_IN_LINE / 2;
 
 /// What a session holds.
 #[derive(Debug, Default)]
 pub(super) struct Holds {
-    held: Mutex<HashMap<Ino, Hold, FixedState>>,
+    parts: [Part; PARTS],
     /// The manager has opened a file for writing: the volume can be written.
     writes: AtomicBool,
+    owed: Owed,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Part(Mutex<HashMap<Ino, Hold, FixedState>>);
+
+/// Files that the manager may have opened for a hold that is gone, while another part held them: who gives that up tells it.
+#[derive(Debug, Default)]
+struct Owed {
+    count: AtomicUsize,
+    files: Mutex<HashSet<Ino, FixedState>>,
 }
 
 #[derive(Debug)]
@@ -39,8 +54,8 @@ struct Hold {
 }
 
 impl Session {
-    /// Opens a file without a message, if that can be done; says which generation of the inode it is.
-    pub(super) fn hold(&self, ino: Ino, generation: Option<u32>, flags: OpenFlags) -> Option<u32> {
+    /// Opens a file without a message, if that can be done; says which generation of the inode it is, and in which part it stands.
+    pub(super) fn hold(&self, ino: Ino, generation: Option<u32>, flags: OpenFlags) -> Option<(u32, usize)> {
         use OpenFlags as Flags;
         let access = flags & (Flags::READ | Flags::WRITE);
         let write = access.contains(Flags::WRITE);
@@ -66,44 +81,63 @@ impl Session {
         let (found, noted) = known.or_else(|| asked(self.gather()))?;
         let found = found.filter(|&found| generation.is_none_or(|g| g == found))?;
         let line = hold_line(ino.0);
-        let mut held = self.holds.held.lock();
-        let hold = match held.entry(ino) {
-            Entry::Occupied(hold) => hold.into_mut(),
-            Entry::Vacant(vacant) => {
-                let is_free = |&word: &usize| self.region.hold(line, word).load(Ordering::Relaxed) == 0;
-                let word = (0..HOLDS_IN_LINE).find(is_free)?;
-                vacant.insert(Hold { word, access: Flags::empty(), files: 0, noted })
+        let word =
+            |access: Flags| hold_word(ino.0, access.contains(Flags::READ), access.contains(Flags::WRITE));
+        let part = lock::part_here(PARTS);
+        let mut held = self.holds.parts[part].0.lock();
+        match held.entry(ino) {
+            Entry::Occupied(mut hold) => {
+                let hold = hold.get_mut();
+                hold.files += 1;
+                if !hold.access.contains(access) {
+                    hold.access |= access;
+                    self.region.hold(line, hold.word).store(word(hold.access), Ordering::Release);
+                }
             }
-        };
-        let before = hold.access;
-        hold.access |= access;
-        hold.files += 1;
-        if hold.access != before {
-            let (read, write) = (hold.access.contains(Flags::READ), hold.access.contains(Flags::WRITE));
-            self.region.hold(line, hold.word).store(hold_word(ino.0, read, write), Ordering::Release);
+            Entry::Vacant(vacant) => {
+                let take = |&at: &usize| take_word(self.region.hold(line, at), word(access));
+                let word = (0..HOLDS_IN_LINE).find(take)?;
+                vacant.insert(Hold { word, access, files: 1, noted });
+            }
         }
         // Either the manager sees the word, or we see that it is about to take the file away.
         if self.kept.unchanged_now(ino, noted) && self.kept.alive() {
-            return Some(found);
+            return Some((found, part));
         }
         drop(held);
-        if self.unhold(ino, 0) {
+        if self.unhold((ino, part), 0) {
             self.tell_unhold(ino);
         }
         None
     }
 
     /// One file less that is open so. Whether the manager may have opened it meanwhile, and must be told. At the clock `unheld` it had not.
-    fn unhold(&self, ino: Ino, unheld: u64) -> bool {
-        let mut held = self.holds.held.lock();
+    fn unhold(&self, (ino, part): (Ino, usize), unheld: u64) -> bool {
+        let mut held = self.holds.parts[part].0.lock();
         let Entry::Occupied(mut entry) = held.entry(ino) else { return false };
         entry.get_mut().files -= 1;
         if entry.get().files > 0 {
             return false;
         }
-        let hold = entry.remove();
-        self.region.hold(hold_line(ino.0), hold.word).store(0, Ordering::Release);
-        !self.kept.unchanged_now(ino, hold.noted.max(unheld))
+        let (hold, line) = (entry.remove(), hold_line(ino.0));
+        self.region.hold(line, hold.word).store(0, Ordering::Release);
+        let changed = !self.kept.unchanged_now(ino, hold.noted.max(unheld));
+        let owed = &self.holds.owed;
+        if !changed && owed.count.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        // The manager keeps open what is held by any part.
+        let is_held = |at: usize| self.region.hold(line, at).load(Ordering::SeqCst) >> 2 == ino.0;
+        let elsewhere = (0..HOLDS_IN_LINE).any(is_held);
+        let mut files = owed.files.lock();
+        let was_owed = files.contains(&ino);
+        if !elsewhere {
+            files.remove(&ino);
+        } else if changed {
+            files.insert(ino);
+        }
+        owed.count.store(files.len(), Ordering::SeqCst);
+        changed || was_owed
     }
 
     fn tell_unhold(&self, ino: Ino) {
@@ -116,6 +150,18 @@ impl Session {
         if flags.contains(OpenFlags::WRITE) {
             self.holds.writes.store(true, Ordering::Relaxed);
         }
+    }
+}
+
+/// Writes a word where there is none.
+fn take_word(place: &AtomicU64, word: u64) -> bool {
+    match lock::is_single() {
+        true if place.load(Ordering::Relaxed) == 0 => {
+            place.store(word, Ordering::Release);
+            true
+        }
+        true => false,
+        false => place.compare_exchange(0, word, Ordering::SeqCst, Ordering::Relaxed).is_ok(),
     }
 }
 
@@ -132,7 +178,7 @@ impl Remote {
             // A write may have failed before the manager had opened the file.
             self.now().leases.closed(self.now(), handle);
         }
-        if self.unhold(file.ino, file.session, 0) {
+        if self.unhold(&file, 0) {
             self.block_on(self.tell_unhold(file.ino, file.session));
         }
         true
@@ -144,14 +190,14 @@ impl Remote {
         if session.kept.leased(ino).is_some() {
             return None;
         }
-        let generation = session.hold(ino, generation, flags)?;
-        Some(self.held((ino, generation), flags, session.serial))
+        let (generation, part) = session.hold(ino, generation, flags)?;
+        Some(self.held((ino, generation), part, flags, session.serial))
     }
 
     /// A file that was opened without a message is closed. Whether its manager must be told.
-    fn unhold(&self, ino: Ino, serial: u64, unheld: u64) -> bool {
+    fn unhold(&self, file: &OpenFile, unheld: u64) -> bool {
         let session = self.now();
-        session.serial == serial && session.unhold(ino, unheld)
+        session.serial == file.session && session.unhold((file.ino, file.hold), unheld)
     }
 
     async fn tell_unhold(&self, ino: Ino, serial: u64) {
@@ -162,9 +208,9 @@ impl Remote {
     }
 
     /// Closes a file that was opened without a message. At the clock `unheld`, if it is not 0, the manager had opened nothing for that.
-    pub(super) async fn let_go(&self, ino: Ino, serial: u64, unheld: u64) {
-        if self.unhold(ino, serial, unheld) {
-            self.tell_unhold(ino, serial).await;
+    pub(super) async fn let_go(&self, file: &OpenFile, unheld: u64) {
+        if self.unhold(file, unheld) {
+            self.tell_unhold(file.ino, file.session).await;
         }
     }
 
@@ -203,15 +249,15 @@ impl Remote {
         opened: Handle,
         unheld: u64,
     ) -> Result<()> {
-        let (mut is_first, mut ino) = (false, Ino(0));
+        let mut first = None;
         self.link.change(handle, |file| {
-            is_first = file.held && file.session == session.serial;
-            if is_first {
-                (file.held, file.remote, ino) = (false, opened, file.ino);
+            if file.held && file.session == session.serial {
+                first = Some(*file);
+                (file.held, file.remote) = (false, opened);
             }
         });
-        if is_first {
-            self.let_go(ino, session.serial, unheld).await;
+        if let Some(file) = first {
+            self.let_go(&file, unheld).await;
         } else {
             // Another thread was faster, or has closed it.
             self.close_there(session.serial, request(Op::Release, opened.0)).await?;

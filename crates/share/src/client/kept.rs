@@ -5,28 +5,24 @@
 //! still holds is seen in the memory of changes (`format::shared`); nothing is ever sent to a client that keeps something. A name
 //! that was found, or not there, says that its directory could be searched, until the directory's word for that is raised.
 
+mod inodes;
 mod made;
+mod names;
 mod now;
 mod posts;
-mod text;
 
-use crate::changes::{Seen, Word};
+use crate::changes::Seen;
 use crate::lock::Mutex;
 use foldhash::fast::FixedState;
 use format::shared::Kept as What;
 use fs::{Attr, FileType, Handle, Ino, Time};
-use hashbrown::HashTable;
+use inodes::Inodes;
 use made::Made;
+use names::{Name, Names};
 use posts::Posts;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use text::Text;
-
-/// Parts with locks of their own, for programs of many threads.
-const PARTS: usize = 16;
-/// Names, and inodes, in one part. A full part begins anew: what is in use is soon there again.
-const PART_MAX: usize = 4096;
 
 /// What a name leads to. Nothing of it changes while the name leads there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,33 +51,12 @@ pub(super) struct Since {
     pub posts: u64,
 }
 
-/// In one line of the processor's caches: with many files each line is one that has to be waited for.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Name {
-    parent: u64,
-    /// `None`: there is no such name.
-    target: Option<Target>,
-    noted: u64,
-    /// Where the memory of changes tells of the name, and of who may search the directory.
-    words: [Word; 2],
-    name: Text,
-}
-const _: () = assert!(size_of::<Name>() == 64);
-
-#[derive(Debug)]
-struct Inode {
-    attr: Attr,
-    noted: u64,
-    word: Word,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Kept {
     seen: Seen,
-    names: [Mutex<HashTable<Name>>; PARTS],
-    inodes: [Mutex<HashTable<Inode>>; PARTS],
+    names: Names,
+    inodes: Inodes,
     made: Made,
     leased: Leased,
     /// Changes that this client has posted without waiting for them: nobody tells it when they come into force, which for it is at once.
@@ -110,11 +85,6 @@ fn hash_inode(ino: u64) -> u64 {
     h.finish()
 }
 
-fn part<T>(parts: &[T; PARTS], hash: u64) -> &T {
-    // The tables take the lowest and the highest bits.
-    &parts[(hash >> 32) as usize % PARTS]
-}
-
 /// Where the first slash stands, or the end.
 #[inline]
 fn until_slash(path: &[u8]) -> usize {
@@ -141,8 +111,8 @@ impl Kept {
     pub fn new(seen: Seen) -> Kept {
         Kept {
             seen,
-            names: Default::default(),
-            inodes: Default::default(),
+            names: Names::default(),
+            inodes: Inodes::default(),
             made: Made::default(),
             leased: Leased::default(),
             posts: Posts::default(),
@@ -161,10 +131,7 @@ impl Kept {
         gone.into_iter().for_each(|ino| self.posted_data(ino));
         let hash = hash_name(dir.0, name);
         self.posts.add(hash);
-        let mut table = part(&self.names, hash).lock();
-        if let Ok(entry) = table.find_entry(hash, |e| e.parent == dir.0 && e.name.is(name)) {
-            entry.remove();
-        }
+        self.names.remove(hash, dir, name);
     }
 
     /// As [`Kept::posted`], of a change of an inode.
@@ -175,24 +142,20 @@ impl Kept {
 
     fn drop_attr(&self, ino: Ino) {
         self.made.take(ino);
-        let hash = hash_inode(ino.0);
-        let mut table = part(&self.inodes, hash).lock();
-        if let Ok(entry) = table.find_entry(hash, |i| i.attr.ino == ino) {
-            entry.remove();
-        }
+        self.inodes.remove(ino);
     }
 
     /// Drops everything.
     pub fn forget(&self) {
-        self.names.iter().for_each(|part| part.lock().clear());
-        self.inodes.iter().for_each(|part| part.lock().clear());
+        self.names.clear();
+        self.inodes.clear();
         self.made.clear();
     }
 
     /// Drops what is known of names.
     #[cold]
     pub fn forget_names(&self) {
-        self.names.iter().for_each(|part| part.lock().clear());
+        self.names.clear();
     }
 
     /// To be noted before a call whose answer is to be kept.
@@ -257,27 +220,22 @@ impl Kept {
         if self.leased(ino).is_some() {
             return None;
         }
-        let hash = hash_inode(ino.0);
-        let table = part(&self.inodes, hash).lock();
-        let inode = table.find(hash, |i| i.attr.ino == ino)?;
-        (self.alive() && self.seen.same(inode.word, inode.noted)).then(|| f(&inode.attr))
+        self.noted(ino, f).map(|(said, _)| said)
     }
 
     /// What `f` says of the attributes of an inode, and the clock from before they were asked for.
     #[inline]
     pub fn noted<T>(&self, ino: Ino, f: impl FnOnce(&Attr) -> T) -> Option<(T, u64)> {
-        let hash = hash_inode(ino.0);
-        let table = part(&self.inodes, hash).lock();
-        let inode = table.find(hash, |i| i.attr.ino == ino)?;
-        (self.alive() && self.seen.same(inode.word, inode.noted)).then(|| (f(&inode.attr), inode.noted))
+        self.inodes.look(ino, |inode| {
+            let holds = self.alive() && self.seen.same(inode.word, inode.noted);
+            holds.then(|| (f(&inode.attr), inode.noted))
+        })?
     }
 
     /// What a name leads to, or that there is none, if that is known.
     #[inline]
     fn found(&self, parent: Ino, name: &[u8]) -> Option<Option<Target>> {
-        let hash = hash_name(parent.0, name);
-        let table = part(&self.names, hash).lock();
-        let entry = table.find(hash, |e| e.parent == parent.0 && e.name.is(name))?;
+        let entry = self.names.find(hash_name(parent.0, name), parent, name)?;
         let [here, search] = entry.words;
         let holds = self.seen.same(here, entry.noted) && self.seen.same(search, entry.noted);
         holds.then_some(entry.target)
@@ -358,39 +316,19 @@ impl Kept {
     /// An inode was read, which may have moved its time of access: nobody is told of that.
     pub fn was_read(&self, ino: Ino) {
         self.made.take(ino);
-        let hash = hash_inode(ino.0);
-        let mut table = part(&self.inodes, hash).lock();
-        if let Ok(entry) = table.find_entry(hash, |i| i.attr.ino == ino)
-            && entry.get().attr.moves_atime(Time::now())
-        {
-            entry.remove();
+        if self.inodes.look(ino, |inode| inode.attr.moves_atime(Time::now())) == Some(true) {
+            self.inodes.remove(ino);
         }
     }
 
     /// Keeps attributes that were asked for after `noted`. Not those of an inode without names: nobody tells when it goes.
     pub fn learn_attr(&self, since: Since, attr: &Attr) {
-        let noted = since.clock;
         if attr.nlink == 0 {
             return;
         }
         self.made.take(attr.ino);
         let hash = hash_inode(attr.ino.0);
-        let mut table = part(&self.inodes, hash).lock();
-        if self.posts.concern(since.posts, hash) {
-            return;
-        }
-        match table.find_mut(hash, |i| i.attr.ino == attr.ino) {
-            // Answers may come in another order than that in which they were asked for.
-            Some(known) if known.noted > noted => {}
-            Some(known) => (known.attr, known.noted) = (*attr, noted),
-            None => {
-                if table.len() >= PART_MAX {
-                    table.clear();
-                }
-                let word = Word::of(What::Attr(attr.ino.0));
-                table.insert_unique(hash, Inode { attr: *attr, noted, word }, |i| hash_inode(i.attr.ino.0));
-            }
-        }
+        self.inodes.learn(attr, since.clock, || !self.posts.concern(since.posts, hash));
     }
 
     /// Keeps what a name leads to, asked for after `noted`.
@@ -401,28 +339,12 @@ impl Kept {
 
     /// Keeps what a name leads to, or that there is none.
     pub fn learn_name(&self, since: Since, parent: Ino, name: &[u8], target: Option<Target>) {
-        let noted = since.clock;
         if is_special(name) {
             return;
         }
         let hash = hash_name(parent.0, name);
-        let mut table = part(&self.names, hash).lock();
-        if self.posts.concern(since.posts, hash) {
-            return;
-        }
-        match table.find_mut(hash, |e| e.parent == parent.0 && e.name.is(name)) {
-            Some(known) if known.noted > noted => {}
-            Some(known) => (known.target, known.noted) = (target, noted),
-            None => {
-                if table.len() >= PART_MAX {
-                    table.clear();
-                }
-                let words = [What::Name(parent.0, name), What::Access(parent.0)].map(Word::of);
-                let name = Text::of(name);
-                let entry = Name { parent: parent.0, target, noted, words, name };
-                table.insert_unique(hash, entry, |e| hash_name(e.parent, e.name.bytes()));
-            }
-        }
+        let entry = Name { target, noted: since.clock, words: Name::words(parent, name) };
+        self.names.learn(hash, (parent, name), &entry, || !self.posts.concern(since.posts, hash));
     }
 }
 

@@ -10,15 +10,14 @@
 
 use super::aside::Aside;
 use super::asking::open_request;
-use super::files::OpenFile;
+use super::files::{Files, OpenFile};
 use super::{GONE, Remote, Session};
-use crate::lock::{Mutex, RwLock};
+use crate::lock::Mutex;
 use crate::spin::Patience;
 use crate::wire::{Op, request};
 use foldhash::fast::FixedState;
 use fs::{Error, FileType, Handle, Ino, LockKind, LockOwner, OpenFlags, RecordLock, Result};
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -105,9 +104,7 @@ pub(super) struct Link {
     #[allow(clippy::vec_box)]
     sessions: Mutex<Vec<Box<Arc<Session>>>>,
     /// Open files under this client's own numbers.
-    files: RwLock<HashMap<Handle, OpenFile, FixedState>>,
-    /// Changed by who may write `files`.
-    next: AtomicU64,
+    files: Files,
     /// Locks that are held now, and releases of parts of them.
     locks: Mutex<Vec<(Handle, Ino, Lock)>>,
     unsynced: Mutex<Unsynced>,
@@ -142,8 +139,7 @@ impl Link {
             connect,
             current: AtomicPtr::new(std::ptr::from_ref(&*first).cast_mut()),
             sessions: Mutex::new(vec![first]),
-            files: RwLock::default(),
-            next: AtomicU64::new(1),
+            files: Files::default(),
             locks: Mutex::default(),
             unsynced: Mutex::default(),
             lost_files: Mutex::default(),
@@ -172,13 +168,13 @@ impl Link {
     /// What is behind an open handle.
     #[inline]
     pub fn file(&self, handle: Handle) -> Option<OpenFile> {
-        self.files.read().get(&handle).copied()
+        self.files.look(handle, |file| *file)
     }
 
     /// What `f` says of it: most calls need little of what [`Link::file`] copies.
     #[inline]
     pub fn look<T>(&self, handle: Handle, f: impl FnOnce(&OpenFile) -> T) -> Option<T> {
-        self.files.read().get(&handle).map(f)
+        self.files.look(handle, f)
     }
 
     /// A file that the session's manager has opened gets a number here.
@@ -186,11 +182,7 @@ impl Link {
         if self.has_lost.load(Ordering::Relaxed) {
             file.lost = self.lost_many.load(Ordering::Relaxed) || self.lost_files.lock().remove(&file.ino);
         }
-        let mut files = self.files.write();
-        let handle = Handle(self.next.load(Ordering::Relaxed));
-        self.next.store(handle.0 + 1, Ordering::Relaxed);
-        files.insert(handle, file);
-        handle
+        self.files.insert(file)
     }
 
     pub fn closed(&self, handle: Handle) -> Option<OpenFile> {
@@ -199,10 +191,7 @@ impl Link {
 
     /// As [`Link::closed`], if the file is as it should be; else it stays open.
     pub fn closed_if(&self, handle: Handle, is: impl Fn(&OpenFile) -> bool) -> Option<OpenFile> {
-        let file = match self.files.write().entry(handle) {
-            Entry::Occupied(entry) if is(entry.get()) => entry.remove(),
-            _ => return None,
-        };
+        let file = self.files.remove_if(handle, is)?;
         if file.unsynced {
             let mut unsynced = self.unsynced.lock();
             unsynced.closed += 1;
@@ -219,9 +208,7 @@ impl Link {
     }
 
     pub fn change(&self, handle: Handle, change: impl FnOnce(&mut OpenFile)) {
-        if let Some(file) = self.files.write().get_mut(&handle) {
-            change(file);
-        }
+        self.files.change(handle, change);
     }
 
     /// A write through a handle was acknowledged in the session with this serial.
@@ -406,18 +393,15 @@ impl Remote {
             if link.barriers_durable.swap(barriers, Ordering::Relaxed) < barriers {
                 link.order_broken.store(true, Ordering::Relaxed);
             }
-            for file in link.files.write().values_mut() {
+            link.files.change_all(|file| {
                 // What was made in a directory is not noted one by one.
                 file.lost |= file.unsynced || file.kind == FileType::Directory;
                 file.unsynced = false;
-            }
+            });
         }
         let locked: HashSet<Ino, FixedState> = link.locks.lock().drain(..).map(|(_, ino, _)| ino).collect();
-        for file in link.files.write().values_mut() {
-            file.gone |= locked.contains(&file.ino);
-        }
-        let handles: Vec<Handle> = link.files.read().keys().copied().collect();
-        handles.into_iter().try_for_each(|handle| self.take_along(new, handle))
+        link.files.change_all(|file| file.gone |= locked.contains(&file.ino));
+        link.files.handles().into_iter().try_for_each(|handle| self.take_along(new, handle))
     }
 
     /// Opens a file of ours in another session.

@@ -21,6 +21,7 @@ mod link;
 mod locks;
 mod parts;
 mod queue;
+mod records;
 mod throng;
 mod told;
 mod waiting;

@@ -107,6 +107,62 @@ fn reading_a_file_once_is_one_message() {
     }
 }
 
+/// Runs `f` on one of two processors, if there are as many.
+fn on<T: Send>(processor: usize, f: impl FnOnce() -> T + Send) -> T {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let pinned = || {
+        let all = sched_getaffinity(None).unwrap();
+        let mut one = CpuSet::new();
+        (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu)).take(2).enumerate().for_each(|(at, cpu)| {
+            if at <= processor {
+                one.clear();
+                one.set(cpu);
+            }
+        });
+        sched_setaffinity(None, &one).unwrap();
+        f()
+    };
+    std::thread::scope(|scope| scope.spawn(pinned).join().unwrap())
+}
+
+/// Threads on different processors hold the same file, each for itself.
+#[test]
+fn a_file_that_is_held_on_two_processors_is_closed_once_and_for_all() {
+    let rig = with_other();
+    for case in 0..8u64 {
+        let client = client(&rig);
+        client.write("f", page(case)).unwrap();
+        let open = |processor| {
+            on(processor, || {
+                client.stat("f").unwrap();
+                client.open("f", READ).unwrap()
+            })
+        };
+        // What the manager opens for the first is open when the second comes, or is opened for both.
+        let before = case & 1 == 0;
+        let first = open(0);
+        let early = before.then(|| open(1));
+        rig.beside.chmod("f", 0o600).unwrap();
+        let calls = rig.calls();
+        let second = early.unwrap_or_else(|| open(1));
+        assert!(before || rig.calls() <= calls + 1, "held, not opened");
+        if case & 2 != 0 {
+            rig.beside.unlink("f").unwrap();
+        }
+        let (goes, stays) = if case & 4 == 0 { (first, second) } else { (second, first) };
+        on(case as usize / 4, || goes.close().unwrap());
+        let mut bytes = vec![0; PAGE];
+        stays.read_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, page(case), "{case}");
+        inodes(&rig, 1);
+        stays.close().unwrap();
+        if case & 2 == 0 {
+            rig.beside.unlink("f").unwrap();
+        }
+        inodes(&rig, 0);
+    }
+}
+
 #[test]
 fn an_open_file_survives_its_name() {
     let rig = with_other();
