@@ -146,8 +146,14 @@ impl Arena {
         let number = first / CHUNK;
         let is = |record: &Words<'_, RECORD>| record.get(1) == ino.0 && record.get(2) == number;
         let mut writer = self.chunks.write();
-        let known = writer.get(hash(ino.0, number), is).filter(|known| known[0] == generation as u64);
-        let mut chunk: Chunk = known.unwrap_or([0; RECORD]);
+        let mut chunk: Chunk = [0; RECORD];
+        self.chunks.find(hash(ino.0, number), |record| {
+            chunk = record.all();
+            is(record)
+        });
+        if !(chunk[1] == ino.0 && chunk[2] == number && chunk[0] == generation as u64) {
+            chunk = [0; RECORD];
+        }
         (chunk[0], chunk[1], chunk[2]) = (generation as u64, ino.0, number);
         for (at, place) in ((first % CHUNK) as usize..PIECE_PAGES).zip(places) {
             let shift = 32 * (at % 2);
@@ -155,7 +161,7 @@ impl Arena {
             chunk[PAGES_AT + at / 2] = pages | (place.page.get() as u64) << shift;
             chunk[WORDS_AT + at] = place.word.get();
         }
-        writer.put(hash(ino.0, number), is, &chunk, |chunk| hash(chunk[1], chunk[2]));
+        writer.put(hash(ino.0, number), is, |_| true, &chunk);
     }
 
     /// Drops everything.

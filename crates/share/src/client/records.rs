@@ -4,13 +4,13 @@
 //! A record is a number of words. The lower half of the first counts how often it was written, and is odd while that is going on: who finds it odd, or another one
 //! after looking at the words, has seen nothing (a sequence lock). Who writes takes the lock of all.
 //!
-//! A record stands in one of two buckets, which its hash says (the first that has room), and each bucket has a word with a part of the hash of each of its
-//! records. The table grows by one bucket at a time (linear hashing), so that nobody waits while all of it is put elsewhere; what moves may not be found for a
+//! A record stands in one of two buckets, which its hash says (the first that has room). Each bucket has a word with a part of the hash of each of its records, by
+//! which they are found, and another part that says where they go when it is split. The table grows by one bucket at a time (linear hashing), so that nobody waits while all of it is put elsewhere; what moves may not be found for a
 //! moment. It is a cache: when there is no room, new records take the place of old ones.
 
 use crate::lock::{Mutex, MutexGuard};
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Records in a bucket, each with a byte in the bucket's word.
 const BUCKET: usize = 8;
@@ -18,10 +18,10 @@ const BUCKET: usize = 8;
 const FIRST: usize = 8;
 /// Most buckets. Addresses are taken for all of them, and memory for those that there are.
 const MOST: usize = 8192;
-/// Records for which there is a bucket: with more of them, both that one may stand in are full too often.
-const MEAN: usize = 3;
-/// Buckets that are added at once at most, when both are full nevertheless.
-const STEPS: usize = 64;
+/// Bytes of records for which memory is had at once.
+const PIECE: usize = 64 << 10;
+/// Records for which there is a bucket.
+const MEAN: usize = 5;
 /// How often somebody looks again at a record that is being written before waiting for who does it.
 const LOOKS: usize = 64;
 
@@ -78,9 +78,10 @@ impl<const W: usize> Record<W> {
     }
 }
 
-/// A bucket: the bytes of its records, 0 where there is none, and the records.
+/// A bucket: the bytes of its records, 0 where there is none; the lower halves of their hashes, for who has the lock; and the records.
 struct Bucket<'a, const W: usize> {
     bytes: &'a AtomicU64,
+    hashes: &'a [AtomicU32; BUCKET],
     records: &'a [Record<W>; BUCKET],
 }
 
@@ -105,6 +106,10 @@ fn places(word: u64, byte: u8) -> impl Iterator<Item = usize> {
 }
 
 impl<const W: usize> Bucket<'_, W> {
+    fn byte(&self, at: usize) -> u8 {
+        (self.bytes.load(Ordering::Relaxed) >> (8 * at)) as u8
+    }
+
     fn set_byte(&self, at: usize, byte: u8) {
         let word = self.bytes.load(Ordering::Relaxed) & !(0xff << (8 * at));
         self.bytes.store(word | (byte as u64) << (8 * at), Ordering::Release);
@@ -115,15 +120,18 @@ impl<const W: usize> Bucket<'_, W> {
         places(self.bytes.load(Ordering::Relaxed), 0).next()
     }
 
-    /// Those that are taken.
-    fn taken(&self) -> impl Iterator<Item = usize> + use<W> {
-        let bytes = self.bytes.load(Ordering::Relaxed);
-        (0..BUCKET).filter(move |at| bytes >> (8 * at) & 0xff != 0)
+    fn put(&self, at: usize, (byte, hash): (u8, u32), words: &[u64; W]) {
+        self.records[at].write(words);
+        self.hashes[at].store(hash, Ordering::Relaxed);
+        self.set_byte(at, byte);
     }
 
-    fn put(&self, at: usize, hash: u64, words: &[u64; W]) {
-        self.records[at].write(words);
-        self.set_byte(at, byte_of(hash));
+    /// Moves a record to where there is room in another bucket.
+    fn move_to(&self, at: usize, to: &Bucket<'_, W>, room: usize) {
+        if let Some(words) = self.records[at].read(|words| words.all()) {
+            to.put(room, (self.byte(at), self.hashes[at].load(Ordering::Relaxed)), &words);
+        }
+        self.take_away(at);
     }
 
     fn take_away(&self, at: usize) {
@@ -195,24 +203,25 @@ impl Size {
 
     /// The first bucket that a record with this hash may be in.
     #[inline]
-    fn first(self, hash: u64) -> usize {
-        self.which(hash as u32)
+    fn first(self, hash: u32) -> usize {
+        self.which(hash)
     }
 
-    /// The other one.
+    /// The other one, which other bits say.
     #[inline]
-    fn second(self, hash: u64) -> usize {
-        self.which((hash >> 24) as u32)
+    fn second(self, hash: u32) -> usize {
+        self.which(hash >> MOST.ilog2())
     }
 
-    fn both(self, hash: u64) -> [usize; 2] {
+    fn both(self, hash: u32) -> [usize; 2] {
         [self.first(hash), self.second(hash)]
     }
 }
 
 impl<const W: usize> Records<W> {
-    /// Where the records of the first bucket begin, and how many bytes those of a bucket are.
-    const RECORDS_AT: usize = MOST * size_of::<AtomicU64>();
+    /// Where the hashes and the records of the first bucket begin, and how many bytes the records of one are.
+    const HASHES_AT: usize = MOST * size_of::<AtomicU64>();
+    const RECORDS_AT: usize = Self::HASHES_AT + MOST * size_of::<[AtomicU32; BUCKET]>();
     const RECORDS: usize = size_of::<[Record<W>; BUCKET]>();
 
     #[inline]
@@ -225,11 +234,12 @@ impl<const W: usize> Records<W> {
     fn bucket(&self, at: usize) -> Bucket<'_, W> {
         let start = self.memory.load(Ordering::Relaxed);
         assert!(at < MOST && !start.is_null(), "there is no such bucket");
-        // SAFETY: the memory has a word and records for each bucket that there is, zero or as they were written, and lives as long as these.
+        // SAFETY: the memory has a word, hashes and records for each bucket that there is, zero or as they were written, and lives as long as these.
         unsafe {
             let bytes = &*start.cast::<AtomicU64>().add(at);
+            let hashes = &*start.add(Self::HASHES_AT).cast::<[AtomicU32; BUCKET]>().add(at);
             let records = &*start.add(Self::RECORDS_AT + at * Self::RECORDS).cast::<[Record<W>; BUCKET]>();
-            Bucket { bytes, records }
+            Bucket { bytes, hashes, records }
         }
     }
 
@@ -241,7 +251,8 @@ impl<const W: usize> Records<W> {
         if size.buckets() == 0 {
             return false;
         }
-        self.find_in(size.first(hash), hash, &mut f) || self.find_in(size.second(hash), hash, &mut f)
+        self.find_in(size.first(hash as u32), hash, &mut f)
+            || self.find_in(size.second(hash as u32), hash, &mut f)
     }
 
     #[inline]
@@ -276,26 +287,20 @@ impl<const W: usize> Records<W> {
     }
 }
 
-impl<const W: usize> Writer<'_, W> {
+impl<'a, const W: usize> Writer<'a, W> {
     fn buckets(&self) -> usize {
         self.table.size().buckets()
     }
 
     /// The record with this hash of which `is` says so.
-    fn at(&self, hash: u64, is: impl Fn(&Words<'_, W>) -> bool) -> Option<(Bucket<'_, W>, usize)> {
+    fn at(&self, hash: u64, is: impl Fn(&Words<'_, W>) -> bool) -> Option<(Bucket<'a, W>, usize)> {
         let size = Some(self.table.size()).filter(|size| size.buckets() > 0)?;
-        size.both(hash).into_iter().find_map(|at| {
+        size.both(hash as u32).into_iter().find_map(|at| {
             let bucket = self.table.bucket(at);
             let mut places = places(bucket.bytes.load(Ordering::Relaxed), byte_of(hash));
             let place = places.find(|&place| bucket.records[place].read(&is) == Some(true))?;
             Some((bucket, place))
         })
-    }
-
-    /// Its words.
-    pub fn get(&self, hash: u64, is: impl Fn(&Words<'_, W>) -> bool) -> Option<[u64; W]> {
-        let (bucket, place) = self.at(hash, is)?;
-        bucket.records[place].read(|words| words.all())
     }
 
     /// Takes it away.
@@ -306,54 +311,71 @@ impl<const W: usize> Writer<'_, W> {
         }
     }
 
-    /// Puts words in the place of that record, or in a new one. Of word 0 the lower half counts. `hash_of` is the hash of any record.
+    /// Puts words in the place of that record, if `may` says so of it, or in a new one. Of word 0 the lower half counts.
     pub fn put(
         &mut self,
         hash: u64,
         is: impl Fn(&Words<'_, W>) -> bool,
+        may: impl FnOnce(&Words<'_, W>) -> bool,
         words: &[u64; W],
-        hash_of: impl Fn(&[u64; W]) -> u64,
     ) {
-        debug_assert_eq!(hash_of(words), hash);
         if let Some((bucket, place)) = self.at(hash, is) {
-            return bucket.records[place].write(words);
-        }
-        if self.state.count >= self.buckets() * MEAN {
-            self.grow(&hash_of);
-        }
-        if self.buckets() == 0 {
-            // There is no memory.
+            let record = &bucket.records[place];
+            if record.read(may) == Some(true) {
+                record.write(words);
+            }
             return;
         }
-        let room = |writer: &Self| {
-            let both = writer.table.size().both(hash).map(|at| writer.table.bucket(at));
-            both.into_iter().find_map(|bucket| Some((bucket.room()?, bucket)))
-        };
-        for _ in 0..STEPS {
-            let few = self.state.count < self.buckets() * MEAN / 2;
-            if few || self.buckets() == MOST || room(self).is_some() {
-                break;
-            }
-            self.grow(&hash_of);
+        if self.state.count >= self.buckets() * MEAN {
+            self.grow();
         }
-        match room(self) {
-            Some((place, bucket)) => {
-                bucket.put(place, hash, words);
+        let kept = (byte_of(hash), hash as u32);
+        match self.room(hash as u32).or_else(|| self.make_room(hash as u32)) {
+            Some((bucket, place)) => {
+                bucket.put(place, kept, words);
                 self.state.count += 1;
             }
+            // Without memory there are none.
+            None if self.buckets() == 0 => {}
             None => {
                 self.state.turn += 1;
-                let at = self.table.size().first(hash);
-                self.table.bucket(at).put(self.state.turn % BUCKET, hash, words);
+                let at = self.table.size().first(hash as u32);
+                self.table.bucket(at).put(self.state.turn % BUCKET, kept, words);
             }
         }
     }
 
+    /// A place for a record with this hash.
+    fn room(&self, hash: u32) -> Option<(Bucket<'a, W>, usize)> {
+        let size = Some(self.table.size()).filter(|size| size.buckets() > 0)?;
+        size.both(hash).into_iter().find_map(|at| {
+            let bucket = self.table.bucket(at);
+            let place = bucket.room()?;
+            Some((bucket, place))
+        })
+    }
+
+    /// As [`Writer::room`], where both buckets are full: a record goes to the other bucket that it may be in.
+    #[cold]
+    fn make_room(&self, hash: u32) -> Option<(Bucket<'a, W>, usize)> {
+        let size = Some(self.table.size()).filter(|size| size.buckets() > 0)?;
+        let all = size.both(hash).into_iter().flat_map(|at| (0..BUCKET).map(move |place| (at, place)));
+        let (from, place, to, room) = all.into_iter().find_map(|(at, place)| {
+            let from = self.table.bucket(at);
+            let other =
+                size.both(from.hashes[place].load(Ordering::Relaxed)).into_iter().find(|&to| to != at)?;
+            let to = self.table.bucket(other);
+            let room = to.room()?;
+            Some((from, place, to, room))
+        })?;
+        from.move_to(place, &to, room);
+        Some((from, place))
+    }
+
     /// Adds a bucket, and puts there what belongs there; or the first ones.
-    fn grow(&mut self, hash_of: &impl Fn(&[u64; W]) -> u64) {
+    fn grow(&mut self) {
         let before = self.buckets();
-        // Memory for as many more as there are.
-        if before == MOST || (before == 0 || before.is_power_of_two()) && !self.table.provide(before) {
+        if before == MOST || !self.table.provide(before) {
             return;
         }
         if before == 0 {
@@ -361,57 +383,72 @@ impl<const W: usize> Writer<'_, W> {
         }
         let size = Size::of(before + 1);
         self.table.size.store(size.0, Ordering::Release);
-        let from = before - (1 << before.ilog2());
-        let (from, to) = ((self.table.bucket(from), from), (self.table.bucket(before), before));
-        for place in from.0.taken() {
-            let Some(words) = from.0.records[place].read(|words| words.all()) else { continue };
-            let hash = hash_of(&words);
-            if size.both(hash).contains(&from.1) {
+        let at = before - (1 << before.ilog2());
+        let (from, to) = (self.table.bucket(at), self.table.bucket(before));
+        for place in (0..BUCKET).filter(|&place| from.byte(place) != 0) {
+            if size.both(from.hashes[place].load(Ordering::Relaxed)).contains(&at) {
                 continue;
             }
-            if let Some(room) = to.0.room() {
-                to.0.put(room, hash, &words);
-            } else {
-                self.state.count -= 1;
+            // There is as much room as there were records.
+            if let Some(room) = to.room() {
+                from.move_to(place, &to, room);
             }
-            from.0.take_away(place);
         }
     }
 
     /// Takes all away.
     pub fn clear(&mut self) {
         for bucket in (0..self.buckets()).map(|at| self.table.bucket(at)) {
-            bucket.taken().for_each(|place| bucket.take_away(place));
+            (0..BUCKET).filter(|&place| bucket.byte(place) != 0).for_each(|place| bucket.take_away(place));
         }
         self.state.count = 0;
     }
 }
 
 impl<const W: usize> Records<W> {
-    /// Gets memory for as many buckets as there are, or for the first ones. Only who has the lock does.
+    /// Has memory ready for one bucket more than so many. Only who has the lock does.
     fn provide(&self, buckets: usize) -> bool {
-        let (use_it, whole) =
-            (MprotectFlags::READ | MprotectFlags::WRITE, Self::RECORDS_AT + MOST * Self::RECORDS);
-        let mut start = self.memory.load(Ordering::Relaxed);
-        if start.is_null() {
-            let null = std::ptr::null_mut();
-            // SAFETY: new addresses, and the words of the buckets made memory; of nobody else.
-            unsafe {
-                let Ok(new) = mmap_anonymous(null, whole, ProtFlags::empty(), MapFlags::PRIVATE) else {
-                    return false;
-                };
-                if mprotect(new, Self::RECORDS_AT, use_it).is_err() {
-                    let _ = munmap(new, whole);
-                    return false;
-                }
-                start = new.cast();
-            }
-            self.memory.store(start, Ordering::Release);
-        }
+        let start = self.memory.load(Ordering::Relaxed);
+        let start = if start.is_null() { self.take_addresses() } else { start };
         let at = Self::RECORDS_AT + buckets * Self::RECORDS;
-        let bytes = buckets.max(FIRST) * Self::RECORDS;
-        // SAFETY: a part of the above that nobody has used.
-        unsafe { mprotect(start.add(at).cast(), bytes, use_it).is_ok() }
+        // Addresses can be used for as many buckets as there are, and then for as many more.
+        let ready = (buckets + 1).next_power_of_two().max(FIRST) - buckets;
+        if buckets == 0 || buckets.is_power_of_two() {
+            if start.is_null() {
+                return false;
+            }
+            let (bytes, how) = (ready * Self::RECORDS, MprotectFlags::READ | MprotectFlags::WRITE);
+            // SAFETY: a part of the addresses that nobody has used.
+            if unsafe { mprotect(start.add(at).cast(), bytes, how) }.is_err() {
+                return false;
+            }
+        }
+        let piece = (PIECE / Self::RECORDS).next_power_of_two();
+        if buckets.is_multiple_of(piece) && buckets > 0 {
+            // Memory is had in larger pieces than a fault gives, and where the system does not do that, by faults.
+            let bytes = piece.min(ready) * Self::RECORDS;
+            // SAFETY: as above, of addresses that can be used.
+            let _ = unsafe { madvise(start.add(at).cast(), bytes, Advice::LinuxPopulateWrite) };
+        }
+        true
+    }
+
+    /// Addresses for all buckets, of which only their words and hashes can be used. Null if there are none.
+    fn take_addresses(&self) -> *mut u8 {
+        let (null, whole) = (std::ptr::null_mut(), Self::RECORDS_AT + MOST * Self::RECORDS);
+        // SAFETY: new addresses, of nobody else.
+        let start = unsafe {
+            let Ok(start) = mmap_anonymous(null, whole, ProtFlags::empty(), MapFlags::PRIVATE) else {
+                return null.cast();
+            };
+            if mprotect(start, Self::RECORDS_AT, MprotectFlags::READ | MprotectFlags::WRITE).is_err() {
+                let _ = munmap(start, whole);
+                return null.cast();
+            }
+            start.cast()
+        };
+        self.memory.store(start, Ordering::Release);
+        start
     }
 }
 

@@ -109,11 +109,10 @@ impl Inodes {
         let hash = hash_inode(attr.ino.0);
         let is = |record: &Words<'_, WORDS>| record.get(1) == attr.ino.0;
         let mut writer = self.0.write();
-        // Answers may come in another order than that in which they were asked for.
-        let newer = |known: [u64; WORDS]| known[2] > noted;
-        if may() && !writer.get(hash, is).is_some_and(newer) {
+        if may() {
             let inode = Inode { attr: *attr, noted, word: Word::of(What::Attr(attr.ino.0)) };
-            writer.put(hash, is, &inode.record(), |record| hash_inode(record[1]));
+            // Answers may come in another order than that in which they were asked for.
+            writer.put(hash, is, |known| known.get(2) <= noted, &inode.record());
         }
     }
 

@@ -1,6 +1,6 @@
 //! What names lead to, in records of 64 bytes for names that are as short as most are; longer ones have larger records.
 
-use super::{Target, hash_name};
+use super::Target;
 use crate::changes::Word;
 use crate::client::records::{Records, Words};
 use format::shared::Kept as What;
@@ -64,15 +64,6 @@ fn is<const W: usize>(record: &Words<'_, W>, parent: Ino, name: &[u8]) -> bool {
     record.get(1) == parent.0
         && last >> LENGTH == name.len() as u64
         && (TEXT..W).zip(name.chunks(8)).all(|(at, bytes)| text(at) == word(bytes))
-}
-
-/// The hash of the name of a record.
-fn hash_of<const W: usize>(words: &[u64; W]) -> u64 {
-    let mut bytes = [0; 8 * (LONG - TEXT)];
-    for (to, word) in bytes.chunks_exact_mut(8).zip(&words[TEXT..]) {
-        to.copy_from_slice(&word.to_le_bytes());
-    }
-    hash_name(words[1], &bytes[..(words[W - 1] >> LENGTH) as usize])
 }
 
 impl Name {
@@ -142,10 +133,9 @@ fn learn<const W: usize>(
 ) {
     let is = |record: &Words<'_, W>| is(record, parent, name);
     let mut writer = table.write();
-    // Answers may come in another order than that in which they were asked for.
-    let newer = |known: [u64; W]| known[3] > new.noted;
-    if may() && !writer.get(hash, is).is_some_and(newer) {
-        writer.put(hash, is, &new.record(parent, name), hash_of);
+    if may() {
+        // Answers may come in another order than that in which they were asked for.
+        writer.put(hash, is, |known| known.get(3) <= new.noted, &new.record(parent, name));
     }
 }
 
@@ -173,6 +163,7 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
+    use super::super::hash_name;
     use super::*;
 
     #[test]
