@@ -8,9 +8,9 @@
 //! name and last handle went away in between, and files whose mode forbids opening them again (the calls fail with `EBADF`).
 
 use crate::arena::Place;
-use crate::hook::{Res, fail};
+use crate::hook::{Apart, Res, fail};
 use crate::mounts::{self, Mount};
-use crate::pool::{self, Made, Origin};
+use crate::pool::{self, Made, Origin, Since};
 use crate::table;
 use fs::{FileSystem, FileType, Handle, Ino, OpenFlags};
 use libc::c_int;
@@ -19,13 +19,17 @@ use std::cell::UnsafeCell;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
-static UNUSED: Mutex<Vec<&'static Description>> = Mutex::new(Vec::new());
+/// Descriptions that nobody uses: those that were given up on one processor are used on that one again, as long as there are some.
+static UNUSED: [Apart<Mutex<Vec<&'static Description>>>; PARTS] =
+    [const { Apart(Mutex::new(Vec::new())) }; PARTS];
+const PARTS: usize = 8;
 
 /// A file of ours was locked by this process or one that it comes from.
 pub(crate) static LOCKING: AtomicBool = AtomicBool::new(false);
 
-/// An open file description.
+/// An open file description. Two do not share a line of the processors' caches.
 #[derive(Default)]
+#[repr(align(128))]
 pub(crate) struct Description {
     refs: AtomicUsize,
     /// The descriptor with which it was opened; 0 when there were others, or it was changed.
@@ -34,6 +38,8 @@ pub(crate) struct Description {
     /// description from [`UNUSED`].
     state: UnsafeCell<Option<State>>,
 }
+
+const _: () = assert!(size_of::<Description>() == 128);
 
 // SAFETY: the state can be shared and sent (checked below), and is written only by its one owner as said above.
 unsafe impl Sync for Description {}
@@ -58,8 +64,9 @@ pub(crate) struct State {
     pub flocked: AtomicBool,
     /// A copy was sent to another process.
     pub shared: AtomicBool,
-    /// How the description was come by, and whether it was kept from the beginning.
+    /// How the description was come by, since when, and whether it was kept from the beginning.
     origin: Mutex<Origin>,
+    since: Since,
     is_kept: bool,
 }
 
@@ -95,10 +102,9 @@ impl Drop for Open {
 }
 
 impl Open {
-    /// A description that was opened with this descriptor; 0 when that is not known.
-    pub(crate) fn new(state: State, number: c_int) -> Open {
-        let unused = UNUSED.lock().pop();
-        let description = unused.unwrap_or_else(|| Box::leak(Box::default()));
+    /// A description that was opened with this descriptor; 0 when that is not known. `unused` is one that nobody uses, if the caller has it.
+    pub(crate) fn new(state: State, number: c_int, unused: Option<&'static Description>) -> Open {
+        let description = unused.or_else(unused_one).unwrap_or_else(|| Box::leak(Box::default()));
         // SAFETY: without references it is this thread's alone.
         unsafe { *description.state.get() = Some(state) };
         description.number.store(number, Ordering::Relaxed);
@@ -139,7 +145,7 @@ impl Open {
 
     /// Whether nobody but `fd` means the description, and that as it was opened.
     pub(crate) fn is_as_opened(&self, fd: c_int) -> bool {
-        self.description.number() == fd && !self.is_shared() && self.origin.lock().is_alone()
+        self.description.number() == fd && !self.is_shared() && self.since.is_alone()
     }
 
     /// Gives up the only reference, which the table has no more, and the handle. The rest stays as it is, and means nothing to anybody.
@@ -170,10 +176,13 @@ impl Description {
     pub(crate) fn made_again(&'static self, fits: impl FnOnce(&State) -> bool) -> Option<Made> {
         // SAFETY: it is this thread's alone.
         let state = unsafe { &mut *self.state.get() };
-        let state = state.take_if(|state| fits(state) && state.origin.get_mut().is_alone())?;
-        let made = Made::again(self.number(), state.place, state.origin.into_inner());
-        UNUSED.lock().push(self);
-        Some(made)
+        let state = state.take_if(|state| fits(state) && state.since.is_alone())?;
+        Some(Made::again(self.number(), state.place, state.origin.into_inner(), self))
+    }
+
+    /// Nobody uses it any more.
+    pub(crate) fn leave(&'static self) {
+        UNUSED[lock::part_here(PARTS)].lock().push(self);
     }
 
     /// Closes its descriptor, which is all that is left of it.
@@ -188,6 +197,12 @@ impl Description {
         // SAFETY: the descriptor is ours, and closed for the program.
         unsafe { libc::syscall(libc::SYS_close, self.number()) };
     }
+}
+
+/// One that nobody uses, rather one of this processor.
+fn unused_one() -> Option<&'static Description> {
+    let here = lock::part_here(PARTS);
+    (here..here + PARTS).find_map(|part| UNUSED[part % PARTS].lock().pop())
 }
 
 /// The last reference is gone.
@@ -210,7 +225,7 @@ fn end(description: &'static Description) {
             done();
         }
     }
-    UNUSED.lock().push(description);
+    description.leave();
 }
 
 fn release(mount: &'static Mount, handle: Option<Handle>) {
@@ -240,6 +255,7 @@ impl State {
             locked: AtomicBool::new(false),
             flocked: AtomicBool::new(false),
             shared: AtomicBool::new(false),
+            since: origin.since(),
             is_kept: origin.is_kept(),
             origin: Mutex::new(origin),
         }
@@ -354,7 +370,7 @@ impl State {
 /// In a child of fork: no other thread can hold the locks.
 pub(crate) fn after_fork(in_table: impl Iterator<Item = &'static Description>) {
     // SAFETY: we are the only thread.
-    unsafe { crate::hook::alone(&UNUSED) };
+    UNUSED.iter().for_each(|part| unsafe { crate::hook::alone(part) });
     for description in in_table {
         // SAFETY: the threads that held locks exist only in the parent.
         unsafe {

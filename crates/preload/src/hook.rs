@@ -147,6 +147,18 @@ fn again(tries: u32) {
     }
 }
 
+/// What threads write often, or read all the time, in lines of the processors' caches of its own: two of them, as processors fetch them in pairs.
+#[repr(align(128))]
+pub(crate) struct Apart<T>(pub T);
+
+impl<T> std::ops::Deref for Apart<T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
 /// Makes a lock usable in a child of fork. What stands in one that another thread held, which exists only in the parent, may be half
 /// changed: it is left behind.
 ///

@@ -186,7 +186,7 @@ pub(crate) fn pid() -> u32 {
 /// Whether this is a child of vfork, which must leave our memory (its parent's) alone.
 pub(crate) fn borrowed_memory() -> bool {
     // SAFETY: asks for a number.
-    pool::NEVER.load(Ordering::SeqCst) && unsafe { libc::syscall(libc::SYS_getpid) as u32 != pid() }
+    pool::is_never() && unsafe { libc::syscall(libc::SYS_getpid) as u32 != pid() }
 }
 
 /// To which session handles belong.

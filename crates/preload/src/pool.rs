@@ -9,10 +9,12 @@
 //! Where tested: `tests/processes.rs`.
 
 use crate::arena::{self, Facts, Place};
-use crate::hook::{Res, errno, fail};
+use crate::description::Description;
+use crate::hook::{Apart, Res, errno, fail};
 use crate::{mounts, parked};
 use libc::c_int;
 use share::lock::Mutex;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 /// Descriptions that are kept for files to come.
@@ -21,9 +23,10 @@ const SPARE_MAX: usize = 16;
 const USED_MAX: usize = 16;
 
 /// Our descriptors of them; 0 where there is none, -1 where one is being made.
-static KEPT: [AtomicI32; SPARE_MAX + USED_MAX] = [const { AtomicI32::new(0) }; SPARE_MAX + USED_MAX];
-/// The kept descriptions.
-static STOCK: Mutex<Stock> = Mutex::new(Stock { spare: Vec::new(), used: 0 });
+static KEPT: Apart<[AtomicI32; SPARE_MAX + USED_MAX]> =
+    Apart([const { AtomicI32::new(0) }; SPARE_MAX + USED_MAX]);
+/// The kept descriptions. Files that are opened with a parked descriptor (`parked`) need nothing of it.
+static STOCK: Apart<Mutex<Stock>> = Apart(Mutex::new(Stock { spare: Vec::new(), used: 0 }));
 
 #[derive(Default)]
 struct Stock {
@@ -33,11 +36,21 @@ struct Stock {
     used: usize,
 }
 
-/// Starts of processes, and how many of them are under way.
-static STARTS: AtomicU64 = AtomicU64::new(0);
-static STARTING: AtomicUsize = AtomicUsize::new(0);
-/// A start was seen whose end cannot be seen. Where calls that start processes are not all seen (`spawn`), from the beginning.
-pub(crate) static NEVER: AtomicBool = AtomicBool::new(!cfg!(target_arch = "x86_64"));
+/// What each open and close looks at.
+static STARTED: Apart<Started> = Apart(Started {
+    starts: AtomicU64::new(1),
+    starting: AtomicUsize::new(0),
+    never: AtomicBool::new(!cfg!(target_arch = "x86_64")),
+});
+
+struct Started {
+    /// Starts of processes, and one.
+    starts: AtomicU64,
+    /// How many of them are under way.
+    starting: AtomicUsize,
+    /// A start was seen whose end cannot be seen. Where calls that start processes are not all seen (`spawn`), from the beginning.
+    never: AtomicBool,
+}
 
 /// What keeps a description open.
 struct Keeper {
@@ -49,9 +62,12 @@ struct Keeper {
 /// How a description that is in use was come by.
 pub(crate) struct Origin {
     keeper: Option<Keeper>,
-    /// The number of starts before it existed; `None`: one was under way.
-    starts: Option<u64>,
+    since: Since,
 }
+
+/// [`starts`] before a description existed; `None`: one was under way.
+#[derive(Clone, Copy)]
+pub(crate) struct Since(Option<NonZeroU64>);
 
 impl Origin {
     /// Whether the description is there still when its last descriptor is closed.
@@ -59,15 +75,31 @@ impl Origin {
         self.keeper.is_some()
     }
 
+    pub(crate) fn since(&self) -> Since {
+        self.since
+    }
+
     /// Of a description that others have too.
-    pub(crate) const SHARED: Origin = Origin { keeper: None, starts: None };
+    pub(crate) const SHARED: Origin = Origin { keeper: None, since: Since(None) };
 }
 
-/// The number of starts, unless one is under way or cannot be seen.
-fn starts() -> Option<u64> {
-    let starts = STARTS.load(Ordering::SeqCst);
-    let quiet = STARTING.load(Ordering::SeqCst) == 0 && !NEVER.load(Ordering::SeqCst);
-    quiet.then_some(starts)
+/// What changes with each start of a process, unless one is under way or cannot be seen.
+#[inline]
+fn starts() -> Option<NonZeroU64> {
+    let starts = STARTED.starts.load(Ordering::SeqCst);
+    let quiet = STARTED.starting.load(Ordering::SeqCst) == 0 && !is_never();
+    NonZeroU64::new(starts).filter(|_| quiet)
+}
+
+/// Whether a start was seen whose end cannot be seen.
+#[inline]
+pub(crate) fn is_never() -> bool {
+    STARTED.never.load(Ordering::SeqCst)
+}
+
+/// A start is seen whose end will not be.
+pub(crate) fn never_again() {
+    STARTED.never.store(true, Ordering::SeqCst);
 }
 
 /// Whether descriptions may be used again now.
@@ -91,13 +123,13 @@ impl Drop for Starting {
 }
 
 pub(crate) extern "C" fn begin_start() {
-    STARTING.fetch_add(1, Ordering::SeqCst);
-    STARTS.fetch_add(1, Ordering::SeqCst);
+    STARTED.starting.fetch_add(1, Ordering::SeqCst);
+    STARTED.starts.fetch_add(1, Ordering::SeqCst);
     parked::close_for_start();
 }
 
 pub(crate) extern "C" fn end_start() {
-    STARTING.fetch_sub(1, Ordering::SeqCst);
+    STARTED.starting.fetch_sub(1, Ordering::SeqCst);
 }
 
 impl Keeper {
@@ -134,18 +166,20 @@ pub(crate) struct Made {
     fd: c_int,
     /// Taken by [`Made::fill`].
     parts: Option<(Place, Origin)>,
+    /// What the descriptor led to before.
+    unused: Option<&'static Description>,
 }
 
 /// Makes a descriptor for a file to be opened with these flags of open(2). `EMFILE`, `ENFILE`, `ENOMEM`.
 pub(crate) fn make(flags: c_int) -> Res<Made> {
     let cloexec = flags & libc::O_CLOEXEC;
-    let starts = starts();
-    if starts.is_some()
+    let since = Since(starts());
+    if since.0.is_some()
         && let Some(made) = parked::take(flags)
     {
         return Ok(made);
     }
-    let spare = starts.and_then(|_| {
+    let spare = since.0.and_then(|_| {
         let mut stock = STOCK.lock();
         let (keeper, place) = stock.spare.pop()?;
         let stays = stock.used < USED_MAX;
@@ -155,7 +189,7 @@ pub(crate) fn make(flags: c_int) -> Res<Made> {
     let Some((keeper, place, stays)) = spare else {
         let (fd, place) = arena::take(cloexec)?;
         parked::given(fd);
-        return Ok(Made { fd, parts: Some((place, Origin { keeper: None, starts })) });
+        return Ok(Made { fd, parts: Some((place, Origin { keeper: None, since })), unused: None });
     };
     let command = if cloexec != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
     // The slot first: whoever gets a copy of the descriptor before it is filled, by a start of a process now, finds that it means nothing.
@@ -170,19 +204,19 @@ pub(crate) fn make(flags: c_int) -> Res<Made> {
         return fail(why);
     }
     parked::given(fd);
-    let mut origin = Origin { keeper: None, starts };
+    let mut origin = Origin { keeper: None, since };
     if stays {
         origin.keeper = Some(keeper);
     } else {
         keeper.close();
     }
-    Ok(Made { fd, parts: Some((place, origin)) })
+    Ok(Made { fd, parts: Some((place, origin)), unused: None })
 }
 
 impl Made {
-    /// A descriptor that was another file's.
-    pub(crate) fn again(fd: c_int, place: Place, origin: Origin) -> Made {
-        Made { fd, parts: Some((place, origin)) }
+    /// A descriptor that was another file's, and the description of that.
+    pub(crate) fn again(fd: c_int, place: Place, origin: Origin, unused: &'static Description) -> Made {
+        Made { fd, parts: Some((place, origin)), unused: Some(unused) }
     }
 
     /// Its number.
@@ -190,11 +224,11 @@ impl Made {
         self.fd
     }
 
-    /// Says what it is.
-    pub(crate) fn fill(mut self, facts: &Facts<'_>) -> (c_int, Place, Origin) {
+    /// Says what it is. With what that is made of comes a description that nobody uses, if there is one at hand.
+    pub(crate) fn fill(mut self, facts: &Facts<'_>) -> (c_int, Place, Origin, Option<&'static Description>) {
         let (place, origin) = self.parts.take().expect("only this takes them, once");
         place.fill(facts);
-        (self.fd, place, origin)
+        (self.fd, place, origin, self.unused.take())
     }
 }
 
@@ -205,18 +239,24 @@ impl Drop for Made {
             unsafe { libc::syscall(libc::SYS_close, self.fd) };
             done(place, origin, false);
         }
+        if let Some(unused) = self.unused.take() {
+            unused.leave();
+        }
+    }
+}
+
+impl Since {
+    /// Whether no other process can have the description.
+    #[inline]
+    pub(crate) fn is_alone(self) -> bool {
+        self.0.is_some() && self.0 == starts()
     }
 }
 
 impl Origin {
-    /// Whether no other process can have the description.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.starts.is_some() && self.starts == starts()
-    }
-
     /// Descriptor `fd` of this description is about to be closed. It may be the last one.
     pub(crate) fn keep(&mut self, fd: c_int) {
-        if self.keeper.is_none() && self.is_alone() && STOCK.lock().spare.len() < SPARE_MAX {
+        if self.keeper.is_none() && self.since.is_alone() && STOCK.lock().spare.len() < SPARE_MAX {
             self.keeper = Keeper::of(fd);
             STOCK.lock().used += self.keeper.is_some() as usize;
         }
@@ -225,7 +265,7 @@ impl Origin {
 
 /// The last descriptor of a description is closed here.
 pub(crate) fn done(place: Place, origin: Origin, shared: bool) {
-    let alone = !shared && origin.is_alone() && !place.is_adopted();
+    let alone = !shared && origin.since.is_alone() && !place.is_adopted();
     let Some(keeper) = origin.keeper.filter(Keeper::counts) else { return };
     let mut stock = STOCK.lock();
     stock.used -= 1;
@@ -244,11 +284,11 @@ pub(crate) fn is_own(fd: c_int) -> bool {
 
 /// In a child of fork: the descriptions are its parent's. No other thread can hold the lock.
 pub(crate) fn after_fork() {
-    STARTING.store(0, Ordering::Relaxed);
+    STARTED.starting.store(0, Ordering::Relaxed);
     // SAFETY: we are the only thread.
     unsafe { crate::hook::alone(&STOCK) };
     *STOCK.lock() = Stock::default();
-    for kept in &KEPT {
+    for kept in KEPT.iter() {
         let fd = kept.swap(0, Ordering::Relaxed);
         if fd > 0 {
             // SAFETY: our copy of the parent's descriptor.

@@ -94,8 +94,7 @@ hook! {
 /// parked descriptor is closed, and libc's function goes on in place of ours.
 #[cfg(target_arch = "x86_64")]
 mod onward {
-    use crate::parked;
-    use crate::pool::NEVER;
+    use crate::{parked, pool};
     use libc::{c_int, c_long, c_void};
     use share::lock::UNKNOWN;
     use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -167,7 +166,7 @@ mod onward {
     }
 
     extern "C" fn before_vfork() {
-        NEVER.store(true, Ordering::SeqCst);
+        pool::never_again();
         parked::close_for_start();
         found();
     }

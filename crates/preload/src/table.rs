@@ -5,7 +5,7 @@
 
 use crate::arena::{self, Facts};
 use crate::description::{self, Description, LOCKING, Open, State};
-use crate::hook::{Res, fail};
+use crate::hook::{Apart, Res, fail};
 use crate::mounts::{self, Mount};
 use crate::pool::{self, Made, Origin};
 use fs::{FileSystem, FileType, Handle, Ino, LockOwner};
@@ -16,12 +16,20 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 /// Descriptors from here on cannot be ours (`EMFILE`).
 const FDS: usize = 1 << 16;
 
-static TABLE: [AtomicPtr<Description>; FDS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; FDS];
+/// Neighbours stand in different lines of the processors' caches (see [`at`]): other threads open and close those.
+static TABLE: Apart<[AtomicPtr<Description>; FDS]> =
+    Apart([const { AtomicPtr::new(std::ptr::null_mut()) }; FDS]);
+/// Entries in a line.
+const ENTRIES: usize = 8;
 /// Highest descriptor that ever was ours, plus one.
 static TOP: AtomicUsize = AtomicUsize::new(0);
 
+/// The entry of a descriptor.
+#[inline]
 fn at(fd: c_int) -> Option<&'static AtomicPtr<Description>> {
-    TABLE.get(usize::try_from(fd).ok()?)
+    const LINES: usize = FDS / ENTRIES;
+    let fd = usize::try_from(fd).ok().filter(|&fd| fd < FDS)?;
+    Some(&TABLE[fd % LINES * ENTRIES + fd / LINES])
 }
 
 /// Whether `fd` is ours.
@@ -122,9 +130,9 @@ pub(crate) fn insert(
         kind: target.kind as u32,
         path: path.unwrap_or(&[b'/'; 4096]),
     };
-    let (fd, place, origin) = made?.fill(&facts);
+    let (fd, place, origin, unused) = made?.fill(&facts);
     let state = State::new(mount, target.ino, target.kind, place, handle, origin);
-    set(fd, Some(Open::new(state, fd)));
+    set(fd, Some(Open::new(state, fd, unused)));
     Ok(fd)
 }
 
@@ -151,7 +159,7 @@ pub(crate) fn adopt() {
             None => {
                 let ino = Ino(slot.ino.load(Ordering::Relaxed));
                 let state = State::new(mount, ino, kind, place.clone(), None, Origin::SHARED);
-                let open = Open::new(state, 0);
+                let open = Open::new(state, 0, None);
                 seen.push((address, open.clone()));
                 open
             }
@@ -163,8 +171,8 @@ pub(crate) fn adopt() {
 /// In a child of fork: no other thread can hold the lock.
 pub(crate) fn after_fork() {
     // SAFETY: descriptions are never freed.
-    let in_table = |entry: &AtomicPtr<Description>| unsafe { entry.load(Ordering::Acquire).as_ref() };
-    description::after_fork(TABLE[..TOP.load(Ordering::Relaxed)].iter().filter_map(in_table));
+    let in_table = |fd| unsafe { at(fd as c_int)?.load(Ordering::Acquire).as_ref() };
+    description::after_fork((0..TOP.load(Ordering::Relaxed)).filter_map(in_table));
 }
 
 /// Descriptors of ours in a range.
