@@ -192,10 +192,10 @@ impl Description {
     }
 
     /// As [`Description::end_parked`], without what needs locks: it is lost.
-    pub(crate) fn close_number(&self) {
-        crate::parked::freed(self.number());
+    pub(crate) fn close_number(&'static self) {
         // SAFETY: the descriptor is ours, and closed for the program.
         unsafe { libc::syscall(libc::SYS_close, self.number()) };
+        crate::parked::freed(self.number());
     }
 }
 

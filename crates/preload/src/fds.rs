@@ -40,17 +40,20 @@ pub(crate) unsafe fn close_fd(fd: c_int) -> Res<c_int> {
     }
     // The description ends, and may be used again, when the kernel's descriptor is gone.
     let open = if borrowed_memory() { None } else { table::replace(fd, None) };
-    let _open = match open.map(|open| parked::park(open, fd)) {
+    let open = match open.map(|open| parked::park(open, fd)) {
         Some(Ok(())) => return Ok(0),
         Some(Err(open)) => {
             open.closing(fd);
-            parked::freed(fd);
             Some(open)
         }
         None => None,
     };
     // SAFETY: as the caller says.
-    if unsafe { libc::syscall(libc::SYS_close, fd) } == 0 { Ok(0) } else { fail(errno()) }
+    let done = unsafe { libc::syscall(libc::SYS_close, fd) };
+    if open.is_some() {
+        parked::freed(fd);
+    }
+    if done == 0 { Ok(0) } else { fail(errno()) }
 }
 
 /// Closes a range without the library's own descriptors.

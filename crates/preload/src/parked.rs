@@ -1,113 +1,268 @@
-//! The file that the program has closed last keeps its kernel descriptor for the one that it opens next: two system calls less for each that is opened
+//! The files that the program has closed last keep their kernel descriptors for those that it opens next: two system calls less for each that is opened
 //! and closed.
 //!
 //! A descriptor is parked when it is closed for the program and the kernel has it still; its slot means nothing. That is allowed where its
 //! description may be used again (`pool`). Before a call goes on to libc by one of our functions, and before a
-//! process or program is started, the parked descriptor is closed really. So the kernel says `EBADF` to whoever uses it, and gives the lowest number
-//! that is free, as ever (`sockets` is there for that alone); files of ours get the parked one only while it is that. Only calls of which the library
-//! sees nothing, as those that libc makes for itself, take it for open.
+//! process or program is started, all parked descriptors are closed really. So the kernel says `EBADF` to whoever uses them, and gives the lowest number
+//! that is free, as ever (`sockets` is there for that alone); files of ours get the lowest of the parked ones only while it is that. Only calls of which the
+//! library sees nothing, as those that libc makes for itself, take them for open.
 //!
-//! Where tested: `tests/descriptors.rs`.
+//! All that threads share of this stands in one line of the processors' caches, and changes by single exchanges: signal handlers start processes
+//! on top of our own code, and find each descriptor either parked or in somebody's hands.
+//!
+//! Where tested: `tests/descriptors.rs`, and below.
 
 use crate::description::{Description, Open};
-use crate::hook::is_inside;
+use crate::hook::{Apart, is_inside};
 use crate::pool::{self, Made};
 use libc::c_int;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// What is behind it, with its state.
-static PARKED: AtomicPtr<Description> = AtomicPtr::new(std::ptr::null_mut());
+/// How many stay parked: as many as fit into the line.
+const MOST: usize = 7;
 
-/// All numbers below are in use or parked, as far as was seen.
-static FULL: AtomicI32 = AtomicI32::new(0);
+static LINE: Apart<Line> = Apart(Line {
+    parked: [const { AtomicU64::new(0) }; MOST],
+    full: AtomicU32::new(0),
+    any: AtomicU8::new(NONE),
+    leaving: AtomicBool::new(false),
+});
 
-/// This process may be about to become another program.
-static LEAVING: AtomicBool = AtomicBool::new(false);
+struct Line {
+    /// See [`word`]; 0 where there is none.
+    parked: [AtomicU64; MOST],
+    /// All numbers below that are in use or parked, as far as was seen ([`Full`]).
+    full: AtomicU32,
+    /// Whether something may be parked: [`NONE`], [`SOME`] or [`CLOSING`].
+    any: AtomicU8,
+    /// This process may be about to become another program.
+    leaving: AtomicBool,
+}
+const _: () = assert!(size_of::<Line>() <= 64);
 
-/// The kernel has given this number, the lowest that was free.
+const NONE: u8 = 0;
+/// Whoever has parked something says so behind that.
+const SOME: u8 = 1;
+/// Somebody closes what was parked before this was said, and nothing was parked since.
+const CLOSING: u8 = 2;
+
+/// Where the number of a parked descriptor begins; below is the address of what is behind it, with its state.
+const NUMBER: u32 = 48;
+
+/// A parked descriptor: the lower the number is, the lower. `None`: its description is where no program has memory otherwise.
 #[inline]
-pub(crate) fn given(fd: c_int) {
-    FULL.store(fd.saturating_add(1), Ordering::Relaxed);
+fn word(parked: &'static Description, fd: c_int) -> Option<u64> {
+    let address = std::ptr::from_ref(parked).expose_provenance() as u64;
+    (address >> NUMBER == 0).then_some(address | (fd as u64) << NUMBER)
+}
+
+/// What such a word says.
+#[inline]
+fn of(word: u64) -> Option<&'static Description> {
+    let address = word & ((1 << NUMBER) - 1);
+    // SAFETY: from `word`, or null; descriptions are never freed.
+    unsafe { std::ptr::with_exposed_provenance::<Description>(address as usize).as_ref() }
+}
+
+/// A number below which nothing is free, in the lower half, and how many times something became free, in the upper.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct Full(u32);
+
+impl Full {
+    const HALF: u32 = 16;
+
+    #[inline]
+    fn number(self) -> c_int {
+        (self.0 & 0xffff) as c_int
+    }
+
+    /// With another number, or the highest that there is room for.
+    fn with(self, number: c_int) -> Full {
+        Full(self.0 >> Self::HALF << Self::HALF | number.clamp(0, 0xffff) as u32)
+    }
+
+    /// After the kernel has given `fd`, the lowest that was free, to who had `seen` this before.
+    fn given(self, seen: Full, fd: c_int) -> Full {
+        let below = fd.saturating_add(1);
+        self.with(match self {
+            // Also if that is less: something became free that was not seen.
+            _ if self == seen => below,
+            // Somebody else was given one.
+            _ if self.0 >> Self::HALF == seen.0 >> Self::HALF => below.max(self.number()),
+            // What became free meanwhile may be lower.
+            _ => below.min(self.number()),
+        })
+    }
+
+    fn freed(self, fd: c_int) -> Full {
+        Full(self.0.wrapping_add(1 << Self::HALF)).with(fd.min(self.number()))
+    }
+}
+
+/// What is full now: to be asked before the kernel is asked for a number.
+#[inline]
+pub(crate) fn full() -> Full {
+    Full(LINE.full.load(Ordering::SeqCst))
+}
+
+fn change(to: impl Fn(Full) -> Full) {
+    let to = |now| Some(to(Full(now)).0).filter(|&new| new != now);
+    let _ = LINE.full.fetch_update(Ordering::SeqCst, Ordering::Relaxed, to);
+}
+
+/// The kernel has given this number, the lowest that was free, to who had `seen` what was full before.
+pub(crate) fn given(fd: c_int, seen: Full) {
+    change(|now| now.given(seen, fd));
 }
 
 /// The number is free now, and perhaps some above it.
-#[inline]
 pub(crate) fn freed(fd: c_int) {
-    FULL.fetch_min(fd, Ordering::Relaxed);
-}
-
-fn swap(new: *mut Description) -> Option<&'static Description> {
-    // SAFETY: descriptions are never freed.
-    unsafe { PARKED.swap(new, Ordering::SeqCst).as_ref() }
+    change(|now| now.freed(fd));
 }
 
 /// Parks descriptor `fd`, whose reference was taken from the table. Gives it back if that cannot be.
 pub(crate) fn park(open: Open, fd: c_int) -> Result<(), Open> {
-    // SAFETY: descriptions are never freed. Its number is only looked at: it may be another thread's meanwhile.
-    let lower = unsafe { PARKED.load(Ordering::Relaxed).as_ref() }.is_some_and(|parked| parked.number() < fd);
     // Standard streams have numbers that programs count on.
-    let may = fd >= 3 && !lower && fd < FULL.load(Ordering::Relaxed) && !LEAVING.load(Ordering::Relaxed);
+    let may = fd >= 3 && fd < full().number() && !LINE.leaving.load(Ordering::Relaxed);
     if !may || !open.is_as_opened(fd) {
         return Err(open);
     }
     open.closing(fd);
     let parked = open.into_parked()?;
-    if let Some(higher) = swap(std::ptr::from_ref(parked).cast_mut()) {
-        higher.end_parked();
+    if let Some(closed) = put(parked, fd) {
+        closed.end_parked();
+    }
+    if LINE.any.load(Ordering::SeqCst) != SOME {
+        LINE.any.store(SOME, Ordering::SeqCst);
     }
     // Whoever starts a process or a program says so first, and looks here then.
-    if !pool::is_quiet() || LEAVING.load(Ordering::SeqCst) {
+    if !pool::is_quiet() || LINE.leaving.load(Ordering::SeqCst) {
         close();
     }
     Ok(())
 }
 
-/// The parked descriptor, if a file that is opened now with these flags of open(2) would get that number.
-pub(crate) fn take(flags: c_int) -> Option<Made> {
-    if PARKED.load(Ordering::Relaxed).is_null() {
-        return None;
-    }
-    let parked = swap(std::ptr::null_mut())?;
-    let lowest = parked.number() < FULL.load(Ordering::Relaxed);
-    match parked.made_again(|state| lowest && (state.flags() ^ flags) & libc::O_CLOEXEC == 0) {
-        Some(made) => Some(made),
-        None => {
-            parked.end_parked();
-            None
+/// Where there is no room for all, gives the one with the highest number.
+fn put(parked: &'static Description, fd: c_int) -> Option<&'static Description> {
+    let Some(new) = word(parked, fd) else { return Some(parked) };
+    loop {
+        let words = words();
+        let (entry, there) = match words.iter().position(|&word| word == 0) {
+            Some(free) => (free, 0),
+            None => (0..MOST).map(|entry| (entry, words[entry])).max_by_key(|&(_, word)| word)?,
+        };
+        if there != 0 && there < new {
+            return Some(parked);
+        }
+        if exchange(entry, there, new) {
+            return of(there);
         }
     }
 }
 
-/// Closes the parked descriptor really, if there is one.
 #[inline]
-pub(crate) fn close() {
-    if !PARKED.load(Ordering::Relaxed).is_null()
-        && let Some(parked) = swap(std::ptr::null_mut())
-    {
+fn words() -> [u64; MOST] {
+    std::array::from_fn(|entry| LINE.parked[entry].load(Ordering::SeqCst))
+}
+
+#[inline]
+fn exchange(entry: usize, from: u64, to: u64) -> bool {
+    LINE.parked[entry].compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+}
+
+/// The parked descriptor with the lowest number, if a file that is opened now with these flags of open(2) would get that.
+pub(crate) fn take(flags: c_int) -> Option<Made> {
+    let parked = loop {
+        let words = words();
+        let parked = (0..MOST).filter(|&entry| words[entry] != 0).min_by_key(|&entry| words[entry])?;
+        if exchange(parked, words[parked], 0) {
+            break of(words[parked])?;
+        }
+    };
+    let lowest = parked.number() < full().number();
+    let made = parked.made_again(|state| lowest && (state.flags() ^ flags) & libc::O_CLOEXEC == 0);
+    if made.is_none() {
         parked.end_parked();
     }
+    made
+}
+
+/// Takes all that are parked, the highest number first: files that are opened meanwhile get the lowest.
+fn empty(end: impl Fn(&'static Description)) {
+    let words = words();
+    let mut entries: [usize; MOST] = std::array::from_fn(|entry| entry);
+    entries.sort_unstable_by_key(|&entry| std::cmp::Reverse(words[entry]));
+    for entry in entries.into_iter().filter(|&entry| words[entry] != 0) {
+        // It may be another one by now, or none.
+        if let Some(parked) = of(LINE.parked[entry].swap(0, Ordering::SeqCst)) {
+            end(parked);
+        }
+    }
+}
+
+/// Closes the parked descriptors really, if there are any.
+#[inline]
+pub(crate) fn close() {
+    if LINE.any.load(Ordering::Relaxed) != NONE {
+        close_all();
+    }
+}
+
+#[cold]
+fn close_all() {
+    // First: whoever parks something from now on says so again. Others who come meanwhile close with us what is left.
+    LINE.any.store(CLOSING, Ordering::SeqCst);
+    empty(Description::end_parked);
+    let _ = LINE.any.compare_exchange(CLOSING, NONE, Ordering::SeqCst, Ordering::Relaxed);
 }
 
 /// As [`close`], before a process is started. A signal handler may do so on top of our own code, whose locks it must not wait for: what the
-/// descriptor had is lost then.
+/// descriptors had is lost then.
 pub(crate) fn close_for_start() {
-    if let Some(parked) = swap(std::ptr::null_mut()) {
-        match is_inside() {
-            false => parked.end_parked(),
-            true => parked.close_number(),
-        }
+    match is_inside() {
+        false => empty(Description::end_parked),
+        true => empty(Description::close_number),
     }
 }
 
 /// As [`close_for_start`], before another program takes the place of this one, or may.
 pub(crate) fn leave() {
-    LEAVING.store(true, Ordering::SeqCst);
+    LINE.leaving.store(true, Ordering::SeqCst);
     close_for_start();
 }
 
-/// In a child of fork: what another thread parked while the child was made is lost.
+/// In a child of fork: what other threads parked while the child was made is lost.
 pub(crate) fn after_fork() {
-    if let Some(parked) = swap(std::ptr::null_mut()) {
-        parked.close_number();
+    empty(Description::close_number);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_full() {
+        let full = Full(0).given(Full(0), 4);
+        assert_eq!(full.number(), 5);
+        // The kernel knows better.
+        assert_eq!(full.given(full, 3).number(), 4);
+        assert_eq!(full.freed(7).number(), 5);
+        assert_eq!(full.freed(3).number(), 3);
+        // Two were given, and who got the lower one says so last.
+        assert_eq!(full.given(full, 6).given(full, 5).number(), 7);
+        // What became free before, or after, a higher one was given.
+        assert_eq!(full.freed(3).given(full, 6).number(), 3);
+        assert_eq!(full.freed(8).given(full, 6).number(), 5);
+        assert_eq!(full.freed(8).given(full, 3).number(), 4);
+        assert_eq!(Full(u32::MAX).freed(9).number(), 9);
+        assert_eq!(full.given(full, c_int::MAX).number(), 0xffff);
+    }
+
+    #[test]
+    fn words_say_what_is_parked() {
+        let parked: &Description = Box::leak(Box::default());
+        let [low, high] = [3, 0xffff].map(|fd| word(parked, fd).unwrap());
+        assert!(low < high && of(0).is_none());
+        assert!([low, high].iter().all(|&word| std::ptr::eq(of(word).unwrap(), parked)));
     }
 }

@@ -186,9 +186,10 @@ pub(crate) fn make(flags: c_int) -> Res<Made> {
         stock.used += stays as usize;
         Some((keeper, place, stays))
     });
+    let full = parked::full();
     let Some((keeper, place, stays)) = spare else {
         let (fd, place) = arena::take(cloexec)?;
-        parked::given(fd);
+        parked::given(fd, full);
         return Ok(Made { fd, parts: Some((place, Origin { keeper: None, since })), unused: None });
     };
     let command = if cloexec != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
@@ -203,7 +204,7 @@ pub(crate) fn make(flags: c_int) -> Res<Made> {
         stock.spare.push((keeper, place));
         return fail(why);
     }
-    parked::given(fd);
+    parked::given(fd, full);
     let mut origin = Origin { keeper: None, since };
     if stays {
         origin.keeper = Some(keeper);

@@ -172,3 +172,84 @@ fn answers_as_of_the_kernel() {
         rig.same("./a $T");
     }
 }
+
+/// Threads that open and close files at the same time, while others start processes and change the directory.
+const THREADS: &str = r#"
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <spawn.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+enum { THREADS = 4, TURNS = 20000, HELD = 3 };
+static const char *place; static _Atomic int wrong, stop; static _Atomic char used[1000];
+static void is(int right, const char *what) { if (!right && wrong++ < 5) { printf("wrong: %s\n", what); } }
+static int names(char *to, int i) { return sprintf(to, "%s/%c", place, "abc"[i]); }
+static int take(int fd) { is(fd >= 3 && fd < 1000 && !atomic_exchange(&used[fd], 1), "number"); return fd; }
+static void give(int fd) { used[fd] = 0; is(close(fd) == 0, "close"); }
+static void *work(void *arg) {
+    unsigned dice = (long)arg + 1; int held[HELD], of[HELD] = { 0 }; char path[300], c;
+    memset(held, -1, sizeof held);
+    for (int i = 0; i < TURNS; i++) {
+        dice = dice * 1103515245 + 12345; int h = (dice >> 16) % HELD, n = (dice >> 20) % 3;
+        if (held[h] >= 0) { is(pread(held[h], &c, 1, 0) == 1 && c == "abc"[of[h]], "contents"); give(held[h]); }
+        names(path, n); of[h] = n; held[h] = take(open(path, O_RDONLY | (dice >> 24 & 1 ? O_CLOEXEC : 0)));
+        is(pread(held[h], &c, 1, 0) == 1 && c == "abc"[n], "contents");
+        if (dice >> 25 == 0) { int p[2]; is(pipe(p) == 0, "pipe"); take(p[0]); take(p[1]); write(p[1], "x", 1); is(read(p[0], &c, 1) == 1 && c == 'x', "pipe"); give(p[0]); give(p[1]); }
+        struct stat st; if ((dice >> 23 & 7) == 0) { is(stat("in", &st) == 0, "relative"); }
+    }
+    for (int h = 0; h < HELD; h++) { if (held[h] >= 0) { give(held[h]); } }
+    return 0;
+}
+static void *starts(void *arg) {
+    extern char **environ; char *run[] = { "true", 0 }; pid_t pid; int status, turn = 0;
+    while (!stop) {
+        char path[300], c; names(path, 1);
+        if (turn++ % 2) { pid = fork(); if (pid == 0) { int fd = open(path, O_RDONLY); struct stat st; int right = pread(fd, &c, 1, 0) == 1 && c == 'b' && close(fd) == 0 && open(path, O_RDONLY) == fd && stat("in", &st) == 0; chdir(place); right = right && stat("a", &st) == 0; _exit(!right); } }
+        else { is(posix_spawnp(&pid, "true", 0, 0, run, environ) == 0, "spawn"); }
+        is(waitpid(pid, &status, 0) == pid && status == 0, "child");
+    }
+    return 0;
+}
+static void *moves(void *arg) {
+    char path[2][300]; sprintf(path[0], "%s/x", place); sprintf(path[1], "%s/y", place);
+    for (int i = 0; !stop; i++) { is(chdir(path[i % 2]) == 0, "chdir"); if (i % 50 == 0) usleep(100); }
+    return 0;
+}
+int main(int n, char **a) {
+    place = a[1]; char path[300]; setlinebuf(stdout);
+    for (int i = 0; i < 3; i++) { names(path, i); int fd = open(path, O_CREAT | O_WRONLY, 0644); write(fd, "abc" + i, 1); close(fd); }
+    for (int i = 0; i < 2; i++) { sprintf(path, "%s/%c", place, "xy"[i]); mkdir(path, 0755); strcat(path, "/in"); close(open(path, O_CREAT | O_WRONLY, 0644)); }
+    path[strlen(path) - 3] = 0; chdir(path);
+    pthread_t workers[THREADS], others[2];
+    for (int round = 0; round < 2; round++) {
+        stop = 0; for (long i = 0; i < THREADS; i++) { pthread_create(&workers[i], 0, work, (void *)(i + 10 * round)); }
+        if (round) { pthread_create(&others[0], 0, starts, 0); pthread_create(&others[1], 0, moves, 0); }
+        for (int i = 0; i < THREADS; i++) { pthread_join(workers[i], 0); }
+        stop = 1; if (round) { pthread_join(others[0], 0); pthread_join(others[1], 0); }
+        // All numbers are free again, for files of all kinds.
+        int fds[12]; names(path, 0);
+        for (int turn = 0; turn < 4; turn++) {
+            for (int i = 0; i < 12; i++) { fds[i] = turn + i & 2 ? open("/dev/null", O_RDONLY) : open(path, O_RDONLY); printf("%d ", fds[i]); }
+            for (int i = 0; i < 12; i++) { close(fds[i * 5 % 12]); }
+        }
+        printf("\n"); DIR *dir = opendir("/proc/self/fd"); int there = 0; for (struct dirent *e; (e = readdir(dir));) { there += e->d_name[0] != '.' && atoi(e->d_name) < 64; } closedir(dir);
+        printf("%d there, %d wrong\n", there, wrong);
+    }
+    return 0;
+}
+"#;
+
+#[test]
+fn threads_that_open_and_close() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", THREADS, &["-w", "-pthread"]) {
+        rig.same("timeout 50 ./a $T; echo $?");
+    }
+}

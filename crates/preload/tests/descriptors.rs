@@ -1,5 +1,5 @@
-//! Descriptors that are closed, and the numbers of those that come after them: as in the kernel, although the last one that was closed stays there for
-//! the next file.
+//! Descriptors that are closed, and the numbers of those that come after them: as in the kernel, although those that were closed last stay there for
+//! the next files.
 
 mod rig;
 use rig::{MOUNT, Rig};
@@ -22,21 +22,30 @@ fn same(script: &str) {
     rig.same_python(&format!("{HEAD}{script}"));
 }
 
-/// That these tests test something: a descriptor that was closed is there until a call goes to libc.
+/// That these tests test something: descriptors that were closed are there until a call goes to libc, as many as there is room for.
 #[test]
-fn the_last_one_stays() {
+fn the_last_ones_stay() {
     let Some(rig) = Rig::with_python() else { return };
     let script = r#"
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
 libc.close(libc.open(b'%s/f', 0o102, 0o644))
-fd = libc.open(b'%s/f', 0); libc.close(fd)
-def says(): return libc.isatty(fd), ctypes.get_errno()
-print(says(), libc.fcntl(fd, 1), ctypes.get_errno(), says())
+def opened(n): return [libc.open(b'%s/f', 0) for _ in range(n)]
+def closed(fds):
+    for fd in fds: libc.close(fd)
+def says(fd): return libc.isatty(fd), ctypes.get_errno()
+a, b, c = sorted(opened(3)); closed([b, a, c])
+print(*map(says, [a, b, c])); print(libc.fcntl(a, 1), ctypes.get_errno(), *map(says, [a, b, c]))
+fds = sorted(opened(20)); closed(fds[7:]); closed(fds[:7])
+there = [says(fd)[1] for fd in fds]; libc.fcntl(a, 1)
+print(there, {says(fd)[1] for fd in fds})
 "#
     .replace("%s", MOUNT);
     let out = rig.run("python3", &["-c".into(), script.into()], rig.plain.path());
-    assert_eq!(String::from_utf8_lossy(&out.stdout), "(0, 25) -1 9 (0, 9)\n", "{out:?}");
+    let [tty, bad] = [25, 9].map(|errno| format!("(0, {errno}) (0, {errno}) (0, {errno})"));
+    let there: Vec<_> = (0..20).map(|fd| if fd < 7 { 25 } else { 9 }).collect();
+    let want = format!("{tty}\n-1 9 {bad}\n{there:?} {{9}}\n");
+    assert_eq!(String::from_utf8_lossy(&out.stdout), want, "{out:?}");
 }
 
 #[test]
@@ -85,6 +94,37 @@ for _ in range(3): s = f(j(t, 'a').encode(), b'r'); print(libc.fileno(ctypes.c_v
 }
 
 #[test]
+fn numbers_are_the_lowest_of_several() {
+    same(
+        r#"
+import itertools, random, socket
+def opened(how): return [f() for f in how]
+ours = [lambda n=n: o(n) for n in 'abc']; pipe = lambda: os.pipe(); sock = lambda: socket.socket().detach(); null = lambda: os.open('/dev/null', os.O_RDONLY)
+cloexec = lambda: libc.open(j(t, 'a').encode(), os.O_CLOEXEC); stays = lambda: libc.open(j(t, 'a').encode(), 0)
+def end(fds):
+    for f in fds: end(f) if isinstance(f, tuple) else os.close(f)
+for then in [ours, [pipe], [sock] * 3, [null, ours[0], null], [ours[0], pipe], [cloexec] * 3, [stays] * 3, [stays, cloexec, stays], [ours[0], sock, ours[1]]]:
+    for how in ours, [cloexec] * 3, [stays, cloexec, stays]:
+        for order in itertools.permutations(range(3)):
+            fds = opened(how)
+            for i in order: os.close(fds[i])
+            again = opened(then); print(order, fds, again); end(again)
+# Some go where others are open, or more than stay.
+dice = random.Random(1); fds = []; done = []
+for i in range(4000):
+    if dice.random() < len(fds) / 24:
+        at = dice.randrange(len(fds)); os.close(fds[at]); del fds[at]
+    else:
+        call = dice.choice(ours + [cloexec, stays] * 2 + ([null, sock, lambda: os.dup(0)] if i % 200 < 20 else [])); fds.append(call()); done.append(fds[-1])
+print(done); end(fds); free()
+for n in 5, 7, 8, 20:
+    for order in sorted, lambda f: sorted(f, reverse=True), lambda f: dice.sample(f, n):
+        fds = [o('a') for _ in range(n)]; [os.close(f) for f in order(fds)]; again = [o('b') for _ in range(n)]; print(fds, again, {os.pread(f, 9, 0) for f in again}); end(again)
+"#,
+    );
+}
+
+#[test]
 fn programs_and_processes_get_none() {
     same(
         r#"
@@ -101,7 +141,9 @@ def forked(f):
 run = ['python3', '-c', LIST]; P = ctypes.c_char_p; args = (P * 4)(b'python3', b'-c', LIST.encode(), None); py = __import__('shutil').which('python3').encode(); env = (P * 1)(None)
 start(lambda: subprocess.run(run)); start(lambda: subprocess.run(run, close_fds=False)); start(lambda: os.system('python3 -c "' + LIST + '"')); start(lambda: print(subprocess.check_output(run)))
 start(lambda: os.waitpid(os.posix_spawnp('python3', run, os.environ), 0)); start(lambda: forked(lambda: print(listed(), flush=True))); start(lambda: forked(lambda: os.execvp('python3', run)))
-closed = lambda: os.close(libc.open(j(t, 'a').encode(), 0))
+def closed(): fds = [libc.open(j(t, 'a').encode(), 0) for _ in range(3)]; [os.close(fds[i]) for i in (2, 0, 1)]
+several = lambda f: lambda: (closed(), f(), closed())
+start(several(lambda: subprocess.run(run, close_fds=False))); start(several(lambda: os.system('python3 -c "' + LIST + '"'))); start(several(lambda: os.waitpid(os.posix_spawnp('python3', run, os.environ), 0))); start(several(lambda: forked(lambda: print(listed(), flush=True))))
 for become in [lambda: os.execvp('python3', run), lambda: libc.execl(py, py, b'-c', LIST.encode(), None), lambda: libc.execlp(b'python3', b'python3', b'-c', LIST.encode(), None), lambda: libc.execvp(b'python3', args),
                lambda: libc.execv(py, args), lambda: libc.execle(py, py, b'-c', LIST.encode(), None, env), lambda: libc.syscall(59, py, args, env), lambda: libc.fexecve(os.open(py, os.O_RDONLY), args, env)]:
     def do(): closed(); closed(); become()
