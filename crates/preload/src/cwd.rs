@@ -6,7 +6,7 @@
 //! since, the descriptor counts for nothing.
 
 use crate::arena::{self, Facts, Place};
-use crate::hook::{Out, Res, errno, fail, hook, text};
+use crate::hook::{Out, Res, errno, fail, free, hook, text};
 use crate::mounts::{self, Mount, borrowed_memory, mounts};
 use crate::path::{self, Dir, To};
 use crate::table;
@@ -123,10 +123,8 @@ pub(crate) fn above<T>(f: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
 
 /// In a child of fork: no other thread can hold the lock.
 pub(crate) fn after_fork() {
-    if CWD.is_locked() {
-        // SAFETY: the thread that held it exists only in the parent.
-        unsafe { CWD.force_unlock() };
-    }
+    // SAFETY: we are the only thread.
+    unsafe { free(&CWD) };
 }
 
 fn kernel_text() -> Vec<u8> {

@@ -8,7 +8,7 @@
 //! name and last handle went away in between, and files whose mode forbids opening them again (the calls fail with `EBADF`).
 
 use crate::arena::Place;
-use crate::hook::{Apart, Res, fail};
+use crate::hook::{Apart, Res, fail, free};
 use crate::mounts::{self, Mount};
 use crate::pool::{self, Made, Origin, Since};
 use crate::table;
@@ -375,12 +375,8 @@ pub(crate) fn after_fork(in_table: impl Iterator<Item = &'static Description>) {
         // SAFETY: the threads that held locks exist only in the parent.
         unsafe {
             if let Some(state) = &*description.state.get() {
-                if state.opening.is_locked() {
-                    state.opening.force_unlock();
-                }
-                if state.origin.is_locked() {
-                    state.origin.force_unlock();
-                }
+                free(&state.opening);
+                free(&state.origin);
             }
         }
     }

@@ -5,6 +5,7 @@
 //!
 //! Variadic functions are declared with the one argument that can follow, which x86-64 and aarch64 Linux pass in the same register.
 
+use parking_lot::lock_api::{self, RawMutex};
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -159,6 +160,18 @@ impl<T> std::ops::Deref for Apart<T> {
     }
 }
 
+/// Makes a lock free in a child of fork, whoever held it. Giving it up would not do: it is passed on then, now and then, to a thread that waits for it, and that exists
+/// only in the parent.
+///
+/// # Safety
+/// There is no other thread.
+pub(crate) unsafe fn free<R: RawMutex, T>(lock: &lock_api::Mutex<R, T>) {
+    if lock.is_locked() {
+        // SAFETY: a lock is all cells, nobody in this process holds it, and nobody looks at it now.
+        unsafe { std::ptr::from_ref(lock.raw()).cast_mut().write(R::INIT) };
+    }
+}
+
 /// Makes a lock usable in a child of fork. What stands in one that another thread held, which exists only in the parent, may be half
 /// changed: it is left behind.
 ///
@@ -166,8 +179,8 @@ impl<T> std::ops::Deref for Apart<T> {
 /// There is no other thread.
 pub(crate) unsafe fn alone<T: Default>(lock: &share::lock::Mutex<T>) {
     if lock.is_locked() {
-        // SAFETY: nobody in this process holds it.
-        unsafe { lock.force_unlock() };
+        // SAFETY: as the caller says.
+        unsafe { free(lock) };
         std::mem::forget(std::mem::take(&mut *lock.lock()));
     }
 }

@@ -156,10 +156,8 @@ pub(crate) fn is_own(fd: c_int) -> bool {
 
 /// In a child of fork, which has the mappings and the descriptors too: no other thread can hold the lock.
 pub(crate) fn after_fork() {
-    if MAPPINGS.is_locked() {
-        // SAFETY: the thread that held it exists only in the parent; what it may have left half done costs a question.
-        unsafe { MAPPINGS.force_unlock() };
-    }
+    // SAFETY: we are the only thread. What another one may have left half done costs a question.
+    unsafe { crate::hook::free(&MAPPINGS) };
 }
 
 hook! {

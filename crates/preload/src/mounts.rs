@@ -207,10 +207,8 @@ pub(crate) extern "C" fn after_fork() {
     crate::aio::after_fork();
     crate::mapped::after_fork();
     for mount in mounts() {
-        if mount.connecting.is_locked() {
-            // SAFETY: the thread that held it exists only in the parent.
-            unsafe { mount.connecting.force_unlock() };
-        }
+        // SAFETY: we are the only thread.
+        unsafe { crate::hook::free(&mount.connecting) };
         let old = mount.session.swap(std::ptr::null_mut(), Ordering::AcqRel);
         // SAFETY: made by Box::into_raw and never freed.
         if let Some(old) = unsafe { old.as_ref() } {

@@ -5,7 +5,7 @@
 //! variable `stdout` (`stdin`, `stderr`) is set to such a stream, and set back when it leads elsewhere. A program that kept a copy
 //! of the old pointer gets `EPERM` or `EBADF` from it.
 
-use crate::hook::{Out, Res, errno, fail, hook, inside, outside, text};
+use crate::hook::{Out, Res, errno, fail, free, hook, inside, outside, text};
 use crate::table;
 use libc::{AT_FDCWD, FILE, c_char, c_int, c_void, size_t, ssize_t};
 use share::lock::Mutex;
@@ -30,10 +30,8 @@ static STREAMS: Mutex<Vec<(usize, c_int)>> = Mutex::new(Vec::new());
 
 /// In a child of fork: no other thread can hold the lock.
 pub(crate) fn after_fork() {
-    if STREAMS.is_locked() {
-        // SAFETY: the thread that held it exists only in the parent.
-        unsafe { STREAMS.force_unlock() };
-    }
+    // SAFETY: we are the only thread.
+    unsafe { free(&STREAMS) };
 }
 
 fn number(cookie: *mut c_void) -> c_int {
