@@ -6,15 +6,16 @@
 //! since, the descriptor counts for nothing.
 
 use crate::arena::{self, Facts, Place};
-use crate::hook::{Out, Res, errno, fail, free, hook, text};
+use crate::hook::{Apart, Out, Res, errno, fail, free, hook, text};
 use crate::mounts::{self, Mount, borrowed_memory, mounts};
 use crate::path::{self, Dir, To};
 use crate::table;
 use crate::upward;
 use fs::{Access, FileSystem, FileType, Ino};
 use libc::{AT_FDCWD, c_char, c_int};
-use share::lock::Mutex;
+use share::lock::{self, Mutex};
 use std::ffi::CString;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Where the process stands.
@@ -28,7 +29,33 @@ pub(crate) enum Cwd {
     },
 }
 
-static CWD: Mutex<Cwd> = Mutex::new(Cwd::Kernel { above: false, text: Vec::new() });
+/// For each processor the same: who looks takes the lock of his only, who changes it those of all. At first it is [`Cwd::FIRST`].
+static CWD: [Apart<Mutex<Option<Arc<Cwd>>>>; PARTS] = [const { Apart(Mutex::new(None)) }; PARTS];
+const PARTS: usize = 8;
+
+impl Cwd {
+    const FIRST: Cwd = Cwd::Kernel { above: false, text: Vec::new() };
+}
+
+/// Runs `f` with where the process stands.
+#[inline]
+fn look<T>(f: impl FnOnce(&Cwd) -> T) -> T {
+    let cwd = CWD[lock::part_here(PARTS)].lock();
+    f(cwd.as_deref().unwrap_or(&Cwd::FIRST))
+}
+
+/// Changes where the process stands to what `to` makes of it.
+fn change(to: impl FnOnce(&Cwd) -> Option<Cwd>) {
+    let mut parts = CWD.each_ref().map(|part| part.lock());
+    if let Some(new) = to(parts[0].as_deref().unwrap_or(&Cwd::FIRST)).map(Arc::new) {
+        // A child of fork may come to be at any moment: each has the old one or the new one then.
+        parts.iter_mut().for_each(|part| drop(part.replace(new.clone())));
+    }
+}
+
+fn stand(new: Cwd) {
+    change(|_| Some(new));
+}
 
 /// The descriptor that tells other programs where we stand, or -1.
 static KEPT: AtomicI32 = AtomicI32::new(-1);
@@ -72,7 +99,7 @@ pub(crate) fn adopt(fd: c_int, mount: &'static Mount, place: &Place) {
     let slot = place.slot();
     if slot.generation.load(Ordering::Relaxed) == kernel_hash() {
         let ino = Ino(slot.ino.load(Ordering::Relaxed));
-        *CWD.lock() = Cwd::Volume(Dir { mount, ino, path: place.path().map(path::Text::from) });
+        stand(Cwd::Volume(Dir { mount, ino, path: place.path().map(path::Text::from) }));
         KEPT.store(fd, Ordering::Relaxed);
     } else {
         // SAFETY: a descriptor that only we know.
@@ -102,29 +129,37 @@ pub(crate) fn begin_first() {
 }
 
 pub(crate) fn now() -> Cwd {
-    CWD.lock().clone()
+    look(Cwd::clone)
 }
 
 /// What `f` says of the directory, if we stand in a volume.
 pub(crate) fn with<T>(f: impl FnOnce(&Dir) -> T) -> Option<T> {
-    match &*CWD.lock() {
+    look(|cwd| match cwd {
         Cwd::Volume(dir) => Some(f(dir)),
         Cwd::Kernel { .. } => None,
-    }
+    })
 }
 
 /// What `f` says of the path of the directory, without a slash at its end, if we stand outside and a mount lies below.
 pub(crate) fn above<T>(f: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
-    match &*CWD.lock() {
+    look(|cwd| match cwd {
         Cwd::Kernel { above: true, text } => f(text.strip_suffix(b"/").unwrap_or(text)),
         _ => None,
-    }
+    })
 }
 
-/// In a child of fork: no other thread can hold the lock.
+/// In a child of fork: no other thread can hold the locks. One that did may have changed some of the parts: the first one counts.
 pub(crate) fn after_fork() {
+    let changing = CWD.iter().all(|part| part.is_locked());
     // SAFETY: we are the only thread.
-    unsafe { free(&CWD) };
+    CWD.iter().for_each(|part| unsafe { free(part) });
+    if changing {
+        let first = CWD[0].lock().clone();
+        // What the others have is left behind, should it be half changed.
+        CWD[1..]
+            .iter()
+            .for_each(|part| std::mem::forget(std::mem::replace(&mut *part.lock(), first.clone())));
+    }
 }
 
 fn kernel_text() -> Vec<u8> {
@@ -139,14 +174,14 @@ fn begin() {
     keep(None);
     let text = kernel_text();
     if let Some(dir) = in_volume(&text) {
-        *CWD.lock() = Cwd::Volume(dir);
+        stand(Cwd::Volume(dir));
         return;
     }
     let ends = text.len() - text.ends_with(b"/") as usize;
     let above = mounts()
         .iter()
         .any(|m| m.prefix.strip_prefix(&text[..ends]).is_some_and(|rest| rest.starts_with(b"/")));
-    *CWD.lock() = Cwd::Kernel { above, text };
+    stand(Cwd::Kernel { above, text });
 }
 
 /// The directory of a volume in which we stand, when the kernel, which stands there too, has this path for it. The path may be that of another one by now:
@@ -236,7 +271,7 @@ fn enter(mut dir: Dir) -> Res<c_int> {
     if borrowed_memory() {
         return fail(libc::ENOENT);
     }
-    *CWD.lock() = Cwd::Volume(dir);
+    stand(Cwd::Volume(dir));
     Ok(0)
 }
 
@@ -255,12 +290,13 @@ fn current() -> Res<Vec<u8>> {
             // It was moved, or one above it, or the path is longer than what is kept.
             let below = upward::path_of(mount, ino)?;
             let path = [&mount.prefix[..], &below].concat();
-            if !borrowed_memory()
-                && let Cwd::Volume(dir) = &mut *CWD.lock()
-                && dir.ino == ino
-                && dir.mount.hash == mount.hash
-            {
-                dir.path = Some(below);
+            if !borrowed_memory() {
+                change(|cwd| match cwd {
+                    Cwd::Volume(dir) if dir.ino == ino && dir.mount.hash == mount.hash => {
+                        Some(Cwd::Volume(Dir { path: Some(below), mount, ino }))
+                    }
+                    _ => None,
+                });
             }
             Ok(path)
         }
