@@ -67,8 +67,10 @@ unsafe fn close_many(first: c_uint, last: c_uint, flags: c_int) -> Res<c_int> {
     }
     let mut open = Vec::new();
     parked::close();
-    if flags & CLOEXEC == 0 && !borrowed_memory() {
-        parked::freed(first.min(c_int::MAX as c_uint) as c_int);
+    let frees = flags & CLOEXEC == 0 && !borrowed_memory();
+    let lowest = first.min(c_int::MAX as c_uint) as c_int;
+    if frees {
+        parked::freed(lowest);
         for fd in table::ours_in(first as usize, last as usize) {
             open.extend(table::get(fd));
             table::set(fd, None);
@@ -91,6 +93,9 @@ unsafe fn close_many(first: c_uint, last: c_uint, flags: c_int) -> Res<c_int> {
         if unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } != 0 {
             return fail(errno());
         }
+    }
+    if frees {
+        parked::freed(lowest);
     }
     Ok(0)
 }

@@ -7,7 +7,7 @@
 //! that is free, as ever (`sockets` is there for that alone); files of ours get the lowest of the parked ones only while it is that. Only calls of which the
 //! library sees nothing, as those that libc makes for itself, take them for open.
 //!
-//! All that threads share of this stands in one line of the processors' caches, and changes by single exchanges: signal handlers start processes
+//! What is parked stands in one line of the processors' caches, and changes by single exchanges: signal handlers start processes
 //! on top of our own code, and find each descriptor either parked or in somebody's hands.
 //!
 //! Where tested: `tests/descriptors.rs`, and below.
@@ -18,19 +18,17 @@ use crate::pool::{self, Made};
 use libc::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// How many stay parked: as many as fit into the line.
-const MOST: usize = 7;
+/// How many stay parked: as many as fit into a line.
+const MOST: usize = 8;
 
-static LINE: Apart<Line> = Apart(Line {
-    parked: [const { AtomicU64::new(0) }; MOST],
-    full: AtomicU32::new(0),
-    any: AtomicU8::new(NONE),
-    leaving: AtomicBool::new(false),
-});
+/// See [`word`]; 0 where there is none.
+static PARKED: Apart<[AtomicU64; MOST]> = Apart([const { AtomicU64::new(0) }; MOST]);
 
-struct Line {
-    /// See [`word`]; 0 where there is none.
-    parked: [AtomicU64; MOST],
+/// What threads only look at, as long as their files are opened with parked descriptors.
+static KNOWN: Apart<Known> =
+    Apart(Known { full: AtomicU32::new(0), any: AtomicU8::new(NONE), leaving: AtomicBool::new(false) });
+
+struct Known {
     /// All numbers below that are in use or parked, as far as was seen ([`Full`]).
     full: AtomicU32,
     /// Whether something may be parked: [`NONE`], [`SOME`] or [`CLOSING`].
@@ -38,7 +36,6 @@ struct Line {
     /// This process may be about to become another program.
     leaving: AtomicBool,
 }
-const _: () = assert!(size_of::<Line>() <= 64);
 
 const NONE: u8 = 0;
 /// Whoever has parked something says so behind that.
@@ -102,12 +99,12 @@ impl Full {
 /// What is full now: to be asked before the kernel is asked for a number.
 #[inline]
 pub(crate) fn full() -> Full {
-    Full(LINE.full.load(Ordering::SeqCst))
+    Full(KNOWN.full.load(Ordering::SeqCst))
 }
 
 fn change(to: impl Fn(Full) -> Full) {
     let to = |now| Some(to(Full(now)).0).filter(|&new| new != now);
-    let _ = LINE.full.fetch_update(Ordering::SeqCst, Ordering::Relaxed, to);
+    let _ = KNOWN.full.fetch_update(Ordering::SeqCst, Ordering::Relaxed, to);
 }
 
 /// The kernel has given this number, the lowest that was free, to who had `seen` what was full before.
@@ -115,7 +112,7 @@ pub(crate) fn given(fd: c_int, seen: Full) {
     change(|now| now.given(seen, fd));
 }
 
-/// The number is free now, and perhaps some above it.
+/// The number is free now, and perhaps some above it. To be said behind that; who cannot, says it before.
 pub(crate) fn freed(fd: c_int) {
     change(|now| now.freed(fd));
 }
@@ -123,7 +120,7 @@ pub(crate) fn freed(fd: c_int) {
 /// Parks descriptor `fd`, whose reference was taken from the table. Gives it back if that cannot be.
 pub(crate) fn park(open: Open, fd: c_int) -> Result<(), Open> {
     // Standard streams have numbers that programs count on.
-    let may = fd >= 3 && fd < full().number() && !LINE.leaving.load(Ordering::Relaxed);
+    let may = fd >= 3 && fd < full().number() && !KNOWN.leaving.load(Ordering::Relaxed);
     if !may || !open.is_as_opened(fd) {
         return Err(open);
     }
@@ -132,11 +129,11 @@ pub(crate) fn park(open: Open, fd: c_int) -> Result<(), Open> {
     if let Some(closed) = put(parked, fd) {
         closed.end_parked();
     }
-    if LINE.any.load(Ordering::SeqCst) != SOME {
-        LINE.any.store(SOME, Ordering::SeqCst);
+    if KNOWN.any.load(Ordering::SeqCst) != SOME {
+        KNOWN.any.store(SOME, Ordering::SeqCst);
     }
     // Whoever starts a process or a program says so first, and looks here then.
-    if !pool::is_quiet() || LINE.leaving.load(Ordering::SeqCst) {
+    if !pool::is_quiet() || KNOWN.leaving.load(Ordering::SeqCst) {
         close();
     }
     Ok(())
@@ -162,12 +159,12 @@ fn put(parked: &'static Description, fd: c_int) -> Option<&'static Description> 
 
 #[inline]
 fn words() -> [u64; MOST] {
-    std::array::from_fn(|entry| LINE.parked[entry].load(Ordering::SeqCst))
+    std::array::from_fn(|entry| PARKED[entry].load(Ordering::SeqCst))
 }
 
 #[inline]
 fn exchange(entry: usize, from: u64, to: u64) -> bool {
-    LINE.parked[entry].compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    PARKED[entry].compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
 /// The parked descriptor with the lowest number, if a file that is opened now with these flags of open(2) would get that.
@@ -194,7 +191,7 @@ fn empty(end: impl Fn(&'static Description)) {
     entries.sort_unstable_by_key(|&entry| std::cmp::Reverse(words[entry]));
     for entry in entries.into_iter().filter(|&entry| words[entry] != 0) {
         // It may be another one by now, or none.
-        if let Some(parked) = of(LINE.parked[entry].swap(0, Ordering::SeqCst)) {
+        if let Some(parked) = of(PARKED[entry].swap(0, Ordering::SeqCst)) {
             end(parked);
         }
     }
@@ -203,7 +200,7 @@ fn empty(end: impl Fn(&'static Description)) {
 /// Closes the parked descriptors really, if there are any.
 #[inline]
 pub(crate) fn close() {
-    if LINE.any.load(Ordering::Relaxed) != NONE {
+    if KNOWN.any.load(Ordering::Relaxed) != NONE {
         close_all();
     }
 }
@@ -211,9 +208,9 @@ pub(crate) fn close() {
 #[cold]
 fn close_all() {
     // First: whoever parks something from now on says so again. Others who come meanwhile close with us what is left.
-    LINE.any.store(CLOSING, Ordering::SeqCst);
+    KNOWN.any.store(CLOSING, Ordering::SeqCst);
     empty(Description::end_parked);
-    let _ = LINE.any.compare_exchange(CLOSING, NONE, Ordering::SeqCst, Ordering::Relaxed);
+    let _ = KNOWN.any.compare_exchange(CLOSING, NONE, Ordering::SeqCst, Ordering::Relaxed);
 }
 
 /// As [`close`], before a process is started. A signal handler may do so on top of our own code, whose locks it must not wait for: what the
@@ -227,7 +224,7 @@ pub(crate) fn close_for_start() {
 
 /// As [`close_for_start`], before another program takes the place of this one, or may.
 pub(crate) fn leave() {
-    LINE.leaving.store(true, Ordering::SeqCst);
+    KNOWN.leaving.store(true, Ordering::SeqCst);
     close_for_start();
 }
 

@@ -91,7 +91,7 @@ hook! {
 }
 
 /// vfork and clone return twice, or on another stack, and exec not at all, so nothing can be done behind them: marks are set (what clone makes may be a thread), the
-/// parked descriptor is closed, and libc's function goes on in place of ours.
+/// parked descriptors are closed, and libc's function goes on in place of ours.
 #[cfg(target_arch = "x86_64")]
 mod onward {
     use crate::{parked, pool};
