@@ -16,7 +16,8 @@ use crate::description::{Description, Open};
 use crate::hook::{Apart, is_inside};
 use crate::pool::{self, Made};
 use libc::c_int;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use share::lock;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// How many stay parked: as many as fit into a line.
 const MOST: usize = 8;
@@ -26,22 +27,22 @@ static PARKED: Apart<[AtomicU64; MOST]> = Apart([const { AtomicU64::new(0) }; MO
 
 /// What threads only look at, as long as their files are opened with parked descriptors.
 static KNOWN: Apart<Known> =
-    Apart(Known { full: AtomicU32::new(0), any: AtomicU8::new(NONE), leaving: AtomicBool::new(false) });
+    Apart(Known { full: AtomicU32::new(0), any: AtomicUsize::new(NONE), leaving: AtomicBool::new(false) });
 
 struct Known {
     /// All numbers below that are in use or parked, as far as was seen ([`Full`]).
     full: AtomicU32,
     /// Whether something may be parked: [`NONE`], [`SOME`] or [`CLOSING`].
-    any: AtomicU8,
+    any: AtomicUsize,
     /// This process may be about to become another program.
     leaving: AtomicBool,
 }
 
-const NONE: u8 = 0;
+const NONE: usize = 0;
 /// Whoever has parked something says so behind that.
-const SOME: u8 = 1;
+const SOME: usize = 1;
 /// Somebody closes what was parked before this was said, and nothing was parked since.
-const CLOSING: u8 = 2;
+const CLOSING: usize = 2;
 
 /// Where the number of a parked descriptor begins; below is the address of what is behind it, with its state.
 const NUMBER: u32 = 48;
@@ -104,7 +105,11 @@ pub(crate) fn full() -> Full {
 
 fn change(to: impl Fn(Full) -> Full) {
     let to = |now| Some(to(Full(now)).0).filter(|&new| new != now);
-    let _ = KNOWN.full.fetch_update(Ordering::SeqCst, Ordering::Relaxed, to);
+    if !lock::is_single() {
+        let _ = KNOWN.full.fetch_update(Ordering::SeqCst, Ordering::Relaxed, to);
+    } else if let Some(new) = to(KNOWN.full.load(Ordering::Relaxed)) {
+        KNOWN.full.store(new, Ordering::Relaxed);
+    }
 }
 
 /// The kernel has given this number, the lowest that was free, to who had `seen` what was full before.
@@ -130,7 +135,7 @@ pub(crate) fn park(open: Open, fd: c_int) -> Result<(), Open> {
         closed.end_parked();
     }
     if KNOWN.any.load(Ordering::SeqCst) != SOME {
-        KNOWN.any.store(SOME, Ordering::SeqCst);
+        KNOWN.any.store(SOME, Ordering::Release);
     }
     // Whoever starts a process or a program says so first, and looks here then.
     if !pool::is_quiet() || KNOWN.leaving.load(Ordering::SeqCst) {
@@ -186,12 +191,11 @@ pub(crate) fn take(flags: c_int) -> Option<Made> {
 
 /// Takes all that are parked, the highest number first: files that are opened meanwhile get the lowest.
 fn empty(end: impl Fn(&'static Description)) {
-    let words = words();
-    let mut entries: [usize; MOST] = std::array::from_fn(|entry| entry);
-    entries.sort_unstable_by_key(|&entry| std::cmp::Reverse(words[entry]));
-    for entry in entries.into_iter().filter(|&entry| words[entry] != 0) {
+    let mut words = words();
+    while let Some(highest) = (0..MOST).max_by_key(|&entry| words[entry]).filter(|&entry| words[entry] != 0) {
+        words[highest] = 0;
         // It may be another one by now, or none.
-        if let Some(parked) = of(PARKED[entry].swap(0, Ordering::SeqCst)) {
+        if let Some(parked) = of(PARKED[highest].swap(0, Ordering::SeqCst)) {
             end(parked);
         }
     }
@@ -208,9 +212,12 @@ pub(crate) fn close() {
 #[cold]
 fn close_all() {
     // First: whoever parks something from now on says so again. Others who come meanwhile close with us what is left.
-    KNOWN.any.store(CLOSING, Ordering::SeqCst);
+    match lock::is_single() {
+        true => KNOWN.any.store(CLOSING, Ordering::Relaxed),
+        false => KNOWN.any.store(CLOSING, Ordering::SeqCst),
+    }
     empty(Description::end_parked);
-    let _ = KNOWN.any.compare_exchange(CLOSING, NONE, Ordering::SeqCst, Ordering::Relaxed);
+    lock::exchange(&KNOWN.any, CLOSING, NONE);
 }
 
 /// As [`close`], before a process is started. A signal handler may do so on top of our own code, whose locks it must not wait for: what the
