@@ -152,8 +152,13 @@ impl Remote {
         };
         let (ino, noatime) = self.link.look(handle, look)??;
         // Another handle of this client may write there without a message; the manager knows nothing of this one if it was opened so, too.
-        if session.kept.leased(ino).is_some_and(|through| through != handle) {
-            return None;
+        let is_elsewhere = || session.kept.leased(ino).is_some_and(|through| through != handle);
+        if is_elsewhere() {
+            // It may have been taken back, which only who writes there notices by himself.
+            session.leases.look(session);
+            if is_elsewhere() {
+                return None;
+            }
         }
         session.read_here(ino, noatime, offset, to)
     }

@@ -11,8 +11,8 @@ mod names;
 mod now;
 mod posts;
 
+use super::records::{Records, Words};
 use crate::changes::Seen;
-use crate::lock::Mutex;
 use foldhash::fast::FixedState;
 use format::shared::Kept as What;
 use fs::{Attr, FileType, Handle, Ino, Time};
@@ -20,7 +20,6 @@ use inodes::Inodes;
 use made::Made;
 use names::{Name, Names};
 use posts::Posts;
-use smallvec::SmallVec;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -63,11 +62,12 @@ pub(super) struct Kept {
     posts: Posts,
 }
 
-/// Files that this client writes without a message, and the handles through which it does: their times are known to nobody until the manager is asked.
+/// Files that this client writes without a message, and the handles through which it does (words 1 and 2): their times are known to nobody until the manager is
+/// asked.
 #[derive(Debug, Default)]
 struct Leased {
     count: AtomicUsize,
-    files: Mutex<SmallVec<[(Ino, Handle); 4]>>,
+    files: Records<8>,
 }
 
 const HASHER: FixedState = FixedState::with_seed(0x6b65_7074);
@@ -268,9 +268,12 @@ impl Kept {
     /// From now on a file is written without a message through a handle, or no longer.
     pub fn is_leased(&self, ino: Ino, through: Option<Handle>) {
         self.made.take(ino);
-        let mut files = self.leased.files.lock();
-        files.retain(|file| file.0 != ino);
-        files.extend(through.map(|handle| (ino, handle)));
+        let (hash, is) = (hash_inode(ino.0), |file: &Words<'_, 8>| file.get(1) == ino.0);
+        let mut files = self.leased.files.write();
+        match through {
+            Some(handle) => files.put(hash, is, |_| true, &[0, ino.0, handle.0, 0, 0, 0, 0, 0]),
+            None => files.remove(hash, is),
+        }
         self.leased.count.store(files.len(), Ordering::SeqCst);
     }
 
@@ -280,7 +283,12 @@ impl Kept {
         if self.leased.count.load(Ordering::SeqCst) == 0 {
             return None;
         }
-        self.leased.files.lock().iter().find(|file| file.0 == ino).map(|file| file.1)
+        let mut handle = 0;
+        let found = self.leased.files.find(hash_inode(ino.0), |file| {
+            handle = file.get(2);
+            file.get(1) == ino.0
+        });
+        found.then_some(Handle(handle))
     }
 
     /// As [`Kept::walk`], of a file that is written without a message.

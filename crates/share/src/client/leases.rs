@@ -11,6 +11,7 @@
 //! What this client keeps of a file that it has windows of: pages for reading hold for what is in no window, as the manager takes them out when it writes what
 //! was in one; the times among the attributes do not hold (`Kept::is_leased`).
 
+use super::records::{Records, Words};
 use super::{Remote, Session};
 use crate::leased::{Leased, PAGE, WINDOW};
 use crate::lock::{Mutex, RwLock};
@@ -20,6 +21,7 @@ use format::shared::{DATA_MAX, LEASE_WINDOWS};
 use fs::{Attr, FileSystem, FileType, Handle, Ino, OpenFlags};
 use smallvec::SmallVec;
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
 const PAGE64: u64 = PAGE as u64;
@@ -51,18 +53,77 @@ struct Writing {
     places: SmallVec<[(u64, u32); PLACES]>,
 }
 
+/// A place in the memory, apart from the others: threads write through different ones at the same time.
+#[derive(Default)]
+#[repr(align(64))]
+struct Slot {
+    held: RwLock<Held>,
+    /// Writes through the window; and of these, those that count no longer when a place is looked for.
+    writes: AtomicU32,
+    past: AtomicU32,
+}
+
+/// Which place has a window: handle | place in the file | number, in words 1 to 3.
+#[derive(Default)]
+struct Index {
+    records: Records<8>,
+    /// Windows that are in use.
+    count: AtomicUsize,
+}
+
+impl Index {
+    fn hash(handle: Handle, place: u64) -> u64 {
+        const HASHER: FixedState = FixedState::with_seed(0x6c65_6173);
+        HASHER.hash_one((handle.0, place))
+    }
+
+    fn is(handle: Handle, place: u64) -> impl Fn(&Words<'_, 8>) -> bool {
+        move |record| (record.get(1), record.get(2)) == (handle.0, place)
+    }
+
+    #[inline]
+    fn get(&self, handle: Handle, place: u64) -> Option<usize> {
+        let mut slot = 0;
+        let found = self.records.find(Self::hash(handle, place), |record| {
+            slot = record.get(3);
+            Self::is(handle, place)(record)
+        });
+        found.then_some(slot as usize)
+    }
+
+    fn insert(&self, handle: Handle, place: u64, slot: usize) {
+        let record = [0, handle.0, place, slot as u64, 0, 0, 0, 0];
+        let mut writer = self.records.write();
+        writer.put(Self::hash(handle, place), Self::is(handle, place), |_| true, &record);
+        self.count.store(writer.len(), Ordering::Relaxed);
+    }
+
+    /// Forgets it, if that is where it stands.
+    fn remove(&self, handle: Handle, place: u64, slot: usize) {
+        let is = |record: &Words<'_, 8>| Self::is(handle, place)(record) && record.get(3) == slot as u64;
+        let mut writer = self.records.write();
+        writer.remove(Self::hash(handle, place), is);
+        self.count.store(writer.len(), Ordering::Relaxed);
+    }
+
+    fn clear(&self) {
+        self.records.write().clear();
+        self.count.store(0, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
+    }
+}
+
 /// See the module.
 #[derive(Default)]
 pub(super) struct Leases {
-    /// Windows that are in use.
-    count: AtomicUsize,
-    index: RwLock<HashMap<(Handle, u64), usize, FixedState>>,
-    held: [RwLock<Held>; LEASE_WINDOWS],
+    index: Index,
+    slots: [Slot; LEASE_WINDOWS],
     /// Places in memory that are being asked for, and for which part of which file: nobody else asks for that meanwhile.
     asking: Mutex<SmallVec<[(usize, Handle, u64); 2]>>,
-    /// Writes through each window; and of these, those that count no longer when a place is looked for.
-    writes: [AtomicU32; LEASE_WINDOWS],
-    past: [AtomicU32; LEASE_WINDOWS],
     /// Held while it is said which files have windows.
     saying: Mutex<()>,
     writing: Mutex<HashMap<Handle, Writing, FixedState>>,
@@ -70,7 +131,7 @@ pub(super) struct Leases {
 
 impl std::fmt::Debug for Leases {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Leases").field("count", &self.count).finish_non_exhaustive()
+        f.debug_struct("Leases").field("count", &self.index.count).finish_non_exhaustive()
     }
 }
 
@@ -109,14 +170,14 @@ impl Leases {
     /// The place in memory of the window that has all of this range; `Err` when windows may have a part of it.
     #[inline]
     fn find(&self, handle: Handle, offset: u64, len: usize) -> Result<Option<usize>, ()> {
-        if self.count.load(Ordering::Relaxed) == 0 || len == 0 {
+        if self.index.is_empty() || len == 0 {
             return Ok(None);
         }
         let (place, last) = (offset / WINDOW, offset.saturating_add(len as u64 - 1) / WINDOW);
         if last != place || len > DATA_MAX {
             return Err(());
         }
-        Ok(self.index.read().get(&(handle, place)).copied())
+        Ok(self.index.get(handle, place))
     }
 
     /// Whether what stands in a place is the window that was looked for, and was granted still.
@@ -129,7 +190,7 @@ impl Leases {
     /// Writes, if that can be done here. When it says no, some of it may be there all the same.
     pub fn write(&self, session: &Session, handle: Handle, offset: u64, from: &[u8]) -> bool {
         let Ok(Some(slot)) = self.find(handle, offset, from.len()) else { return false };
-        let held = self.held[slot].read();
+        let held = self.slots[slot].held.read();
         let view = Leased::new(session.region.memory(), slot);
         let parts = pages(offset, from.len());
         let granted = Self::is_granted(&view, &held, handle, offset);
@@ -145,7 +206,7 @@ impl Leases {
             self.gone(session, slot, number);
         }
         if granted && done {
-            self.writes[slot].fetch_add(1, Ordering::Relaxed);
+            self.slots[slot].writes.fetch_add(1, Ordering::Relaxed);
         }
         granted && done
     }
@@ -157,7 +218,7 @@ impl Leases {
             Ok(None) => return Read::Elsewhere,
             Err(()) => return Read::Ask,
         };
-        let held = self.held[slot].read();
+        let held = self.slots[slot].held.read();
         let view = Leased::new(session.region.memory(), slot);
         if !held.reads || !Self::is_granted(&view, &held, handle, offset) {
             return Read::Ask;
@@ -182,20 +243,15 @@ impl Leases {
     /// The manager has taken a window back.
     fn gone(&self, session: &Session, slot: usize, number: u64) {
         let saying = self.saying.lock();
-        let mut held = self.held[slot].write();
+        let mut held = self.slots[slot].held.write();
         if held.handle == 0 || held.number != number {
             return;
         }
         let was = std::mem::take(&mut *held);
         drop(held);
-        let (handle, writes) = (Handle(was.handle), self.writes[slot].load(Ordering::Relaxed));
-        let mut index = self.index.write();
-        if index.get(&(handle, was.place)) == Some(&slot) {
-            index.remove(&(handle, was.place));
-        }
-        self.count.store(index.len(), Ordering::Relaxed);
-        drop(index);
-        if !self.held.iter().any(|held| held.read().ino == was.ino) {
+        let (handle, writes) = (Handle(was.handle), self.slots[slot].writes.load(Ordering::Relaxed));
+        self.index.remove(handle, was.place, slot);
+        if !self.slots.iter().any(|slot| slot.held.read().ino == was.ino) {
             session.kept.is_leased(Ino(was.ino), None);
         }
         drop(saying);
@@ -207,7 +263,7 @@ impl Leases {
     /// Notices what was taken back.
     pub fn look(&self, session: &Session) {
         for slot in 0..LEASE_WINDOWS {
-            let number = self.held[slot].read().number;
+            let number = self.slots[slot].held.read().number;
             if number != 0
                 && Leased::new(session.region.memory(), slot).grant().load(Ordering::SeqCst) != number
             {
@@ -218,14 +274,14 @@ impl Leases {
 
     /// Whether there is a window of this file.
     pub fn has(&self, handle: Handle) -> bool {
-        self.count.load(Ordering::Relaxed) != 0 && self.held.iter().any(|held| held.read().handle == handle.0)
+        !self.index.is_empty() && self.slots.iter().any(|slot| slot.held.read().handle == handle.0)
     }
 
     /// A file is closed, and the manager knows.
     pub fn closed(&self, session: &Session, handle: Handle) {
-        if self.count.load(Ordering::Relaxed) != 0 {
+        if !self.index.is_empty() {
             for slot in 0..LEASE_WINDOWS {
-                let held = *self.held[slot].read();
+                let held = *self.slots[slot].held.read();
                 // Nobody uses a handle that is closed.
                 if held.handle == handle.0 {
                     self.gone(session, slot, held.number);
@@ -237,9 +293,8 @@ impl Leases {
 
     /// Nothing is done here any more.
     pub fn forget(&self) {
-        self.held.iter().for_each(|held| *held.write() = Held::default());
-        self.index.write().clear();
-        self.count.store(0, Ordering::Relaxed);
+        self.slots.iter().for_each(|slot| *slot.held.write() = Held::default());
+        self.index.clear();
     }
 
     /// A place for a window: that of the same window, a free one, or that of one that is little used. Taken out of use.
@@ -250,13 +305,16 @@ impl Leases {
         }
         let free = |slot: usize| asking.iter().all(|asked| asked.0 != slot);
         let recent = |slot: usize| {
-            self.writes[slot].load(Ordering::Relaxed).saturating_sub(self.past[slot].load(Ordering::Relaxed))
+            self.slots[slot]
+                .writes
+                .load(Ordering::Relaxed)
+                .saturating_sub(self.slots[slot].past.load(Ordering::Relaxed))
         };
-        let uses = |slot: usize| match self.held[slot].read().number {
+        let uses = |slot: usize| match self.slots[slot].held.read().number {
             0 => (false, 0),
             _ => (true, recent(slot)),
         };
-        let same = self.index.read().get(&(handle, place)).copied();
+        let same = self.index.get(handle, place);
         let slot = match same {
             Some(slot) => Some(slot).filter(|&slot| free(slot))?,
             None => (0..LEASE_WINDOWS).filter(|&slot| free(slot)).min_by_key(|&slot| uses(slot))?,
@@ -264,7 +322,7 @@ impl Leases {
         if same.is_none() && uses(slot).0 {
             let used = recent(slot);
             for slot in 0..LEASE_WINDOWS {
-                self.past[slot].fetch_add(recent(slot).div_ceil(2), Ordering::Relaxed);
+                self.slots[slot].past.fetch_add(recent(slot).div_ceil(2), Ordering::Relaxed);
             }
             if used > WORTH {
                 return None;
@@ -272,7 +330,7 @@ impl Leases {
         }
         asking.push((slot, handle, place));
         // Nobody who writes there holds the lock.
-        self.held[slot].write().number = 0;
+        self.slots[slot].held.write().number = 0;
         Some(Asking(self, slot))
     }
 
@@ -281,12 +339,14 @@ impl Leases {
         let _saying = self.saying.lock();
         // Before anything is written there.
         session.kept.is_leased(Ino(held.ino), Some(Handle(held.handle)));
-        self.writes[asking.1].store(0, Ordering::Relaxed);
-        self.past[asking.1].store(0, Ordering::Relaxed);
-        *self.held[asking.1].write() = held;
-        let mut index = self.index.write();
-        index.insert((Handle(held.handle), held.place), asking.1);
-        self.count.store(index.len(), Ordering::Relaxed);
+        if session.kept.leased(Ino(held.ino)) != Some(Handle(held.handle)) {
+            // There is no memory to remember that, so the window is not used.
+            return;
+        }
+        self.slots[asking.1].writes.store(0, Ordering::Relaxed);
+        self.slots[asking.1].past.store(0, Ordering::Relaxed);
+        *self.slots[asking.1].held.write() = held;
+        self.index.insert(Handle(held.handle), held.place, asking.1);
     }
 
     /// A write is about to be a message: how long the file was at least is not known afterwards.

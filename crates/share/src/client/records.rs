@@ -396,6 +396,11 @@ impl<'a, const W: usize> Writer<'a, W> {
         }
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.state.count
+    }
+
     /// Takes all away.
     pub fn clear(&mut self) {
         for bucket in (0..self.buckets()).map(|at| self.table.bucket(at)) {

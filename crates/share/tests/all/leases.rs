@@ -130,6 +130,28 @@ fn everybody_sees_it_at_once() {
     }
 }
 
+/// A file is read without messages again once the lease on it was taken back, though its writer does nothing more.
+#[test]
+fn readers_of_what_was_taken_back_ask_no_longer() {
+    let rig = Rig::new(crate::rig::volume(64 << 20));
+    let client = rig.client();
+    let writer = leased(&rig, &client, "f", 4);
+    writer.write_all_at(&page(7), 0).unwrap();
+    let reader = client.open("f", Open::new().read(true)).unwrap();
+    let mut bytes = vec![0; PAGE];
+    let mut read = |times: usize| {
+        (0..times).for_each(|_| {
+            reader.read_at(&mut bytes, 0).unwrap();
+            assert_eq!(bytes, page(7));
+        });
+    };
+    read(3);
+    let before = rig.calls();
+    read(100);
+    assert!(rig.calls() - before <= 1, "{} calls", rig.calls() - before);
+    drop(writer);
+}
+
 #[test]
 fn syncs_and_stops_lose_nothing() {
     let flash = Arc::new(SimFlash::new(Config { wait_when_idle: true, ..Config::new(128 << 20) }).unwrap());
