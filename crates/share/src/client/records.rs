@@ -5,8 +5,8 @@
 //! after looking at the words, has seen nothing (a sequence lock). Who writes takes the lock of all.
 //!
 //! A record stands in one of two buckets, which its hash says (the first that has room). Each bucket has a word with a part of the hash of each of its records, by
-//! which they are found, and another part that says where they go when it is split. The table grows by one bucket at a time (linear hashing), so that nobody waits while all of it is put elsewhere; what moves may not be found for a
-//! moment. It is a cache: when there is no room, new records take the place of old ones.
+//! which they are found, and another part that says where they go when it is split. The table grows by one bucket at a time (linear hashing), so that nobody
+//! waits while all of it is put elsewhere; what moves may not be found for a moment. It is a cache: when there is no room, new records take the place of old ones.
 
 use crate::lock::{Mutex, MutexGuard};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
