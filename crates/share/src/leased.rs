@@ -9,6 +9,7 @@ use crate::memory::Mapping;
 use format::shared::{
     LEASE_BYTES, LEASE_DATA_AT, LEASE_WINDOWS, LEASE_WORDS_AT, LEASES_AT, LeaseHeader, WINDOW_PAGES, lease,
 };
+use rustix::thread::{Timespec, nanosleep};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -16,6 +17,36 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) const PAGE: usize = 4096;
 /// Bytes of a file in a window.
 pub(crate) const WINDOW: u64 = (WINDOW_PAGES * PAGE) as u64;
+
+/// How often a client looks at a page that another of its threads is writing into, how often it offers the processor between two looks then, and how often it
+/// sleeps: that thread may wait for a processor. To give up costs a message, and the window.
+const SPINS: u32 = 1 << 9;
+const YIELDS: u32 = 1 << 6;
+const SLEEPS: u32 = 1 << 10;
+const SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
+
+/// The word of a page, when no thread of the client writes into that, as far as it may be waited for.
+fn idle(word: &AtomicU64) -> u64 {
+    let mut now = word.load(Ordering::Acquire);
+    for look in 0..SPINS + YIELDS + SLEEPS {
+        if now & lease::BUSY == 0 {
+            break;
+        }
+        match look {
+            ..SPINS => std::hint::spin_loop(),
+            _ if look < SPINS + YIELDS => std::thread::yield_now(),
+            // Not the C library's, by which a thread may be cancelled.
+            _ => drop(nanosleep(&SLEEP)),
+        }
+        now = word.load(Ordering::Acquire);
+    }
+    now
+}
+
+/// Whether bytes of a page with this word, all of them or not, may be written.
+fn may(word: u64, whole: bool) -> bool {
+    word & lease::OPEN != 0 && (whole || word & lease::THERE != 0)
+}
 
 /// One window.
 #[derive(Clone, Copy)]
@@ -55,8 +86,7 @@ impl<'a> Leased<'a> {
 
     /// Client: whether bytes of a page, all of them or not, may be written now.
     pub fn may_write(&self, page: usize, whole: bool) -> bool {
-        let word = self.word(page).load(Ordering::Relaxed);
-        word & (lease::OPEN | lease::BUSY) == lease::OPEN && (whole || word & lease::THERE != 0)
+        may(self.word(page).load(Ordering::Relaxed), whole)
     }
 
     /// Client: whether a page holds anything.
@@ -69,16 +99,20 @@ impl<'a> Leased<'a> {
     pub fn write(&self, page: usize, within: usize, from: &[u8]) -> bool {
         assert!(within + from.len() <= PAGE);
         let (word, whole) = (self.word(page), from.len() == PAGE);
-        let allowed = |w: u64| w & lease::OPEN != 0 && (whole || w & lease::THERE != 0);
-        let begin = |w: u64| (allowed(w) && w & lease::BUSY == 0).then_some(w | lease::BUSY);
-        if word.fetch_update(Ordering::SeqCst, Ordering::Relaxed, begin).is_err() {
-            return false;
+        loop {
+            let now = idle(word);
+            if now & lease::BUSY != 0 || !may(now, whole) {
+                return false;
+            }
+            if word.compare_exchange(now, now | lease::BUSY, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                break;
+            }
         }
         fence(Ordering::SeqCst);
         self.memory.copy_in(self.page_at(page) + within, from);
         let mut done = false;
         let _ = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |w| {
-            done = allowed(w);
+            done = may(w, whole);
             let w = w & !lease::BUSY;
             Some(if done { (w | lease::DIRTY | lease::THERE).wrapping_add(lease::WRITE) } else { w })
         });
@@ -93,7 +127,7 @@ impl<'a> Leased<'a> {
     pub fn copy(&self, page: usize, within: usize, to: &mut [u8]) -> bool {
         assert!(within + to.len() <= PAGE);
         let word = self.word(page);
-        let before = word.load(Ordering::Acquire);
+        let before = idle(word);
         if before & (lease::THERE | lease::BUSY) != lease::THERE {
             return false;
         }

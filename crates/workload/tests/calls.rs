@@ -16,8 +16,8 @@ fn run(arguments: &[&str]) -> (serde_json::Value, tempfile::TempDir) {
 
 #[test]
 fn all_kinds() {
-    for shared in [&[][..], &["--shared"]] {
-        let (rows, dir) = run(&[&["--processes", "3"], shared].concat());
+    for how in [&[][..], &["--shared"], &["--threads", "7"]] {
+        let (rows, dir) = run(&[&["--processes", "3"], how].concat());
         let rows = rows.as_array().unwrap();
         assert_eq!(rows.len(), 7);
         for row in rows {

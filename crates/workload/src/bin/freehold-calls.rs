@@ -1,7 +1,8 @@
 //! `freehold-calls`: how many calls of each kind some processes make in a second, on any directory.
 //!
-//! An ordinary program: it knows nothing of Freehold. Each process works in a directory of its own, or all in one with `--shared`. The
-//! processes begin each kind of call together; the figure is all calls divided by the time until the last process was through.
+//! An ordinary program: it knows nothing of Freehold. Each process works in a directory of its own, or all in one with `--shared`; its files and calls
+//! are divided among its threads. The processes begin each kind of call together; the figure is all calls divided by the time until the last
+//! process was through.
 
 use clap::Parser;
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,9 @@ struct Arguments {
     /// Processes
     #[arg(long, default_value_t = 1)]
     processes: u32,
+    /// Threads of each process
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    threads: u32,
     /// Files of each process
     #[arg(long, default_value_t = 20_000)]
     files: u32,
@@ -134,6 +138,7 @@ fn measure(arguments: &Arguments, own: &Path) -> io::Result<Vec<Row>> {
         let mut command = Command::new(&program);
         command.arg("--dir").arg(own).args(["--number", &number.to_string()]);
         command.args(["--files", &arguments.files.to_string(), "--calls", &arguments.calls.to_string()]);
+        command.args(["--threads", &arguments.threads.to_string()]);
         if arguments.shared {
             command.arg("--shared");
         }
@@ -204,8 +209,12 @@ fn child(arguments: &Arguments, number: u32) -> io::Result<()> {
                 }
                 0
             }
-            kind if DIRECTORIES.contains(&kind) => calls_of_directories(kind, arguments, &directories)?,
-            kind => calls_of_files(kind, arguments, &paths, &small, &big, &mut page)?,
+            kind => in_parts(arguments.threads, |part| match kind {
+                kind if DIRECTORIES.contains(&kind) => {
+                    calls_of_directories(kind, arguments, &directories, part)
+                }
+                kind => calls_of_files(kind, arguments, part, &paths, &small, &big, &mut page.clone()),
+            })?,
         };
         writeln!(out, "{done}")?;
         out.flush()?;
@@ -213,18 +222,49 @@ fn child(arguments: &Arguments, number: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// One of several threads, and how many there are.
+#[derive(Clone, Copy)]
+struct Part {
+    number: usize,
+    of: usize,
+}
+
+impl Part {
+    /// The numbers up to `all` that are its own.
+    fn range(self, all: usize) -> std::ops::Range<usize> {
+        all * self.number / self.of..all * (self.number + 1) / self.of
+    }
+}
+
+/// Runs `f` in so many threads, of which this one is one; the sum of what they return.
+fn in_parts(threads: u32, f: impl Fn(Part) -> io::Result<u64> + Sync) -> io::Result<u64> {
+    let part = |number: u32| Part { number: number as usize, of: threads as usize };
+    std::thread::scope(|scope| {
+        let f = &f;
+        let others: Vec<_> = (1..threads).map(|number| scope.spawn(move || f(part(number)))).collect();
+        let own = f(part(0))?;
+        let join = |thread: std::thread::ScopedJoinHandle<'_, io::Result<u64>>| {
+            thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+        };
+        others.into_iter().try_fold(own, |sum, thread| Ok(sum + join(thread)?))
+    })
+}
+
 fn calls_of_files(
     kind: &str,
     arguments: &Arguments,
+    part: Part,
     paths: &[CString],
     small: &[CString],
     big: &File,
     page: &mut [u8],
 ) -> io::Result<u64> {
     let some = &paths[..paths.len().min(1000)];
-    let often = (0..arguments.calls as usize).map(|i| i % some.len());
-    let places =
-        (0..arguments.calls).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as u64 % (BIG / PAGE as u64));
+    let calls = part.range(arguments.calls as usize);
+    let (made, paths, small) =
+        (calls.len() as u64, &paths[part.range(paths.len())], &small[part.range(small.len())]);
+    let often = calls.clone().map(|i| i % some.len());
+    let places = calls.map(|i| ((i as u32).wrapping_mul(2_654_435_761) >> 8) as u64 % (BIG / PAGE as u64));
     let mut places = places.map(|p| p * PAGE as u64);
     match kind {
         "create" => paths.iter().try_for_each(|p| Fd::open(p, NEW)?.close())?,
@@ -242,18 +282,18 @@ fn calls_of_files(
     }
     Ok(match kind {
         "create" | "unlink" | "small-write" => paths.len() as u64,
-        _ => arguments.calls as u64,
+        _ => made,
     })
 }
 
-fn calls_of_directories(kind: &str, arguments: &Arguments, paths: &[CString]) -> io::Result<u64> {
+fn calls_of_directories(kind: &str, arguments: &Arguments, paths: &[CString], part: Part) -> io::Result<u64> {
     let some = &paths[..paths.len().min(1000)];
+    let (mut calls, paths) = (part.range(arguments.calls as usize), &paths[part.range(paths.len())]);
+    let made = calls.len();
     match kind {
         "mkdir" => paths.iter().try_for_each(|p| calls::mkdir(p))?,
-        "stat-dir" => {
-            (0..arguments.calls as usize).try_for_each(|i| calls::stat(&some[i % some.len()]).map(drop))?
-        }
+        "stat-dir" => calls.try_for_each(|i| calls::stat(&some[i % some.len()]).map(drop))?,
         _ => paths.iter().try_for_each(|p| calls::rmdir(p))?,
     }
-    Ok(if kind == "stat-dir" { arguments.calls as u64 } else { paths.len() as u64 })
+    Ok(if kind == "stat-dir" { made } else { paths.len() } as u64)
 }
