@@ -151,6 +151,10 @@ impl Names {
 
     /// Keeps this, unless something newer is known or `may`, which is asked while nobody else changes the name, does not say so.
     pub fn learn(&self, hash: u64, (parent, name): (Ino, &[u8]), new: &Name, may: impl Fn() -> bool) {
+        if name.len() > u8::MAX as usize {
+            // There are none, and no record has room for it.
+            return;
+        }
         in_table!(self, name, hash, learn(parent, name, new, may))
     }
 
@@ -193,6 +197,10 @@ mod tests {
             assert!(names.find(hash(len), Ino(8), &name(len)).is_none());
             assert!(names.find(hash(len), Ino(9), &name(len)[1..]).is_none());
         }
+        // What is no name of a file.
+        let long = [b'x'; 256 + 100];
+        names.learn(hash_name(9, &long), (Ino(9), &long), &entry(1), || true);
+        assert!(names.find(hash_name(9, &long), Ino(9), &long).is_none());
         // Older, and not wanted.
         names.learn(hash(30), (Ino(9), &name(30)), &Name { noted: 1, ..entry(31) }, || true);
         names.learn(hash(31), (Ino(9), &name(31)), &Name { noted: 1000, ..entry(32) }, || false);
