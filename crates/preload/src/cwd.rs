@@ -6,14 +6,14 @@
 //! since, the descriptor counts for nothing.
 
 use crate::arena::{self, Facts, Place};
-use crate::hook::{Apart, Out, Res, errno, fail, free, hook, text};
+use crate::hook::{Out, Res, errno, fail, free, hook, text};
 use crate::mounts::{self, Mount, borrowed_memory, mounts};
 use crate::path::{self, Dir, To};
 use crate::table;
 use crate::upward;
 use fs::{Access, FileSystem, FileType, Ino};
 use libc::{AT_FDCWD, c_char, c_int};
-use share::lock::{self, Mutex};
+use share::lock::{self, Apart, Mutex};
 use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};

@@ -8,13 +8,13 @@
 //! name and last handle went away in between, and files whose mode forbids opening them again (the calls fail with `EBADF`).
 
 use crate::arena::Place;
-use crate::hook::{Apart, Res, fail, free};
+use crate::hook::{Res, fail, free};
 use crate::mounts::{self, Mount};
 use crate::pool::{self, Made, Origin, Since};
 use crate::table;
 use fs::{FileSystem, FileType, Handle, Ino, OpenFlags};
 use libc::c_int;
-use share::lock::{self, Mutex};
+use share::lock::{self, Apart, Mutex};
 use std::cell::UnsafeCell;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};

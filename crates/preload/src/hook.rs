@@ -148,18 +148,6 @@ fn again(tries: u32) {
     }
 }
 
-/// What threads write often, or read all the time, in lines of the processors' caches of its own: two of them, as processors fetch them in pairs.
-#[repr(align(128))]
-pub(crate) struct Apart<T>(pub T);
-
-impl<T> std::ops::Deref for Apart<T> {
-    type Target = T;
-    #[inline]
-    fn deref(&self) -> &T {
-        &self.0
-    }
-}
-
 /// Makes a lock free in a child of fork, whoever held it. Giving it up would not do: it is passed on then, now and then, to a thread that waits for it, and that exists
 /// only in the parent.
 ///

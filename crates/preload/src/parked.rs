@@ -13,10 +13,10 @@
 //! Where tested: `tests/descriptors.rs`, and below.
 
 use crate::description::{Description, Open};
-use crate::hook::{Apart, is_inside};
+use crate::hook::is_inside;
 use crate::pool::{self, Made};
 use libc::c_int;
-use share::lock;
+use share::lock::{self, Apart};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// How many stay parked: as many as fit into a line.

@@ -10,10 +10,10 @@
 
 use crate::arena::{self, Facts, Place};
 use crate::description::Description;
-use crate::hook::{Apart, Res, errno, fail};
+use crate::hook::{Res, errno, fail};
 use crate::{mounts, parked};
 use libc::c_int;
-use share::lock::Mutex;
+use share::lock::{Apart, Mutex};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 

@@ -5,12 +5,13 @@
 
 use crate::arena::{self, Facts};
 use crate::description::{self, Description, LOCKING, Open, State};
-use crate::hook::{Apart, Res, fail};
+use crate::hook::{Res, fail};
 use crate::mounts::{self, Mount};
 use crate::pool::{self, Made, Origin};
 use fs::{FileSystem, FileType, Handle, Ino, LockOwner};
 use libc::c_int;
-use share::{Target, lock};
+use share::Target;
+use share::lock::{self, Apart};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// Descriptors from here on cannot be ours (`EMFILE`).

@@ -41,14 +41,26 @@ fn find() -> *mut AtomicU8 {
     word
 }
 
+/// What threads write often, or read all the time, in lines of the processors' caches of its own: two of them, as processors fetch them in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Apart<T>(pub T);
+
+impl<T> std::ops::Deref for Apart<T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
 /// Which of `parts` the calling thread uses of something that each processor has a part of, so that its memory need not go from one to the other. It is
 /// only where it is by chance: the thread may be on another one in the next moment.
 #[inline]
 pub fn part_here(parts: usize) -> usize {
     match is_single() {
         true => 0,
-        // SAFETY: a call without arguments.
-        false => unsafe { libc::sched_getcpu() }.max(0) as usize % parts,
+        false => crate::changes::processor() as usize % parts,
     }
 }
 

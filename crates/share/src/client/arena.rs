@@ -147,11 +147,11 @@ impl Arena {
         let is = |record: &Words<'_, RECORD>| record.get(1) == ino.0 && record.get(2) == number;
         let mut writer = self.chunks.write();
         let mut chunk: Chunk = [0; RECORD];
-        self.chunks.find(hash(ino.0, number), |record| {
+        let is_known = self.chunks.find(hash(ino.0, number), |record| {
             chunk = record.all();
-            is(record)
+            is_of(record, ino, generation, number)
         });
-        if !(chunk[1] == ino.0 && chunk[2] == number && chunk[0] == generation as u64) {
+        if !is_known {
             chunk = [0; RECORD];
         }
         (chunk[0], chunk[1], chunk[2]) = (generation as u64, ino.0, number);

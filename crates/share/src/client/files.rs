@@ -1,6 +1,6 @@
 //! What a client remembers of its open files.
 
-use crate::lock::{self, RwLock};
+use crate::lock::{self, Apart, RwLock};
 use foldhash::fast::FixedState;
 use fs::{FileType, Handle, Ino, OpenFlags};
 use std::collections::HashMap;
@@ -80,11 +80,7 @@ impl OpenFile {
 
 /// Open files under this client's own numbers, in parts: a thread that opens and closes files seldom uses what another one does on another processor.
 #[derive(Debug, Default)]
-pub(super) struct Files([Part; PARTS]);
-
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Part(RwLock<Table>);
+pub(super) struct Files([Apart<RwLock<Table>>; PARTS]);
 
 #[derive(Debug, Default)]
 struct Table {
@@ -97,7 +93,7 @@ impl Files {
     /// Numbers say which part they are in.
     #[inline]
     fn part(&self, handle: Handle) -> &RwLock<Table> {
-        &self.0[handle.0 as usize % PARTS].0
+        &self.0[handle.0 as usize % PARTS]
     }
 
     /// What `f` says of an open file.
@@ -115,7 +111,7 @@ impl Files {
     /// A file gets a number, which no other one had.
     pub fn insert(&self, file: OpenFile) -> Handle {
         let part = lock::part_here(PARTS);
-        let mut table = self.0[part].0.write();
+        let mut table = self.0[part].write();
         table.count += 1;
         let handle = Handle(table.count * PARTS as u64 + part as u64);
         table.files.insert(handle, file);
@@ -131,11 +127,11 @@ impl Files {
     }
 
     pub fn change_all(&self, mut change: impl FnMut(&mut OpenFile)) {
-        self.0.iter().for_each(|part| part.0.write().files.values_mut().for_each(&mut change));
+        self.0.iter().for_each(|part| part.write().files.values_mut().for_each(&mut change));
     }
 
     /// The numbers of all.
     pub fn handles(&self) -> Vec<Handle> {
-        self.0.iter().flat_map(|part| part.0.read().files.keys().copied().collect::<Vec<_>>()).collect()
+        self.0.iter().flat_map(|part| part.read().files.keys().copied().collect::<Vec<_>>()).collect()
     }
 }

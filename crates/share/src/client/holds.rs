@@ -9,7 +9,7 @@ use super::call::Failed;
 use super::files::OpenFile;
 use super::kept::Target;
 use super::{Remote, Session};
-use crate::lock::{self, Mutex};
+use crate::lock::{self, Apart, Mutex};
 use crate::wire::{self, Op, request};
 use foldhash::fast::FixedState;
 use format::shared::{HOLDS_IN_LINE, Request, hold_line, hold_word};
@@ -25,15 +25,11 @@ const PARTS: usize = HOLDS_IN_LINE / 2;
 /// What a session holds.
 #[derive(Debug, Default)]
 pub(super) struct Holds {
-    parts: [Part; PARTS],
+    parts: [Apart<Mutex<HashMap<Ino, Hold, FixedState>>>; PARTS],
     /// The manager has opened a file for writing: the volume can be written.
     writes: AtomicBool,
     owed: Owed,
 }
-
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Part(Mutex<HashMap<Ino, Hold, FixedState>>);
 
 /// Files that the manager may have opened for a hold that is gone, while another part held them: who gives that up tells it.
 #[derive(Debug, Default)]
@@ -84,7 +80,7 @@ impl Session {
         let word =
             |access: Flags| hold_word(ino.0, access.contains(Flags::READ), access.contains(Flags::WRITE));
         let part = lock::part_here(PARTS);
-        let mut held = self.holds.parts[part].0.lock();
+        let mut held = self.holds.parts[part].lock();
         match held.entry(ino) {
             Entry::Occupied(mut hold) => {
                 let hold = hold.get_mut();
@@ -113,7 +109,7 @@ impl Session {
 
     /// One file less that is open so. Whether the manager may have opened it meanwhile, and must be told. At the clock `unheld` it had not.
     fn unhold(&self, (ino, part): (Ino, usize), unheld: u64) -> bool {
-        let mut held = self.holds.parts[part].0.lock();
+        let mut held = self.holds.parts[part].lock();
         let Entry::Occupied(mut entry) = held.entry(ino) else { return false };
         entry.get_mut().files -= 1;
         if entry.get().files > 0 {

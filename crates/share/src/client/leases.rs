@@ -14,7 +14,7 @@
 use super::records::{Records, Words};
 use super::{Remote, Session};
 use crate::leased::{Leased, PAGE, WINDOW};
-use crate::lock::{Mutex, RwLock};
+use crate::lock::{Apart, Mutex, RwLock};
 use crate::wire::{Op, request};
 use foldhash::fast::FixedState;
 use format::shared::{DATA_MAX, LEASE_WINDOWS};
@@ -53,9 +53,8 @@ struct Writing {
     places: SmallVec<[(u64, u32); PLACES]>,
 }
 
-/// A place in the memory, apart from the others: threads write through different ones at the same time.
+/// A place in the memory. Threads write through different ones at the same time.
 #[derive(Default)]
-#[repr(align(64))]
 struct Slot {
     held: RwLock<Held>,
     /// Writes through the window; and of these, those that count no longer when a place is looked for.
@@ -121,7 +120,7 @@ impl Index {
 #[derive(Default)]
 pub(super) struct Leases {
     index: Index,
-    slots: [Slot; LEASE_WINDOWS],
+    slots: [Apart<Slot>; LEASE_WINDOWS],
     /// Places in memory that are being asked for, and for which part of which file: nobody else asks for that meanwhile.
     asking: Mutex<SmallVec<[(usize, Handle, u64); 2]>>,
     /// Held while it is said which files have windows.

@@ -8,7 +8,7 @@
 //! which they are found, and another part that says where they go when it is split. The table grows by one bucket at a time (linear hashing), so that nobody
 //! waits while all of it is put elsewhere; what moves may not be found for a moment. It is a cache: when there is no room, new records take the place of old ones.
 
-use crate::lock::{Mutex, MutexGuard};
+use crate::lock::{Apart, Mutex, MutexGuard};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
@@ -147,13 +147,8 @@ pub(super) struct Records<const W: usize> {
     size: AtomicU64,
     /// The words of all buckets, and behind them their records; null as long as there is none.
     memory: AtomicPtr<u8>,
-    writing: Aligned<Mutex<Writing>>,
+    writing: Apart<Mutex<Writing>>,
 }
-
-/// Apart from what is only read.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Aligned<T>(T);
 
 #[derive(Debug, Default)]
 struct Writing {
@@ -168,7 +163,7 @@ impl<const W: usize> Default for Records<W> {
         Records {
             size: AtomicU64::new(0),
             memory: AtomicPtr::new(std::ptr::null_mut()),
-            writing: Aligned(Mutex::default()),
+            writing: Apart::default(),
         }
     }
 }
@@ -283,7 +278,7 @@ impl<const W: usize> Records<W> {
 
     /// Waits until nobody else writes.
     pub fn write(&self) -> Writer<'_, W> {
-        Writer { table: self, state: self.writing.0.lock() }
+        Writer { table: self, state: self.writing.lock() }
     }
 }
 

@@ -112,13 +112,9 @@ fn on<T: Send>(processor: usize, f: impl FnOnce() -> T + Send) -> T {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let pinned = || {
         let all = sched_getaffinity(None).unwrap();
+        let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu)).collect();
         let mut one = CpuSet::new();
-        (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu)).take(2).enumerate().for_each(|(at, cpu)| {
-            if at <= processor {
-                one.clear();
-                one.set(cpu);
-            }
-        });
+        one.set(cpus[processor.min(cpus.len() - 1)]);
         sched_setaffinity(None, &one).unwrap();
         f()
     };
