@@ -144,11 +144,28 @@ impl Arena {
     /// Has the system find memory for a range where there is none yet. Changes no byte, whoever else writes there meanwhile.
     pub fn touch(&self, offset: u64, len: usize) {
         let from = self.ptr(offset, len);
+        // SAFETY: the range was checked, and nothing in it changes; Linux 5.14 has this.
+        if unsafe { rustix::mm::madvise(from.cast(), len, rustix::mm::Advice::LinuxPopulateWrite) }.is_ok() {
+            return;
+        }
         for at in (0..len).step_by(4096) {
             // SAFETY: the byte is within the range that was checked, and an atomic byte has no alignment.
             let byte = unsafe { AtomicU8::from_ptr(from.add(at)) };
             // A store of nothing but zero over zero: a load would do with the page of zeros that all share.
             let _ = byte.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the system is to find memory in huge pages, from `offset` to the end, where there is none yet. An arena begins with them.
+    pub fn by_huge_pages(&self, offset: u64, huge: bool) {
+        let len = self.len - (offset as usize).min(self.len);
+        let advice = match huge {
+            true => rustix::mm::Advice::LinuxHugepage,
+            false => rustix::mm::Advice::LinuxNoHugepage,
+        };
+        if len > 0 && self.theirs.is_none() {
+            // SAFETY: the range was cut to the arena, and nothing in it changes. Where it is refused, all is as it was.
+            let _ = unsafe { rustix::mm::madvise(self.ptr(offset, len).cast(), len, advice) };
         }
     }
 

@@ -4,6 +4,9 @@
 //! than everything else that a small write does, and much longer on virtual machines, whose host does the same. Who has to wait for that holds the lock of the volume. So a
 //! thread touches frames a bounded distance ahead of those that are in use: when nobody else wants its processor (SCHED_IDLE), and like everybody else while little of
 //! that distance is left. Who comes before it has the memory made as if it were not there.
+//!
+//! Huge pages cost least, where the system has them. In a virtual machine that gives free ones back to its host (free page reporting does so with huge pages alone), or
+//! was never given them, they can cost ten times as much for each byte as small ones, which come from what is left over. So it is measured which kind to take.
 
 use super::PAGE;
 use media::Arena;
@@ -11,7 +14,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How far it goes ahead of what is in use, bytes: as far again as that, but at least and at most so far.
 const DISTANCE: [usize; 2] = [64 << 20, 256 << 20];
@@ -19,8 +22,12 @@ const DISTANCE: [usize; 2] = [64 << 20, 256 << 20];
 const NEAR: usize = 16 << 20;
 /// At most this part of the arena is touched ahead.
 const PART: usize = 4;
-/// Bytes between two looks at what is wanted now.
+/// Bytes between two looks at what is wanted now: a huge page.
 const STEP: usize = 2 << 20;
+/// Huge pages are worth it as long as they take at most so many times as long as small ones.
+const WORTH: u32 = 2;
+/// Steps by small pages before a huge one is tried again.
+const PATIENCE: u32 = 64;
 
 /// Touches an arena from its start on, ahead of who uses it in that order; until it is dropped.
 #[derive(Debug)]
@@ -90,6 +97,7 @@ impl Shared {
 
     fn run(&self) {
         let (mut at, mut idle) = (0, false);
+        let mut pages = Pages::default();
         while !self.over.load(Ordering::Acquire) {
             let used = self.used.load(Ordering::Acquire);
             at = at.max(used);
@@ -102,9 +110,16 @@ impl Shared {
                     idle = !urgent;
                     run_when_idle(idle);
                 }
-                let n = STEP.min(end - at);
+                let n = (STEP - at % STEP).min(end - at);
                 let begun = Instant::now();
+                if let Some(huge) = pages.changed() {
+                    self.arena.by_huge_pages(at as u64, huge);
+                }
+                let busy = time_of_thread();
                 self.arena.touch(at as u64, n);
+                if n == STEP {
+                    pages.took(time_of_thread().saturating_sub(busy));
+                }
                 at += n;
                 if idle {
                     // A processor that is never idle does not look free to those who are woken, whatever runs there.
@@ -117,6 +132,52 @@ impl Shared {
             }
         }
     }
+}
+
+/// Which pages to take: huge ones, unless they take too long.
+#[derive(Debug, Default)]
+struct Pages {
+    /// What the arena was told last.
+    told: Option<bool>,
+    /// What a step by small ones took last.
+    small: Option<Duration>,
+    /// Steps by small ones that are left.
+    left: u32,
+}
+
+impl Pages {
+    fn huge(&self) -> bool {
+        self.small.is_some() && self.left == 0
+    }
+
+    /// Which are to be taken, if it is not what the arena was told.
+    fn changed(&mut self) -> Option<bool> {
+        let huge = self.huge();
+        (self.told.replace(huge) != Some(huge)).then_some(huge)
+    }
+
+    /// A step took so long.
+    fn took(&mut self, time: Duration) {
+        match self.small {
+            Some(small) if self.huge() => {
+                if time > small * WORTH {
+                    self.left = PATIENCE;
+                }
+            }
+            _ => {
+                self.small = Some(time);
+                self.left = self.left.saturating_sub(1);
+            }
+        }
+    }
+}
+
+/// The processor's time that this thread has had: others may come between.
+fn time_of_thread() -> Duration {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` has room for the answer. The clock exists on every Linux, so the call cannot fail.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut now) };
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// From now on this thread gets a processor only when nobody else wants it, or as others do.
@@ -147,6 +208,31 @@ mod tests {
             assert!(Instant::now() < until, "{what}");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    #[test]
+    fn the_pages_that_cost_less() {
+        let mut pages = Pages::default();
+        // Of each step whether it was by huge pages, for what a step costs by each kind.
+        let mut steps = |n: usize, huge: u64, small: u64| {
+            let mut step = || {
+                let is_huge = pages.changed().unwrap_or(pages.huge());
+                assert_eq!(is_huge, pages.huge());
+                assert_eq!(pages.changed(), None, "it was told");
+                pages.took(Duration::from_micros(if is_huge { huge } else { small }));
+                is_huge
+            };
+            (0..n).map(|_| step()).collect::<Vec<bool>>()
+        };
+        let patience = PATIENCE as usize;
+        assert_eq!(steps(4, 900, 500), [false, true, true, true], "not much more");
+        assert_eq!(steps(2, 3000, 500), [true, false], "once is enough");
+        let tried = steps(2 * patience + 2, 3000, 500);
+        let when = tried.iter().enumerate().filter(|(_, huge)| **huge).map(|(at, _)| at);
+        assert_eq!(when.collect::<Vec<_>>(), [patience - 1, 2 * patience], "seldom");
+        // They cost less again.
+        assert!(steps(patience, 200, 500)[patience - 1]);
+        assert!(steps(10, 200, 500).iter().all(|huge| *huge));
     }
 
     #[test]
