@@ -2,9 +2,11 @@
 //! `format::shared`.
 //!
 //! The two sides never wait for each other. Why nothing that was acknowledged is missed: the client makes a page dirty and then looks at the grant, the
-//! manager takes the grant back and then looks for dirty pages, with a full fence between the two steps on either side. So the manager finds the
-//! page dirty, or the client finds the grant gone and writes in another way.
+//! manager takes the grant back and then looks for dirty pages, with a full fence between the two steps on either side, or on both by the manager
+//! ([`membarrier`](crate::membarrier)). So the manager finds the page dirty, or the client finds the grant gone and writes in another way.
 
+use crate::lock;
+use crate::membarrier;
 use crate::memory::Mapping;
 use format::shared::{
     LEASE_BYTES, LEASE_DATA_AT, LEASE_WINDOWS, LEASE_WORDS_AT, LEASES_AT, LeaseHeader, WINDOW_PAGES, lease,
@@ -94,33 +96,33 @@ impl<'a> Leased<'a> {
         self.word(page).load(Ordering::SeqCst) & (lease::THERE | lease::DIRTY) != 0
     }
 
-    /// Client: writes bytes of a page. False when that may not be done (any more); then the page may hold them all the same, and
-    /// somebody who takes it may have seen them.
-    pub fn write(&self, page: usize, within: usize, from: &[u8]) -> bool {
+    /// Client: writes bytes of a page; what it looks at then, it sees behind a fence, which the manager makes when it is `fenced`. False when that may not be done
+    /// (any more); then the page may hold them all the same, and somebody who takes it may have seen them.
+    pub fn write(&self, page: usize, within: usize, from: &[u8], fenced: bool) -> bool {
         assert!(within + from.len() <= PAGE);
         let (word, whole) = (self.word(page), from.len() == PAGE);
-        loop {
+        let now = loop {
             let now = idle(word);
             if now & lease::BUSY != 0 || !may(now, whole) {
                 return false;
             }
-            if word.compare_exchange(now, now | lease::BUSY, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
-                break;
+            if lock::exchange_word(word, now, now | lease::BUSY) {
+                break now;
             }
-        }
-        fence(Ordering::SeqCst);
+        };
+        // What is written there is not seen before this.
+        fence(Ordering::Release);
         self.memory.copy_in(self.page_at(page) + within, from);
-        let mut done = false;
-        let _ = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |w| {
-            done = may(w, whole);
-            let w = w & !lease::BUSY;
-            Some(if done { (w | lease::DIRTY | lease::THERE).wrapping_add(lease::WRITE) } else { w })
-        });
-        // Whoever took it before looks at the page after that.
-        if done && self.written().load(Ordering::SeqCst) == 0 {
+        // Only who writes into a page changes its word meanwhile; a manager that has not seen that yet has taken what was there before, and
+        // takes the page once more.
+        let done = ((now | lease::DIRTY | lease::THERE) & !lease::BUSY).wrapping_add(lease::WRITE);
+        word.store(done, Ordering::Release);
+        membarrier::here(fenced);
+        // Whoever takes this away looks at the page after that.
+        if self.written().load(Ordering::Relaxed) == 0 {
             self.written().store(1, Ordering::SeqCst);
         }
-        done
+        true
     }
 
     /// Client: reads bytes of a page. False when they are not here, or were just changed.

@@ -13,6 +13,7 @@ mod knock;
 mod leased;
 pub mod lock;
 mod locked;
+mod membarrier;
 mod memory;
 pub mod mounts;
 pub mod offers;

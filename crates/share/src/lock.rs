@@ -7,7 +7,9 @@
 //! ([`UNKNOWN`]).
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering, compiler_fence};
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence,
+};
 
 /// Mutual exclusion.
 pub type Mutex<T> = lock_api::Mutex<Plain<parking_lot::RawMutex>, T>;
@@ -75,6 +77,16 @@ pub fn exchange(counter: &AtomicUsize, from: usize, to: usize) -> bool {
         counter.store(to, Ordering::Relaxed);
     }
     is
+}
+
+/// As [`exchange`], of a word that another process may change too, when it does not matter which of the two comes last; no fence where there is one thread.
+#[inline]
+pub(crate) fn exchange_word(word: &AtomicU64, from: u64, to: u64) -> bool {
+    if !is_single() {
+        return word.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+    }
+    word.store(to, Ordering::Relaxed);
+    true
 }
 
 /// Takes one from a counter that threads share, and says what it was.

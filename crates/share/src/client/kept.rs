@@ -5,6 +5,7 @@
 //! still holds is seen in the memory of changes (`format::shared`); nothing is ever sent to a client that keeps something. A name
 //! that was found, or not there, says that its directory could be searched, until the directory's word for that is raised.
 
+mod beginning;
 mod inodes;
 mod made;
 mod names;
@@ -21,7 +22,7 @@ use made::Made;
 use names::{Name, Names};
 use posts::Posts;
 use std::hash::{BuildHasher, Hasher};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// What a name leads to. Nothing of it changes while the name leads there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +59,8 @@ pub(super) struct Kept {
     inodes: Inodes,
     made: Made,
     leased: Leased,
+    /// Another one whenever something goes from here of which the memory of changes does not tell.
+    state: AtomicU64,
     /// Changes that this client has posted without waiting for them: nobody tells it when they come into force, which for it is at once.
     posts: Posts,
 }
@@ -83,6 +86,12 @@ fn hash_inode(ino: u64) -> u64 {
     let mut h = HASHER.build_hasher();
     h.write_u64(ino);
     h.finish()
+}
+
+/// A number for the state of what is kept that no other one has.
+fn next_state() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Where the first slash stands, or the end.
@@ -115,6 +124,7 @@ impl Kept {
             inodes: Inodes::default(),
             made: Made::default(),
             leased: Leased::default(),
+            state: AtomicU64::new(next_state()),
             posts: Posts::default(),
         }
     }
@@ -148,6 +158,7 @@ impl Kept {
     /// Drops everything.
     pub fn forget(&self) {
         self.names.clear();
+        self.changes_state();
         self.inodes.clear();
         self.made.clear();
     }
@@ -156,6 +167,13 @@ impl Kept {
     #[cold]
     pub fn forget_names(&self) {
         self.names.clear();
+        self.changes_state();
+    }
+
+    /// As [`Kept::posted`], of a directory that was removed: no path leads through it any more.
+    pub fn posted_rmdir(&self, dir: Ino, name: &[u8], gone: Ino) {
+        self.posted(dir, name, Some(gone));
+        self.changes_state();
     }
 
     /// To be noted before a call whose answer is to be kept.
@@ -232,13 +250,19 @@ impl Kept {
         })?
     }
 
-    /// What a name leads to, or that there is none, if that is known.
+    /// What is known of a name.
     #[inline]
-    fn found(&self, parent: Ino, name: &[u8]) -> Option<Option<Target>> {
+    fn entry(&self, parent: Ino, name: &[u8]) -> Option<Name> {
         let entry = self.names.find(hash_name(parent.0, name), parent, name)?;
         let [here, search] = entry.words;
         let holds = self.seen.same(here, entry.noted) && self.seen.same(search, entry.noted);
-        holds.then_some(entry.target)
+        holds.then_some(entry)
+    }
+
+    /// What a name leads to, or that there is none, if that is known.
+    #[inline]
+    fn found(&self, parent: Ino, name: &[u8]) -> Option<Option<Target>> {
+        self.entry(parent, name).map(|entry| entry.target)
     }
 
     #[inline]
@@ -304,13 +328,21 @@ impl Kept {
     #[inline]
     pub fn follow(&self, base: Ino, path: &[u8]) -> Option<(Ino, Option<Target>)> {
         let (mut at, mut target, mut rest) = (base, None, path);
+        if let Some((dir, len)) = self.beginning(base, path) {
+            (at, target, rest) = (dir.ino, Some(dir), &path[len..]);
+        }
+        let (mut into, mut names) = (at, 0);
         while !rest.is_empty() {
             let end = until_slash(rest);
             if end > 0 {
                 let found = self.target(at, &rest[..end])?;
+                (into, names) = (at, names + 1);
                 (at, target) = (found.ino, Some(found));
             }
             rest = rest.get(end + 1..).unwrap_or(b"");
+        }
+        if names > 1 {
+            self.begins(base, path, into);
         }
         Some((at, target))
     }
@@ -360,11 +392,16 @@ impl Kept {
 mod tests {
     use super::*;
 
+    /// Of a client that knows nothing yet.
+    pub(super) fn alone(changes: &crate::changes::Changes) -> Kept {
+        Kept::new(Seen::map(changes.reader()).unwrap())
+    }
+
     #[test]
     fn an_answer_from_before_something_was_posted_is_not_kept() {
         let changes = crate::changes::Changes::new().unwrap();
         let _held = changes.hold().unwrap();
-        let kept = Kept::new(Seen::map(changes.reader()).unwrap());
+        let kept = alone(&changes);
         let attr = crate::wire::some_attr;
         let since = |kept: &Kept| Since { clock: kept.now(), posts: kept.posts() };
         let (dir, name) = (Ino(1), &b"name"[..]);

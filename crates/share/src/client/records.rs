@@ -26,8 +26,9 @@ const MEAN: usize = 5;
 const LOOKS: usize = 64;
 
 /// A record.
+#[derive(Debug)]
 #[repr(align(64))]
-struct Record<const W: usize>([AtomicU64; W]);
+pub(super) struct Record<const W: usize>([AtomicU64; W]);
 
 /// The words of a record as somebody sees them who looks at it. They may be of several records, which is noticed later: whatever is
 /// made of them must not be used before that.
@@ -53,9 +54,13 @@ impl<const W: usize> Words<'_, W> {
 }
 
 impl<const W: usize> Record<W> {
+    pub const fn new() -> Record<W> {
+        Record([const { AtomicU64::new(0) }; W])
+    }
+
     /// What `f` says of its words; `None` while it is being written.
     #[inline]
-    fn read<T>(&self, f: impl FnOnce(&Words<'_, W>) -> T) -> Option<T> {
+    pub fn read<T>(&self, f: impl FnOnce(&Words<'_, W>) -> T) -> Option<T> {
         let first = self.0[0].load(Ordering::Acquire);
         if first & 1 == 1 {
             return None;
@@ -65,8 +70,8 @@ impl<const W: usize> Record<W> {
         (self.0[0].load(Ordering::Relaxed) == first).then_some(seen)
     }
 
-    /// Writes all of it. Only who has the lock of all does.
-    fn write(&self, words: &[u64; W]) {
+    /// Writes all of it. One thread at a time does.
+    pub fn write(&self, words: &[u64; W]) {
         let first = self.0[0].load(Ordering::Relaxed);
         self.0[0].store(first | 1, Ordering::Relaxed);
         fence(Ordering::Release);

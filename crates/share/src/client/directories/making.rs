@@ -194,7 +194,10 @@ impl Remote {
                 },
             }
         };
-        session.kept.posted(parent, name, Some(ino));
+        match op {
+            Op::PostRmdir => session.kept.posted_rmdir(parent, name, ino),
+            _ => session.kept.posted(parent, name, Some(ino)),
+        }
         Some(Ok(()))
     }
 

@@ -42,7 +42,7 @@ pub(super) struct Names {
 
 /// Up to eight bytes as a word.
 #[inline]
-fn word(bytes: &[u8]) -> u64 {
+pub(super) fn word(bytes: &[u8]) -> u64 {
     let half = |at: usize| bytes[at..].first_chunk().map_or(0, |half| u32::from_le_bytes(*half)) as u64;
     match *bytes {
         [] => 0,
@@ -56,6 +56,12 @@ fn word(bytes: &[u8]) -> u64 {
     }
 }
 
+/// Whether so many words of a record are these bytes, in chunks of eight.
+#[inline]
+pub(super) fn text_is<'a>(text: impl Iterator<Item = &'a [u8]>, mut is: impl FnMut(usize) -> u64) -> bool {
+    text.enumerate().all(|(at, bytes)| is(at) == word(bytes))
+}
+
 /// Whether a record is that of such a name.
 #[inline]
 fn is<const W: usize>(record: &Words<'_, W>, parent: Ino, name: &[u8]) -> bool {
@@ -63,7 +69,7 @@ fn is<const W: usize>(record: &Words<'_, W>, parent: Ino, name: &[u8]) -> bool {
     let text = |at: usize| if at == W - 1 { last & ((1 << KIND) - 1) } else { record.get(at) };
     record.get(1) == parent.0
         && last >> LENGTH == name.len() as u64
-        && (TEXT..W).zip(name.chunks(8)).all(|(at, bytes)| text(at) == word(bytes))
+        && text_is(name.chunks(8).take(W - TEXT), |at| text(TEXT + at))
 }
 
 impl Name {

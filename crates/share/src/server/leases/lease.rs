@@ -1,6 +1,7 @@
 //! One lease: what the manager itself knows of it. Nothing here waits for anything but other work on the same lease ([`Turn`]).
 
 use crate::leased::{Leased, PAGE, WINDOW};
+use crate::membarrier;
 use crate::region::Region;
 use format::shared::WINDOW_PAGES;
 use fs::turns::{Turn, Turns};
@@ -8,7 +9,7 @@ use fs::{Handle, Ino};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Most pages that are written at once.
 const RUN: usize = 64;
@@ -139,10 +140,14 @@ impl Lease {
 
     /// Tells the client that these windows are no longer granted. What it acknowledged before it could know is dirty now.
     pub fn take_back(&self, which: impl Fn(&Window) -> bool) {
+        let mut any = false;
         for window in self.windows.lock().iter().filter(|w| which(w)) {
             self.view(window.slot).grant().store(0, Ordering::SeqCst);
+            any = true;
         }
-        fence(Ordering::SeqCst);
+        if any {
+            membarrier::everywhere();
+        }
     }
 
     /// The next pages that the client wrote, within a range of the file: where they belong, and their bytes. They count as taken until
@@ -186,6 +191,10 @@ impl Lease {
         for window in self.windows.lock().iter() {
             orders.lost |= self.view(window.slot).written().swap(0, Ordering::SeqCst) != 0;
         }
+        if orders.lost {
+            // Who saw that it was said already, has made a page dirty before.
+            membarrier::everywhere();
+        }
         // What somebody else is writing at this moment is not in the file yet.
         (orders.lost || others).then_some(orders)
     }
@@ -204,6 +213,9 @@ mod tests {
     use crate::memory;
     use format::shared::SESSION_BYTES;
 
+    /// Both sides are this thread.
+    const FENCED: bool = true;
+
     fn lease() -> Lease {
         let fd = memory::sealed(c"test", SESSION_BYTES).unwrap();
         let region = Arc::new(Region::map(&fd).unwrap());
@@ -219,12 +231,14 @@ mod tests {
     fn what_is_written_is_taken_once() {
         let lease = lease();
         let view = lease.view(3);
-        assert!(!view.write(9, 0, &[1; PAGE]), "a page that is not open");
-        assert!(!view.write(10, 5, &[1; 100]), "a part of a page that is not there");
+        assert!(!view.write(9, 0, &[1; PAGE], FENCED), "a page that is not open");
+        assert!(!view.write(10, 5, &[1; 100], FENCED), "a part of a page that is not there");
         assert!(
-            view.write(10, 0, &[1; PAGE]) && view.write(11, 0, &[2; PAGE]) && view.write(13, 0, &[3; PAGE])
+            view.write(10, 0, &[1; PAGE], FENCED)
+                && view.write(11, 0, &[2; PAGE], FENCED)
+                && view.write(13, 0, &[3; PAGE], FENCED)
         );
-        assert!(view.write(10, 5, &[9; 100]));
+        assert!(view.write(10, 5, &[9; 100], FENCED));
         let base = 7 * WINDOW;
         let all = 0..u64::MAX;
         let (at, bytes) = lease.next(base + 11 * PAGE64..base + 11 * PAGE64 + 1, &mut 10).unwrap();
@@ -247,7 +261,9 @@ mod tests {
         let mut back = [0; 10];
         assert!(view.copy(10, 100, &mut back) && back == [9, 9, 9, 9, 9, 1, 1, 1, 1, 1]);
         assert!(
-            view.write(10, 0, &[4; PAGE]) && lease.orders().is_some() && lease.next(all, &mut 10).is_some()
+            view.write(10, 0, &[4; PAGE], FENCED)
+                && lease.orders().is_some()
+                && lease.next(all, &mut 10).is_some()
         );
     }
 
@@ -255,12 +271,12 @@ mod tests {
     fn a_page_that_is_being_written_for_ever() {
         let lease = lease();
         let view = lease.view(3);
-        assert!(view.write(12, 0, &[1; PAGE]));
+        assert!(view.write(12, 0, &[1; PAGE], FENCED));
         view.word(12).fetch_or(format::shared::lease::BUSY, Ordering::SeqCst);
         view.word(300).store(u64::MAX, Ordering::SeqCst);
         let mut looks = 100;
         let (_, bytes) = lease.next(0..u64::MAX, &mut looks).unwrap();
         assert_eq!((bytes.len(), bytes[0], looks), (PAGE, 1, 0), "as it is");
-        assert!(view.is_dirty(12) && !view.write(12, 0, &[2; PAGE]));
+        assert!(view.is_dirty(12) && !view.write(12, 0, &[2; PAGE], FENCED));
     }
 }
