@@ -253,3 +253,66 @@ fn threads_that_open_and_close() {
         rig.same("timeout 50 ./a $T; echo $?");
     }
 }
+
+/// A process fills pages with numbers that grow, and says which number it has written; another one opens the file now and then, and must find what was said before.
+const NUMBERS: &str = r#"
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+enum { PAGES = 16, PAGE = 4096, WORDS = PAGE / 8 };
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+static int writes(const char *path, volatile uint64_t *said) {
+    static uint64_t page[WORDS];
+    int fd = open(path, O_RDWR);
+    for (uint64_t n = 1;; n++) {
+        for (int w = 0; w < WORDS; w++) page[w] = n;
+        if (pwrite(fd, page, PAGE, n % PAGES * PAGE) != PAGE) return 1;
+        __atomic_store_n(&said[n % PAGES], n, __ATOMIC_RELEASE);
+    }
+}
+int main(int argc, char **argv) {
+    static uint64_t page[WORDS], before[PAGES];
+    volatile uint64_t *said = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int fd = open(argv[1], O_CREAT | O_RDWR | O_TRUNC, 0644);
+    for (int p = 0; p < PAGES; p++) if (pwrite(fd, page, PAGE, p * PAGE) != PAGE) return 1;
+    close(fd);
+    pid_t child = fork();
+    if (child == 0) _exit(writes(argv[1], said));
+    double end = now() + atof(argv[2]);
+    int looks = 0, bad = 0;
+    for (; now() < end && !bad; looks++) {
+        usleep(looks * 37 % 1500);
+        for (int p = 0; p < PAGES; p++) before[p] = __atomic_load_n(&said[p], __ATOMIC_ACQUIRE);
+        fd = open(argv[1], O_RDONLY);
+        for (int p = 0; p < PAGES; p++) {
+            if (pread(fd, page, PAGE, p * PAGE) != PAGE) bad = 1;
+            if (page[0] < before[p] || page[WORDS - 1] < before[p]) bad = 2;
+        }
+        close(fd);
+    }
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    uint64_t all = 0;
+    for (int p = 0; p < PAGES; p++) all += said[p];
+    printf("%s %d\n", looks > 10 && all > 10000 ? "worked" : "did little", bad);
+    return bad;
+}
+"#;
+
+#[test]
+fn what_was_written_is_found_by_others() {
+    let rig = Rig::new();
+    if compiles(&rig, "numbers", NUMBERS, &[]) {
+        rig.same("timeout 60 ./numbers $T/f 3; echo $?");
+    }
+}

@@ -45,8 +45,29 @@ pub(crate) fn here(made_for_us: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Barrier;
-    use std::sync::atomic::AtomicU32;
+    use crate::lock::Apart;
+    use std::sync::atomic::AtomicUsize;
+
+    const ROUNDS: usize = 20_000;
+
+    /// A thread that has come so far, and one that waits for it as closely as it can.
+    #[derive(Default)]
+    struct At(Apart<AtomicUsize>);
+
+    impl At {
+        fn come(&self, round: usize, other: &At) {
+            self.0.store(round, Ordering::Release);
+            for look in 1.. {
+                if other.0.load(Ordering::Acquire) >= round {
+                    return;
+                }
+                if look % 10_000 == 0 {
+                    std::thread::yield_now();
+                }
+                std::hint::spin_loop();
+            }
+        }
+    }
 
     /// The case that needs a fence: each side writes its word and then looks at the other one.
     #[test]
@@ -54,37 +75,24 @@ mod tests {
         if !is_offered() || !join() {
             return;
         }
-        const ROUNDS: usize = 20_000;
-        let words: [crate::lock::Apart<AtomicU32>; 2] = Default::default();
-        let (begin, end) = (Barrier::new(2), Barrier::new(2));
-        let mut seen = 0;
-        std::thread::scope(|s| {
-            let often = s.spawn(|| {
-                let look = || {
-                    begin.wait();
-                    words[0].store(1, Ordering::Relaxed);
-                    here(true);
-                    let saw = words[1].load(Ordering::Relaxed);
-                    end.wait();
-                    saw
-                };
-                (0..ROUNDS).map(|_| look()).collect::<Vec<u32>>()
-            });
-            let look = || {
-                words.iter().for_each(|word| word.store(0, Ordering::SeqCst));
-                begin.wait();
-                words[1].store(1, Ordering::Relaxed);
-                everywhere();
-                let saw = words[0].load(Ordering::Relaxed);
-                end.wait();
-                saw
+        let words: [Vec<Apart<AtomicUsize>>; 2] =
+            std::array::from_fn(|_| (0..=ROUNDS).map(|_| Apart::default()).collect());
+        let at: [At; 2] = Default::default();
+        let side = |n: usize, between: fn()| {
+            let round = |round: usize| {
+                at[n].come(round, &at[1 - n]);
+                words[n][round].store(1, Ordering::Relaxed);
+                between();
+                words[1 - n][round].load(Ordering::Relaxed)
             };
-            let seldom: Vec<u32> = (0..ROUNDS).map(|_| look()).collect();
-            for (often, seldom) in often.join().unwrap().into_iter().zip(seldom) {
-                assert_ne!((often, seldom), (0, 0), "nobody has seen the other");
-                seen += often & seldom;
-            }
+            (1..=ROUNDS).map(round).collect::<Vec<usize>>()
+        };
+        let saw: [Vec<usize>; 2] = std::thread::scope(|s| {
+            let often = s.spawn(|| side(0, || here(true)));
+            let seldom = side(1, everywhere);
+            [often.join().unwrap(), seldom]
         });
-        eprintln!("both saw the other in {seen} of {ROUNDS} rounds");
+        let neither = (0..ROUNDS).filter(|&round| saw[0][round] + saw[1][round] == 0).count();
+        assert_eq!(neither, 0, "rounds in which nobody saw the other");
     }
 }
