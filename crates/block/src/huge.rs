@@ -37,7 +37,9 @@ fn map(bytes: usize) -> Result<NonNull<u8>, AllocError> {
         if skip < HUGE {
             let _ = munmap(start.byte_add(bytes), HUGE - skip);
         }
-        let _ = madvise(start, bytes, Advice::LinuxHugepage);
+        if !media::are_huge_pages_dear() {
+            let _ = madvise(start, bytes, Advice::LinuxHugepage);
+        }
     }
     NonNull::new(start.cast()).ok_or(AllocError)
 }

@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// Number of an arena among those registered with one medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,6 +47,18 @@ pub struct Arena {
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
+
+static DEAR: AtomicBool = AtomicBool::new(false);
+
+/// Huge pages take much longer to have than as much memory in small ones, or no longer do: somebody has measured it.
+pub fn set_huge_pages_dear(dear: bool) {
+    DEAR.store(dear, Ordering::Relaxed);
+}
+
+/// Whether memory had better be had in small pages now; see [`set_huge_pages_dear`].
+pub fn are_huge_pages_dear() -> bool {
+    DEAR.load(Ordering::Relaxed)
+}
 
 /// Arenas begin at a multiple of this, so that the kernel can back them with huge pages.
 const ALIGN: usize = 2 << 20;

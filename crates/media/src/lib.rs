@@ -19,7 +19,7 @@ pub mod nvme;
 pub mod ram;
 pub mod uring;
 
-pub use arena::{Arena, ArenaId, BufRef, Memory};
+pub use arena::{Arena, ArenaId, BufRef, Memory, are_huge_pages_dear, set_huge_pages_dear};
 pub use counters::Counters;
 pub use error::MediaError;
 pub use flash::SimFlash;

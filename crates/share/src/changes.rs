@@ -6,6 +6,7 @@
 //! has returned.
 
 use crate::memory::{self, Mapping};
+use foldhash::fast::FixedState;
 use format::shared::{
     CHANGE_WORDS, CHANGES_BYTES, ChangesHeader, Kept, MAGIC, NOTHING_HOLDS, OWNER_DIED, VERSION, change_word,
 };
@@ -38,7 +39,7 @@ pub(crate) struct Changes {
     memory: Mapping,
     reader: OwnedFd,
     /// Words that allow nothing, and for how many.
-    blocked: Mutex<HashMap<usize, usize>>,
+    blocked: Mutex<HashMap<usize, usize, FixedState>>,
 }
 
 /// Until this is dropped nobody keeps the attributes of an inode.

@@ -117,8 +117,11 @@ impl Shared {
                 }
                 let busy = time_of_thread();
                 self.arena.touch(at as u64, n);
-                if n == STEP {
-                    pages.took(time_of_thread().saturating_sub(busy));
+                if n == STEP
+                    && let Some(dear) = pages.took(time_of_thread().saturating_sub(busy))
+                {
+                    // Other memory is made of them too.
+                    media::set_huge_pages_dear(dear);
                 }
                 at += n;
                 if idle {
@@ -156,17 +159,20 @@ impl Pages {
         (self.told.replace(huge) != Some(huge)).then_some(huge)
     }
 
-    /// A step took so long.
-    fn took(&mut self, time: Duration) {
+    /// A step took so long. Whether huge pages are dear, if that is seen from it.
+    fn took(&mut self, time: Duration) -> Option<bool> {
         match self.small {
             Some(small) if self.huge() => {
-                if time > small * WORTH {
+                let dear = time > small * WORTH;
+                if dear {
                     self.left = PATIENCE;
                 }
+                Some(dear)
             }
             _ => {
                 self.small = Some(time);
                 self.left = self.left.saturating_sub(1);
+                None
             }
         }
     }

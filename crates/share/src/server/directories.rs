@@ -26,6 +26,7 @@
 //! tests/all/directories.rs, tests/all/new_files.rs and tests/all/directories_random.rs, attacked in tests/all/directory_attacks.rs.
 
 mod new_files;
+mod numbers;
 mod table;
 
 use super::drains::Drains;
@@ -157,7 +158,7 @@ impl<F: FileSystem> Directories<F> {
         table.dirs.remove(&dir);
         match table.dirs.is_empty() {
             true => table.made.clear(),
-            false => table.made.retain(|_, number| *number != lease.number),
+            false => table.made.remove_all(lease.number),
         }
         self.fs.lease_ends();
     }
@@ -347,7 +348,7 @@ impl<F: FileSystem> Making for Directories<F> {
 
     fn spend(&self, session: u64, file: Ino, number: u64, pages: u64) -> Result<()> {
         let mut table = self.table.lock();
-        let under = table.made.get(&file).copied().or_else(|| table.new.of(file));
+        let under = table.made.get(file).or_else(|| table.new.of(file));
         let lease = under.filter(|&under| under == number).and_then(|number| table.of(session, number));
         let lease = lease.ok_or(Error::Stale)?;
         let left = lease.room.load(Ordering::Relaxed).checked_sub(pages).ok_or(Error::Stale)?;
@@ -360,7 +361,7 @@ impl<F: FileSystem> Making for Directories<F> {
         let mut table = self.table.lock();
         table.promised.remove(&promise.ino);
         match result {
-            Ok(_) => drop(table.made.insert(promise.ino, lease.1)),
+            Ok(_) => table.made.insert(promise.ino, lease.1),
             Err(e) => {
                 drop(table);
                 self.fs.inner().give_back(&[promise]);
@@ -370,12 +371,12 @@ impl<F: FileSystem> Making for Directories<F> {
     }
 
     fn removed(&self, ino: Ino) {
-        self.table.lock().made.remove(&ino);
+        self.table.lock().made.remove(ino);
     }
 
     fn removed_dir(&self, session: u64, dir: Ino) {
         let mut table = self.table.lock();
-        table.made.remove(&dir);
+        table.made.remove(dir);
         let lease = table.on(dir).find(|lease| lease.session == session).cloned();
         if let Some(lease) = lease {
             lease.revoke();

@@ -157,7 +157,7 @@ impl<F: FileSystem> MakingFiles for Directories<F> {
 impl<F: FileSystem> Directories<F> {
     /// Whatever had this number is gone.
     pub(super) fn is_gone(&self, table: &mut Table, ino: Ino) {
-        table.made.remove(&ino);
+        table.made.remove(ino);
         if table.new.remove(ino) {
             self.fs.lease_ends();
         }

@@ -1,6 +1,7 @@
 //! What is known of leases on directories, and of what was made under them.
 
 use super::new_files::NewFiles;
+use super::numbers::Numbers;
 use crate::region::Region;
 use foldhash::fast::FixedState;
 use fs::{Ino, Promise, Time};
@@ -55,7 +56,7 @@ pub(super) struct Table {
     /// Directories, and the numbers of the leases on them.
     pub dirs: HashMap<Ino, u64, FixedState>,
     /// Files and directories that were made under these, and their numbers.
-    pub made: HashMap<Ino, u64, FixedState>,
+    pub made: Numbers,
     pub new: NewFiles,
     pub promised: HashMap<Ino, Promised, FixedState>,
     pub shared: HashMap<Ino, Shared, FixedState>,
@@ -66,7 +67,7 @@ pub(super) struct Table {
 impl Table {
     /// The leases that an inode stands under: one on it if it is a directory, and one under which it was made.
     pub fn on(&self, ino: Ino) -> impl Iterator<Item = &Arc<Lease>> {
-        let numbers = [self.dirs.get(&ino).copied(), self.made.get(&ino).copied(), self.new.of(ino)];
+        let numbers = [self.dirs.get(&ino).copied(), self.made.get(ino), self.new.of(ino)];
         numbers.into_iter().flatten().filter_map(|number| self.leases.get(&number))
     }
 
@@ -77,7 +78,7 @@ impl Table {
 
     /// As [`Table::of`], of one on this directory, or under which it was made.
     pub fn admits(&self, session: u64, (dir, number): (Ino, u64)) -> Option<&Arc<Lease>> {
-        let is_here = |lease: &&Arc<Lease>| lease.dir == Some(dir) || self.made.get(&dir) == Some(&number);
+        let is_here = |lease: &&Arc<Lease>| lease.dir == Some(dir) || self.made.get(dir) == Some(number);
         self.of(session, number).filter(is_here)
     }
 
