@@ -419,10 +419,31 @@ impl Space {
                     }
                     at += run.count;
                 }
-                None => at += 1,
+                // Small files fill a segment from its beginning: what is taken is mostly all that is before.
+                None => match self.next_free(seg, at) {
+                    Some(next) => at = next,
+                    None => break,
+                },
             }
         }
         best
+    }
+
+    /// The first free block of a segment from this one on.
+    fn next_free(&self, seg: u32, from: u32) -> Option<u32> {
+        let s = self.segments[seg as usize];
+        match s.role {
+            Role::Full => None,
+            Role::Free => Some(from),
+            Role::Partial => {
+                let map = &self.maps[s.map as usize];
+                let (word, bit) = (from as usize / 64, from % 64);
+                let first = !map.get(word)? & u64::MAX << bit;
+                let words = map[word + 1..].iter().map(|word| !word);
+                let mut free = std::iter::once(first).chain(words).zip(word as u32..);
+                free.find_map(|(free, at)| (free != 0).then(|| at * 64 + free.trailing_zeros()))
+            }
+        }
     }
 
     /// The run was freed in `epoch`; it becomes free by [`Space::release`].
@@ -530,5 +551,24 @@ mod tests {
         assert_eq!((s.free_now(), s.available()), (free, free + 10));
         assert_eq!(s.release(9), [run]);
         assert_eq!(s.free_now(), free + 10);
+    }
+
+    #[test]
+    fn the_next_free_block() {
+        let mut space = Space::new(8);
+        let first = SegNo(2).first_block();
+        let run = |at: u32, count| Run { block: BlockNo(first.0 + at as u64), count };
+        assert_eq!(space.next_free(2, 100), Some(100), "of a free segment");
+        let all = space.alloc_segments(1, Some(SegNo(2))).unwrap();
+        assert_eq!((all, space.next_free(2, 0)), ((SegNo(2), 1), None));
+        let free = [(3, 1), (63, 2), (127, 1), (192, 64), (511, 1)];
+        free.iter().for_each(|&(at, count)| space.free(run(at, count)));
+        for from in 0..SEG {
+            let naive = (from..SEG).find(|&at| space.free_run_at(run(at, 1).block, 1).is_some());
+            assert_eq!(space.next_free(2, from), naive, "from {from} on");
+        }
+        assert_eq!(space.best_run(2, 100), Some(run(192, 64)));
+        assert_eq!(space.best_run(2, 2), Some(run(63, 2)));
+        assert_eq!(space.best_run(2, 1), Some(run(3, 1)));
     }
 }
