@@ -26,6 +26,8 @@ const PART: usize = 4;
 const STEP: usize = 2 << 20;
 /// Huge pages are worth it as long as they take at most so many times as long as small ones.
 const WORTH: u32 = 2;
+/// A step that took no longer than this was not dear, whatever small pages take: memory that a driver has pinned takes next to nothing.
+const CHEAP: Duration = Duration::from_millis(1);
 /// Steps by small pages before a huge one is tried again.
 const PATIENCE: u32 = 64;
 
@@ -163,7 +165,7 @@ impl Pages {
     fn took(&mut self, time: Duration) -> Option<bool> {
         match self.small {
             Some(small) if self.huge() => {
-                let dear = time > small * WORTH;
+                let dear = time > (small * WORTH).max(CHEAP);
                 if dear {
                     self.left = PATIENCE;
                 }
@@ -232,6 +234,8 @@ mod tests {
         };
         let patience = PATIENCE as usize;
         assert_eq!(steps(4, 900, 500), [false, true, true, true], "not much more");
+        assert_eq!(steps(4, 60, 20), [true; 4], "all of it is there");
+        assert_eq!(steps(1, 900, 10), [true], "nor is that dear");
         assert_eq!(steps(2, 3000, 500), [true, false], "once is enough");
         let tried = steps(2 * patience + 2, 3000, 500);
         let when = tried.iter().enumerate().filter(|(_, huge)| **huge).map(|(at, _)| at);
