@@ -89,6 +89,15 @@ pub(crate) fn exchange_word(word: &AtomicU64, from: u64, to: u64) -> bool {
     true
 }
 
+/// Adds one to a counter that threads share.
+#[inline]
+pub fn count(counter: &AtomicU32) {
+    match is_single() {
+        true => counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed),
+        false => drop(counter.fetch_add(1, Ordering::Relaxed)),
+    }
+}
+
 /// Takes one from a counter that threads share, and says what it was.
 #[inline]
 pub fn decrease(counter: &AtomicUsize) -> usize {

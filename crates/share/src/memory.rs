@@ -135,21 +135,6 @@ impl Mapping {
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
     }
 
-    /// Has the processor fetch what will be looked at soon, so that it need not be waited for: what another processor has written is far away.
-    #[inline]
-    pub fn prefetch(&self, offset: usize, len: usize) {
-        let at = self.at(offset, len);
-        for line in (0..len).step_by(64) {
-            #[cfg(target_arch = "x86_64")]
-            {
-                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                // SAFETY: a prefetch reads nothing that the program sees, and faults nowhere.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast::<i8>().wrapping_add(line)) };
-            }
-            let _ = (at, line);
-        }
-    }
-
     /// Copies bytes at `offset` to `to`.
     pub fn copy_out(&self, offset: usize, to: &mut [u8]) {
         let from = self.at(offset, to.len());

@@ -130,10 +130,6 @@ impl Region {
         assert!(slot < SLOTS);
         size_of::<SessionHeader>() + slot * size_of::<SlotHeader>()
     }
-    /// Manager: the payload of a request will be looked at soon.
-    pub fn prefetch_payload(&self, slot: SlotNo, len: usize) {
-        self.0.prefetch(Self::payload_at(slot), len);
-    }
     fn payload_at(slot: SlotNo) -> usize {
         assert!(slot < SLOTS);
         PAYLOAD_AT + slot * PAYLOAD_MAX

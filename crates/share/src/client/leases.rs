@@ -14,7 +14,7 @@
 use super::records::{Records, Words};
 use super::{Remote, Session};
 use crate::leased::{Leased, PAGE, WINDOW};
-use crate::lock::{Apart, Mutex, RwLock};
+use crate::lock::{self, Apart, Mutex, RwLock};
 use crate::membarrier;
 use crate::wire::{Op, request};
 use foldhash::fast::FixedState;
@@ -207,9 +207,7 @@ impl Leases {
             self.gone(session, slot, number);
         }
         if granted && done {
-            // Threads that do so together may count one for two.
-            let writes = &self.slots[slot].writes;
-            writes.store(writes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            lock::count(&self.slots[slot].writes);
         }
         granted && done
     }

@@ -30,6 +30,7 @@ impl Numbers {
     }
 
     pub fn insert(&mut self, ino: Ino, number: u64) {
+        debug_assert_ne!(number, 0, "that is none");
         let (group, at) = place(ino);
         let group = self.0.entry(group).or_insert_with(|| Box::new(Group { count: 0, numbers: [0; _] }));
         group.count += (group.numbers[at] == 0) as usize;
@@ -48,7 +49,7 @@ impl Numbers {
     /// Takes this number away from all that have it.
     pub fn remove_all(&mut self, number: u64) {
         self.0.retain(|_, group| {
-            for has in group.numbers.iter_mut().filter(|has| **has == number && number != 0) {
+            for has in group.numbers.iter_mut().filter(|has| **has == number) {
                 *has = 0;
                 group.count -= 1;
             }

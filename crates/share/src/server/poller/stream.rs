@@ -10,9 +10,6 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Most bytes of a payload that are fetched before its request is run: names.
-const PREFETCHED: usize = 256;
-
 impl<F: FileSystem> Poller<F> {
     /// Takes what a session has posted one way, and runs it as far as it goes at once. Whether there was anything.
     pub(super) fn take_stream(&mut self, id: u64) -> bool {
@@ -35,9 +32,7 @@ impl<F: FileSystem> Poller<F> {
             slots &= slots - 1;
             // A client may post where it waits for an answer, at its own risk.
             if slot < SLOTS && session.tasks[slot].is_none() {
-                let request = region.get::<Request>(slot);
-                region.prefetch_payload(slot, (request.first.get() as usize).min(PREFETCHED));
-                found.push((request.more.get(), Step::Call(slot)));
+                found.push((region.get::<Request>(slot).more.get(), Step::Call(slot)));
             }
         }
         // A request before what is closed behind it.
