@@ -9,10 +9,8 @@
 //! holds as long as none of the words it depends on ([`change_word`]) is greater than that. The manager raises the words, after a
 //! change and before the call that made it returns.
 //!
-//! Pages of files stand in arenas, one for all clients with the same credentials, which can only read it: a word for each page, then the
-//! pages. The answer to a read says where pages stand ([`PagePlace`]). Whoever copies one looks at its word before and after; if it has
-//! the value of the answer both times, and the file's word among the changes has not been raised since the file's size was asked for, the
-//! copy is what the file held. A client marks what it copies ([`mark`]), so that the manager knows what is of use.
+//! Pages of files, names and attributes that were asked for stand in arenas (`arena`), one for all clients with the same credentials, which can only read it. A
+//! client marks the pages that it copies ([`mark`]), so that the manager knows what is of use.
 //!
 //! Files that a client opens without a message stand in the words of its holds ([`hold_word`], in the line [`hold_line`]). The client writes the word,
 //! and then looks whether the inode's word among the changes still allows it. The manager, before it removes a name or changes who may open a
@@ -50,10 +48,12 @@
 //! client leaves these alone until it has the answer, and says how many they are where the answer is what is long. Whatever a client says there, the memory is
 //! its own.
 
+mod arena;
 mod leases;
 mod locks;
 
 use crate::layout::media_struct;
+pub use arena::*;
 pub use leases::*;
 pub use locks::*;
 use zerocopy::little_endian::{I32, I64, U16, U32, U64};
@@ -61,7 +61,7 @@ use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 /// "FHSHARED"
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FHSHARED");
 /// Version of everything in this file.
-pub const VERSION: u32 = 15;
+pub const VERSION: u32 = 16;
 /// Slots of a session: calls that it can have under way.
 pub const SLOTS: usize = 64;
 /// Most bytes of file data in one slot.
@@ -110,13 +110,6 @@ pub const NEW_FILES: usize = DIRECTORIES;
 
 /// Pages of a window of a file under a write lease.
 pub const WINDOW_PAGES: usize = 512;
-
-/// Pages of an arena.
-pub const ARENA_PAGES: usize = 1 << 15;
-/// Where the pages of an arena begin, behind a word for each.
-pub const ARENA_DATA_AT: usize = 8 * ARENA_PAGES;
-/// Bytes of the memory of an arena.
-pub const ARENA_BYTES: usize = ARENA_DATA_AT + ARENA_PAGES * PAGE;
 
 /// Pages of a file that come to an arena, are marked and go together.
 pub const PIECE_PAGES: usize = 16;
@@ -330,10 +323,10 @@ media_struct! {
         len: U32,
         /// the result: a number of bytes, a handle, an offset
         value: U64,
-        /// of a read: how many `PagePlace`s stand behind the attributes; 0: the data itself
+        /// of a read: how many pages of what was asked for are in the arena; 0: the data itself stands behind the attributes
         pages: U64,
         /// of a call that made a name: the clock of the changes from before its attributes were looked at, or 0; of one that opened
-        /// an inode: its generation; of a read that is answered with places: how many bytes of what was asked for there are; of a write: the clock from before the attributes in the
+        /// an inode: its generation; of a read whose data is in the arena: how many bytes of what was asked for there are; of a write: the clock from before the attributes in the
         /// payload were looked at, or 0
         noted: U64,
         /// of a call that opened its file first: the handle; or 0
@@ -433,18 +426,6 @@ media_struct! {
         errno: I32,
         /// the memory's number in this session, from 1
         number: U32,
-    }
-}
-
-media_struct! {
-    /// Where a page of a file stands in the arena.
-    pub struct PagePlace: 16 {
-        /// value of the page's word while it stands there
-        word: U64,
-        /// which page of the arena
-        page: U32,
-        /// zero
-        reserved: [u8; 4],
     }
 }
 

@@ -6,7 +6,7 @@ use super::files::OpenFile;
 use super::kept::{Kept, Since};
 use super::leases::Read;
 use crate::wire::{self, GARBLED, Op, request};
-use format::shared::{AttrImage, PagePlace, Request};
+use format::shared::{AttrImage, Request};
 use fs::*;
 use zerocopy::FromBytes;
 
@@ -28,16 +28,6 @@ impl Noted {
 }
 
 impl Answer<'_> {
-    /// Where pages stand, behind the attributes.
-    fn places(&self) -> impl Iterator<Item = PagePlace> {
-        let count = (self.pages as usize).min(self.len().saturating_sub(ATTR) / size_of::<PagePlace>());
-        (0..count).map(|i| {
-            let mut bytes = [0; size_of::<PagePlace>()];
-            self.copy_from(ATTR + i * bytes.len(), &mut bytes);
-            zerocopy::transmute!(bytes)
-        })
-    }
-
     pub(super) fn attr(&self) -> Result<Attr> {
         let mut bytes = [0; ATTR];
         if self.copy_to(&mut bytes) != bytes.len() {
@@ -208,7 +198,6 @@ impl Remote {
         }
         let (Some(attr), Some(clock)) = (attr, clock) else { return Ok(None) };
         let session = answer.of();
-        session.arena.learn(attr.ino, attr.generation, offset, answer.places());
         let len = attr.size.saturating_sub(offset).min(to.len() as u64) as usize;
         let copied = session.copy_noted((attr.ino, attr.generation), clock.clock, offset, &mut to[..len]);
         Ok(copied.filter(|&n| n == len).map(|n| (n, to.len())))

@@ -214,6 +214,7 @@ impl Session {
         let posts = self.kept.posts();
         slot.post(&request);
         poll_fn(|cx| slot.poll(cx)).await?;
+        self.kept.settled(posts);
         let reply: Reply = self.region.get(number);
         let len = (reply.len.get() as usize).min(count * PAYLOAD_MAX);
         let (value, pages, noted) = (reply.value.get(), reply.pages.get(), reply.noted.get());

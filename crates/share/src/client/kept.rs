@@ -1,7 +1,7 @@
 //! What a client keeps of the file system: which inode a name leads to, and the attributes of inodes, so that walking a path and
 //! stat cost no message (UHSFS keeps its table of files in shared memory for this).
 //!
-//! Everything here came in answer to this client's own calls, so it holds nothing that the client may not know. Whether it
+//! Everything here came in answer to calls of this client, or of one with the same credentials ([`notices`]), so it holds nothing that the client may not know. Whether it
 //! still holds is seen in the memory of changes (`format::shared`); nothing is ever sent to a client that keeps something. A name
 //! that was found, or not there, says that its directory could be searched, until the directory's word for that is raised.
 
@@ -9,11 +9,13 @@ mod beginning;
 mod inodes;
 mod made;
 mod names;
+mod notices;
 mod now;
 mod posts;
 
 use super::records::{Records, Words};
 use crate::changes::Seen;
+use crate::memory::Mapping;
 use foldhash::fast::FixedState;
 use format::shared::Kept as What;
 use fs::{Attr, FileType, Handle, Ino, Time};
@@ -22,6 +24,7 @@ use made::Made;
 use names::{Name, Names};
 use posts::Posts;
 use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// What a name leads to. Nothing of it changes while the name leads there.
@@ -55,6 +58,8 @@ pub(super) struct Since {
 #[derive(Debug)]
 pub(super) struct Kept {
     seen: Seen,
+    /// The arena, which tells of what others have asked for.
+    arena: Arc<Mapping>,
     names: Names,
     inodes: Inodes,
     made: Made,
@@ -117,9 +122,10 @@ fn is_special(name: &[u8]) -> bool {
 }
 
 impl Kept {
-    pub fn new(seen: Seen) -> Kept {
+    pub fn new(seen: Seen, arena: Arc<Mapping>) -> Kept {
         Kept {
             seen,
+            arena,
             names: Names::default(),
             inodes: Inodes::default(),
             made: Made::default(),
@@ -132,6 +138,11 @@ impl Kept {
     /// Changes that were posted.
     pub fn posts(&self) -> u64 {
         self.posts.count()
+    }
+
+    /// The first so many changes that were posted have come into force.
+    pub fn settled(&self, posts: u64) {
+        self.posts.settled(posts);
     }
 
     /// A name was made or removed by a change that was posted, and with it perhaps an inode. What is asked for now is answered as of then; what was asked for before is
@@ -234,7 +245,7 @@ impl Kept {
 
     /// What `f` says of the attributes of an inode, if they are known. It must not take long.
     #[inline]
-    pub(super) fn look<T>(&self, ino: Ino, f: impl FnOnce(&Attr) -> T) -> Option<T> {
+    pub(super) fn look<T>(&self, ino: Ino, f: impl FnMut(&Attr) -> T) -> Option<T> {
         if self.leased(ino).is_some() {
             return None;
         }
@@ -243,20 +254,31 @@ impl Kept {
 
     /// What `f` says of the attributes of an inode, and the clock from before they were asked for.
     #[inline]
-    pub fn noted<T>(&self, ino: Ino, f: impl FnOnce(&Attr) -> T) -> Option<(T, u64)> {
-        self.inodes.look(ino, |inode| {
+    pub fn noted<T>(&self, ino: Ino, mut f: impl FnMut(&Attr) -> T) -> Option<(T, u64)> {
+        let known = self.inodes.look(ino, |inode| {
             let holds = self.alive() && self.seen.same(inode.word, inode.noted);
             holds.then(|| (f(&inode.attr), inode.noted))
-        })?
+        });
+        if let Some(Some(known)) = known {
+            return Some(known);
+        }
+        self.noticed_inode(ino).map(|(attr, noted)| (f(&attr), noted))
     }
 
     /// What is known of a name.
     #[inline]
     fn entry(&self, parent: Ino, name: &[u8]) -> Option<Name> {
-        let entry = self.names.find(hash_name(parent.0, name), parent, name)?;
+        let hash = hash_name(parent.0, name);
+        match self.names.find(hash, parent, name) {
+            Some(entry) if self.entry_holds(&entry) => Some(entry),
+            _ => self.noticed_name(hash, parent, name),
+        }
+    }
+
+    #[inline]
+    fn entry_holds(&self, entry: &Name) -> bool {
         let [here, search] = entry.words;
-        let holds = self.seen.same(here, entry.noted) && self.seen.same(search, entry.noted);
-        holds.then_some(entry)
+        self.seen.same(here, entry.noted) && self.seen.same(search, entry.noted)
     }
 
     /// What a name leads to, or that there is none, if that is known.
@@ -394,7 +416,9 @@ mod tests {
 
     /// Of a client that knows nothing yet.
     pub(super) fn alone(changes: &crate::changes::Changes) -> Kept {
-        Kept::new(Seen::map(changes.reader()).unwrap())
+        let fd = crate::memory::sealed(c"test", format::shared::ARENA_BYTES).unwrap();
+        let arena = Mapping::new(fd, format::shared::ARENA_BYTES).unwrap();
+        Kept::new(Seen::map(changes.reader()).unwrap(), Arc::new(arena))
     }
 
     #[test]

@@ -240,6 +240,7 @@ impl Session {
         let [memory, event, changes, arena] =
             <[OwnedFd; 4]>::try_from(fds).map_err(|_| refused("the manager gave no memory"))?;
         memory::check_sealed(&memory, SESSION_BYTES)?;
+        let arena = Arena::map(&arena)?;
         let opening = fs::Opening {
             volume: welcome.volume,
             number: welcome.opening.get(),
@@ -258,8 +259,8 @@ impl Session {
             // One processor is the manager's.
             lookers_max: (crate::spin::processors() - 1).max(1),
             throng: Throng::default(),
-            kept: Kept::new(Seen::map(&changes)?),
-            arena: Arena::map(&arena)?,
+            kept: Kept::new(Seen::map(&changes)?, arena.memory()),
+            arena,
             holds: Holds::default(),
             cred,
             leases: Leases::default(),
@@ -275,7 +276,6 @@ impl Session {
     fn end(&self) {
         self.dead.store(true, Ordering::Release);
         self.kept.forget();
-        self.arena.forget();
         self.leases.forget();
         self.directories.forget();
     }

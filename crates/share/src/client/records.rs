@@ -1,16 +1,18 @@
 //! Tables of records that threads find without a lock, and without writing anything: what all of them write, be it only a lock, goes
 //! from processor to processor, and in programs of many threads most calls did little else than wait for that.
 //!
-//! A record is a number of words. The lower half of the first counts how often it was written, and is odd while that is going on: who finds it odd, or another one
-//! after looking at the words, has seen nothing (a sequence lock). Who writes takes the lock of all.
+//! Who writes records takes the lock of all.
 //!
 //! A record stands in one of two buckets, which its hash says (the first that has room). Each bucket has a word with a part of the hash of each of its records, by
 //! which they are found, and another part that says where they go when it is split. The table grows by one bucket at a time (linear hashing), so that nobody
 //! waits while all of it is put elsewhere; what moves may not be found for a moment. It is a cache: when there is no room, new records take the place of old ones.
 
 use crate::lock::{Apart, Mutex, MutexGuard};
+use crate::record::places;
+pub(super) use crate::record::{Record, Words};
+use format::shared::notice_byte as byte_of;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// Records in a bucket, each with a byte in the bucket's word.
 const BUCKET: usize = 8;
@@ -25,89 +27,11 @@ const MEAN: usize = 5;
 /// How often somebody looks again at a record that is being written before waiting for who does it.
 const LOOKS: usize = 64;
 
-/// A record.
-#[derive(Debug)]
-#[repr(align(64))]
-pub(super) struct Record<const W: usize>([AtomicU64; W]);
-
-/// The words of a record as somebody sees them who looks at it. They may be of several records, which is noticed later: whatever is
-/// made of them must not be used before that.
-pub(super) struct Words<'a, const W: usize> {
-    record: &'a Record<W>,
-    first: u64,
-}
-
-impl<const W: usize> Words<'_, W> {
-    /// A word; of word 0 the upper half.
-    #[inline]
-    pub fn get(&self, at: usize) -> u64 {
-        match at {
-            0 => self.first >> 32,
-            _ => self.record.0[at].load(Ordering::Relaxed),
-        }
-    }
-
-    /// All of them.
-    pub fn all(&self) -> [u64; W] {
-        std::array::from_fn(|at| self.get(at))
-    }
-}
-
-impl<const W: usize> Record<W> {
-    pub const fn new() -> Record<W> {
-        Record([const { AtomicU64::new(0) }; W])
-    }
-
-    /// What `f` says of its words; `None` while it is being written.
-    #[inline]
-    pub fn read<T>(&self, f: impl FnOnce(&Words<'_, W>) -> T) -> Option<T> {
-        let first = self.0[0].load(Ordering::Acquire);
-        if first & 1 == 1 {
-            return None;
-        }
-        let seen = f(&Words { record: self, first });
-        fence(Ordering::Acquire);
-        (self.0[0].load(Ordering::Relaxed) == first).then_some(seen)
-    }
-
-    /// Writes all of it. One thread at a time does.
-    pub fn write(&self, words: &[u64; W]) {
-        let first = self.0[0].load(Ordering::Relaxed);
-        self.0[0].store(first | 1, Ordering::Relaxed);
-        fence(Ordering::Release);
-        for (to, word) in self.0.iter().zip(words).skip(1) {
-            to.store(*word, Ordering::Relaxed);
-        }
-        let count = (first as u32 | 1).wrapping_add(1);
-        self.0[0].store(words[0] << 32 | count as u64, Ordering::Release);
-    }
-}
-
 /// A bucket: the bytes of its records, 0 where there is none; the lower halves of their hashes, for who has the lock; and the records.
 struct Bucket<'a, const W: usize> {
     bytes: &'a AtomicU64,
     hashes: &'a [AtomicU32; BUCKET],
     records: &'a [Record<W>; BUCKET],
-}
-
-/// The byte that a record with this hash has.
-#[inline]
-fn byte_of(hash: u64) -> u8 {
-    ((hash >> 48) as u8).max(1)
-}
-
-/// Where in a bucket's word this byte stands.
-#[inline]
-fn places(word: u64, byte: u8) -> impl Iterator<Item = usize> {
-    const ONES: u64 = u64::from_ne_bytes([1; 8]);
-    const HIGH: u64 = ONES << 7;
-    let differs = word ^ (ONES * byte as u64);
-    let mut found = !(((differs & !HIGH) + !HIGH) | differs) & HIGH;
-    std::iter::from_fn(move || {
-        let at = (found != 0).then(|| found.trailing_zeros() as usize / 8);
-        found &= found.wrapping_sub(1);
-        at
-    })
 }
 
 impl<const W: usize> Bucket<'_, W> {

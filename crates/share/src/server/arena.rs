@@ -5,28 +5,30 @@
 //! client finds there it could have had by opening the file. (It may not have known its name; docs/SECURITY.md says what follows.)
 //!
 //! A page is put in when the manager has read it for somebody, unless the file changed since before it was read, and taken out before the
-//! call that changes it returns (layout and rule of reading: `format::shared`). Clients are told where pages stand when they ask for them.
+//! call that changes it returns (layout and rule of reading: `format::shared`). Every client of the arena finds it there from then on. So it does the names and
+//! attributes that one of them has asked for ([`crate::notices`]).
 //! The memory of all arenas together is bounded; what goes is chosen by the E value of the paper ([`SharedUse`]), for pieces of
 //! [`PIECE_PAGES`] pages. Clients mark what they use in their own memory, where it is looked at when a piece is about to go.
 
+mod memory;
 mod pieces;
 mod whole;
 
 use super::session::Client;
 use crate::changes::Changes;
-use crate::memory::{self, HUGE, Mapping};
+use crate::memory::HUGE;
 use foldhash::fast::FixedState;
-use format::shared::{ANSWER_PAGES, ARENA_BYTES, ARENA_DATA_AT, ARENA_PAGES, PIECE_PAGES, mark};
+use format::shared::{ANSWER_PAGES, ARENA_DATA_AT, ARENA_PAGES, NAMES_AT, PIECE_PAGES, mark};
 use fs::cache::policy::{Params, Policy, SharedUse};
 use fs::watched::Change;
 use fs::{Cred, Ino};
+pub(crate) use memory::Arena;
 use parking_lot::Mutex;
 use pieces::Pieces;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
 use whole::Whole;
@@ -34,6 +36,7 @@ use whole::Whole;
 const PAGE: usize = 4096;
 /// Most that are read ahead.
 const CHUNK: usize = PIECE_PAGES;
+const _: () = assert!(ARENA_DATA_AT.is_multiple_of(HUGE) && NAMES_AT == HUGE);
 /// No page.
 const NONE: u32 = u32::MAX;
 /// Arenas that are kept although no client has their credentials now.
@@ -60,15 +63,6 @@ struct State {
     whole: Option<Sender<Whole>>,
 }
 
-/// The arena of some clients.
-pub(crate) struct Arena {
-    cred: Cred,
-    memory: Mapping,
-    reader: OwnedFd,
-    /// Answers given out of it, for tests.
-    pub hits: AtomicU64,
-}
-
 struct Inner {
     arena: Arc<Arena>,
     clients: Vec<Weak<Client>>,
@@ -86,43 +80,6 @@ struct File {
     /// Where a reader is who reads one page after the other, and how many pages it was given last.
     next: u64,
     given: usize,
-}
-
-impl Arena {
-    fn new(cred: &Cred) -> io::Result<Arena> {
-        let (memory, reader) = memory::published(c"freehold pages", ARENA_BYTES)?;
-        Ok(Arena { cred: cred.clone(), memory, reader, hits: AtomicU64::new(0) })
-    }
-
-    /// For clients.
-    pub fn reader(&self) -> BorrowedFd<'_> {
-        self.reader.as_fd()
-    }
-
-    fn word(&self, page: u32) -> &AtomicU64 {
-        self.memory.long(8 * page as usize)
-    }
-
-    /// Fills a page that holds nothing; the value of its word then.
-    fn put(&self, page: u32, bytes: &[u8]) -> u64 {
-        let word = self.word(page);
-        let before = word.load(Ordering::Relaxed);
-        // Who still copies what was there before sees one of these two changes of the word.
-        word.store(before + 2, Ordering::SeqCst);
-        std::sync::atomic::fence(Ordering::SeqCst);
-        let at = ARENA_DATA_AT + page as usize * PAGE;
-        self.memory.copy_in(at, bytes);
-        if bytes.len() < PAGE {
-            self.memory.copy_in(at + bytes.len(), &[0; PAGE][bytes.len()..]);
-        }
-        word.store(before + 3, Ordering::Release);
-        before + 3
-    }
-
-    fn take(&self, page: u32) {
-        let word = self.word(page);
-        word.store(word.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
-    }
 }
 
 /// A read as it is made for an arena: whole pages, perhaps more of the last chunk than was asked for.
@@ -193,6 +150,7 @@ impl Arenas {
         if let Some(inner) = state.inner(&client.arena) {
             inner.clients.retain(|c| c.strong_count() > 0);
             inner.clients.push(Arc::downgrade(client));
+            client.arena.is_shared.fetch_or(inner.clients.len() > 1, Ordering::Relaxed);
             inner.policy.set_processes(inner.clients.len() as u32);
         }
     }
@@ -247,6 +205,10 @@ impl Arenas {
         for number in chunk(plan.first()).0..=chunk(last).0 {
             inner.policy.touch((ino, number), (CHUNK * PAGE) as u64, client.session as u32, now);
         }
+        // They were asked for, so they were not found.
+        for (number, &(page, _)) in (plan.first()..).zip(&there) {
+            client.arena.show(page, ino, number);
+        }
         client.arena.hits.fetch_add(1, Ordering::Relaxed);
         Some(there)
     }
@@ -275,18 +237,19 @@ impl Arenas {
         };
         state.arenas[at].enter_file(ino, generation);
         let mut buffer = [0; PAGE];
-        for page in (plan.first()..).take(got.div_ceil(PAGE)) {
+        for of_file in (plan.first()..).take(got.div_ceil(PAGE)) {
             let bytes = pieces.next(&mut buffer);
-            let (number, within) = chunk(page);
+            let (number, within) = chunk(of_file);
             // Room first: what goes may be of this file.
             let is_there = state.arenas[at].page(ino, number, within);
             let Some(page) = is_there.or_else(|| state.room(at, (ino, number))) else { break };
             let inner = &mut state.arenas[at];
             let word = if is_there.is_some() {
+                inner.arena.show(page, ino, of_file);
                 inner.arena.word(page).load(Ordering::Relaxed)
             } else {
                 inner.keep(ino, generation, number, within, page);
-                inner.arena.put(page, bytes)
+                inner.arena.put(page, (ino, generation), of_file, bytes)
             };
             places.push((page, word));
         }
@@ -363,16 +326,17 @@ impl State {
 }
 
 impl Inner {
-    /// A page that was never used. When it is the first one behind a part of the memory, all of that is in use.
+    /// A page that was never used. When it is the last one of a part of the memory, all of that is in use from now on.
     fn next_page(&mut self, whole: &Option<Sender<Whole>>) -> Option<u32> {
         let page = Some(self.next).filter(|&page| page < ARENA_PAGES as u32)?;
         self.next += 1;
-        let at = ARENA_DATA_AT + page as usize * PAGE;
+        let used = self.next as usize * PAGE;
         if let Some(whole) = whole
-            && at.is_multiple_of(HUGE)
+            && used.is_multiple_of(HUGE)
         {
-            // When nobody takes it, it stays as it is.
-            let _ = whole.send(Whole { arena: self.arena.clone(), offset: at - HUGE });
+            // What says where pages stand as well, when there are so many. When nobody takes it, it stays as it is.
+            let which = (used == HUGE).then_some(0).into_iter().chain([ARENA_DATA_AT + used - HUGE]);
+            which.for_each(|offset| drop(whole.send(Whole { arena: self.arena.clone(), offset })));
         }
         Some(page)
     }

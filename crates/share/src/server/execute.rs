@@ -1,6 +1,7 @@
 //! Running one call: the request is taken apart and checked, the file system is asked, the answer is written.
 
 mod posted;
+pub(super) mod telling;
 
 pub(crate) use posted::close;
 
@@ -92,7 +93,7 @@ fn nothing_but_kind(attr: &Attr) -> Attr {
 
 /// Answers a read through an open handle.
 async fn read<F: FileSystem>(
-    fs: &F,
+    fs: &Watched<F>,
     r: &Request,
     out: &mut Out<'_>,
     handle: Handle,
@@ -107,18 +108,22 @@ async fn read<F: FileSystem>(
         && let Some(n) = fs.read_direct(handle, offset, place.memory).await?
     {
         out.len = n;
+        telling::was_read(fs, client, ino).await;
         return Ok(0);
     }
     let plan = wanted.then(|| client.arenas.plan(&client.arena, ino, offset, len)).flatten();
     let Some(mut plan) = plan else {
         out.pages(&fs.read_pages(handle, offset, at_once).await?, 0, at_once)?;
+        telling::was_read(fs, client, ino).await;
         return Ok(0);
     };
     let pages = fs.read_pages(handle, plan.start, plan.len).await?;
     // From after the read, which may have moved the time of access.
+    let noted = client.arenas.clock();
     let attr = fs.getattr(ino, Some(handle)).await?;
     out.attr(&attr)?;
-    out.through_arena((ino, &attr), &mut plan, &pages, (offset, len))?;
+    telling::inode(fs, client, &attr, noted);
+    out.through_arena((ino, &attr), &mut plan, &pages, (offset, len));
     if out.pages == 0 {
         out.pages(&pages, (offset - plan.start) as usize, at_once)?;
     }
@@ -229,21 +234,21 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
     }
     match op {
         Op::Ping => {}
-        Op::Lookup => out.attr(&fs.lookup(cred, ino, p.first()).await?)?,
+        Op::Lookup => out.attr(&telling::lookup(fs, client, ino, p.first()).await?)?,
         Op::Walk => {
             let names = p.first().split(|&b| b == b'/').filter(|n| !n.is_empty());
             match names.clone().count() {
                 1..=wire::WALK_NAMES => {
                     let (mut dir, mut at) = (ino, ino);
                     for name in names {
-                        let attr = fs.lookup(cred, at, name).await?;
+                        let attr = telling::lookup(fs, client, at, name).await?;
                         out.attr(&attr)?;
                         (dir, at) = (at, attr.ino);
                     }
                     let more = p.second().split(|&b| b == b'/').filter(|n| !n.is_empty());
                     for name in more.take(wire::WALK_AHEAD) {
                         // Whoever wants it asks for it.
-                        let Ok(attr) = fs.lookup(cred, dir, name).await else { break };
+                        let Ok(attr) = telling::lookup(fs, client, dir, name).await else { break };
                         out.attr(&attr)?;
                     }
                 }
@@ -256,7 +261,9 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
                 1 => Some(client.handle(r.other.get())?),
                 _ => return Err(GARBLED),
             };
-            out.attr(&fs.getattr(ino, handle).await?)?
+            let attr = fs.getattr(ino, handle).await?;
+            telling::inode(fs, client, &attr, before);
+            out.attr(&attr)?
         }
         Op::Setattr => {
             let mut set = wire::read_set_attr(p.second())?;
@@ -270,7 +277,10 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             out.left(fs, (attr.ino, handle), Some(&attr)).await?;
         }
         Op::Access => fs.access(cred, ino, flags::<Access>(r)?).await?,
-        Op::Readlink => out.push(&fs.readlink(cred, ino).await?)?,
+        Op::Readlink => {
+            out.push(&fs.readlink(cred, ino).await?)?;
+            telling::was_read(fs, client, ino).await;
+        }
         Op::Mknod => {
             let attr = fs.mknod(cred, ino, p.first(), r.mode.get(), r.extra.get()).await?;
             out.made(fs, ino, p.first(), &attr, before).await?;
@@ -412,13 +422,15 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             let mut entries = Vec::new();
             let handle = client.handle(object)?;
             // Who may read a directory but not search it learns names, and nothing about what they lead to.
-            let dir = fs.getattr(client.inode(handle)?, None).await;
+            let ino = client.inode(handle)?;
+            let dir = fs.getattr(ino, None).await;
             let searches = dir.is_ok_and(|dir| fs::perm::check(cred, &dir, Access::EXEC).is_ok());
             let mut push = |e: DirEntry<'_>| {
                 let attr = if searches { e.attr } else { nothing_but_kind(&e.attr) };
                 wire::push_entry(&mut entries, &DirEntry { attr, ..e }, DATA_MAX)
             };
             fs.readdir(handle, offset, &mut push).await?;
+            telling::was_read(fs, client, ino).await;
             out.push(&entries)?;
         }
         Op::Statfs => out.push(&wire::statfs(&fs.statfs().await?))?,

@@ -1,10 +1,11 @@
 //! What comes with a request, and what goes with its answer.
 
 use super::arena::Aligned;
+use super::execute::telling;
 use super::session::Client;
 use crate::region::{Region, SlotNo};
 use crate::wire::{self, GARBLED, Op};
-use format::shared::{CALL_DATA_MAX, DATA_MAX, PAYLOAD_MAX, PagePlace, Request, SLOTS};
+use format::shared::{CALL_DATA_MAX, DATA_MAX, PAYLOAD_MAX, Request, SLOTS};
 use fs::{Access, Attr, Error, FileSystem, Handle, Ino, Pages, Result, Source, Watched};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -46,19 +47,20 @@ impl<'a> Out<'a> {
     /// the clock from before it was made.
     pub async fn made<F: FileSystem>(
         &mut self,
-        fs: &F,
+        fs: &Watched<F>,
         parent: Ino,
         name: &[u8],
         attr: &Attr,
         before: u64,
     ) -> Result<()> {
         let noted = self.client.arenas.clock();
-        if noted == before + 1 {
+        let now = match noted == before + 1 {
             // Nothing else has changed since.
-            self.noted = noted;
-            return self.attr(attr);
-        }
-        match fs.lookup(&self.client.cred, parent, name).await {
+            true => Ok(*attr),
+            false => fs.lookup(&self.client.cred, parent, name).await,
+        };
+        telling::name(fs, self.client, (parent, name), &now, noted);
+        match now {
             Ok(now) if now.ino == attr.ino => {
                 self.noted = noted;
                 self.attr(&now)
@@ -94,19 +96,19 @@ impl<'a> Out<'a> {
         Ok(())
     }
 
-    /// Tells where pages that were read stand in the client's arena, when they do, or do now.
+    /// Puts pages that were read into the client's arena, unless they are there; says how many of them can be found there.
     pub fn through_arena(
         &mut self,
         (ino, attr): (Ino, &Attr),
         plan: &mut Aligned,
         pages: &Pages,
         (offset, len): (u64, usize),
-    ) -> Result<()> {
+    ) {
         let client = self.client;
         let is_long = wire::is_long_read(len, attr.size);
         // A file without names may get its number used again unseen; and who has opened a file may read it when others no longer may.
         if is_long || attr.nlink == 0 || fs::perm::check(&client.cred, attr, Access::READ).is_err() {
-            return Ok(());
+            return;
         }
         plan.ends_at(attr.size);
         let places = client.arenas.find(client, ino, attr.generation, plan).unwrap_or_else(|| {
@@ -115,17 +117,12 @@ impl<'a> Out<'a> {
         });
         self.pages = places.len() as u64;
         self.noted = attr.size.saturating_sub(offset).min(len as u64);
-        for (page, word) in places {
-            let place = PagePlace { word: word.into(), page: page.into(), reserved: [0; 4] };
-            self.push(place.as_bytes())?;
-        }
-        Ok(())
     }
 
     /// Attributes that a change of an inode left behind, such that the client can keep them; or those that the change itself told.
     pub async fn left<F: FileSystem>(
         &mut self,
-        fs: &F,
+        fs: &Watched<F>,
         (ino, handle): (Ino, Option<Handle>),
         told: Option<&Attr>,
     ) -> Result<()> {
@@ -133,6 +130,7 @@ impl<'a> Out<'a> {
         match (fs.getattr(ino, handle).await, told) {
             (Ok(now), _) => {
                 self.noted = noted;
+                telling::inode(fs, self.client, &now, noted);
                 self.attr(&now)
             }
             (Err(_), Some(attr)) => self.attr(attr),
@@ -147,6 +145,7 @@ impl<'a> Out<'a> {
             // Whoever gets a lease from now on has that told afterwards.
             Ok(attr) if !fs.lends_on(ino) => {
                 self.noted = noted;
+                telling::inode(fs, self.client, &attr, noted);
                 self.attr(&attr)
             }
             _ => Ok(()),

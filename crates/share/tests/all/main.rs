@@ -19,6 +19,7 @@ mod lock_leases;
 mod long_calls;
 mod new_file_attacks;
 mod new_files;
+mod notices;
 mod order;
 mod passes;
 mod rig;

@@ -10,12 +10,14 @@ const LAST: usize = 256;
 #[derive(Debug)]
 pub(super) struct Posts {
     count: AtomicU64,
+    /// So many have come into force, as far as is known.
+    settled: AtomicU64,
     last: Mutex<[u64; LAST]>,
 }
 
 impl Default for Posts {
     fn default() -> Posts {
-        Posts { count: AtomicU64::new(0), last: Mutex::new([0; LAST]) }
+        Posts { count: AtomicU64::new(0), settled: AtomicU64::new(0), last: Mutex::new([0; LAST]) }
     }
 }
 
@@ -31,6 +33,18 @@ impl Posts {
         let count = self.count.load(Ordering::SeqCst);
         last[count as usize % LAST] = hash;
         self.count.store(count + 1, Ordering::SeqCst);
+    }
+
+    /// The first `count` have come into force.
+    pub fn settled(&self, count: u64) {
+        if self.settled.load(Ordering::Relaxed) < count {
+            self.settled.fetch_max(count, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether one of those that may not be in force yet may concern what has this hash.
+    pub fn is_pending(&self, hash: u64) -> bool {
+        self.concern(self.settled.load(Ordering::SeqCst), hash)
     }
 
     /// Whether one of those that came after the first `since` may concern what has this hash.
@@ -68,5 +82,12 @@ mod tests {
         posts.add(9);
         assert!(posts.concern(since, 7), "there were too many to know");
         assert!(!posts.concern(since + 1, 8) && !posts.concern(posts.count(), 9));
+        assert!(posts.is_pending(8) && posts.is_pending(5), "more than are remembered");
+        posts.settled(since + 1);
+        assert!(!posts.is_pending(8) && posts.is_pending(9));
+        posts.settled(since);
+        assert!(!posts.is_pending(8), "it was known before");
+        posts.settled(posts.count());
+        assert!(!posts.is_pending(9));
     }
 }

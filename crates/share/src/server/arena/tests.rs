@@ -1,4 +1,5 @@
 use super::*;
+use crate::memory;
 use crate::region::Region;
 use crate::server::directories::Directories;
 use crate::server::drains::Drains;
@@ -128,6 +129,8 @@ fn users_have_memory_of_their_own() {
     let of_a = rig.arenas.fill(&a, INO, 1, &plan, &[&[1; 4096]])[0];
     assert!(rig.arenas.find(&b, INO, 1, &plan).is_none());
     assert_eq!(rig.arenas.find(&c, INO, 1, &plan).unwrap()[0], of_a);
+    a.arena.tell_inode(&crate::wire::some_attr(7, 5), 1);
+    assert!(c.arena.told(INO).is_some() && b.arena.told(INO).is_none());
     let of_b = rig.arenas.fill(&b, INO, 1, &plan, &[&[1; 4096]])[0];
     rig.change(0, 1);
     assert!(!there(&a, of_a) && !there(&b, of_b));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::Builder;
 
-/// A part of an arena's memory, as long as a huge page and at a multiple of that, of which all pages are in use.
+/// A part of an arena's memory, as long as a huge page and at a multiple of that, of which all pages are in use, or should be.
 pub(super) struct Whole {
     pub arena: Arc<Arena>,
     pub offset: usize,

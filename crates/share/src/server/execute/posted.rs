@@ -1,10 +1,10 @@
 //! What is posted under a lease: nobody waits for the answer, and what fails here may have been acknowledged (see `server::directories`).
 
 use super::super::session::Client;
-use super::{flags, perm};
+use super::{flags, perm, telling};
 use crate::wire::{self, GARBLED, Op};
 use format::shared::Request;
-use fs::{Error, FileSystem, Ino, MadeAs, OpenFlags, Result, Source, Watched};
+use fs::{Error, FileSystem, Handle, Ino, MadeAs, OpenFlags, Result, Source, Watched};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -88,10 +88,14 @@ pub(crate) async fn close<F: FileSystem>(
     number: u64,
     begun: Instant,
 ) -> Instant {
-    if let Ok(Some(handle)) = client.closes(number)
-        && let Err(e) = client.close(fs, handle).await
-    {
-        tracing::warn!("session {}: closing a file that its client had made: {e}", client.session);
+    let file = client.inode(Handle(number));
+    if let Ok(Some(handle)) = client.closes(number) {
+        if let Err(e) = client.close(fs, handle).await {
+            tracing::warn!("session {}: closing a file that its client had made: {e}", client.session);
+        }
+        if let Ok(file) = file {
+            telling::closed(fs, client, file).await;
+        }
     }
     client.tally.closed(begun)
 }

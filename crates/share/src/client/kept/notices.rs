@@ -1,0 +1,95 @@
+//! What others with the same credentials have asked for, as the manager tells it to all of them: kept here as if this client had asked for it, when it is
+//! looked for.
+
+use super::names::Name;
+use super::{Kept, Since, Target, hash_inode};
+use crate::notices;
+use fs::{Attr, Ino};
+
+impl Kept {
+    /// What is told of a name with this hash, if it holds.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn noticed_name(&self, hash: u64, parent: Ino, name: &[u8]) -> Option<Name> {
+        // What is posted from here on is not missed.
+        let posts = self.posts();
+        let (leads, clock) = notices::name(&self.arena, parent, name)?;
+        let target = leads.map(|(ino, generation, kind)| Target { ino, generation, kind });
+        let entry = Name { target, noted: clock, words: Name::words(parent, name) };
+        // Nobody else knows of what this client has posted and is not done yet.
+        if !self.entry_holds(&entry) || !self.alive() || self.posts.is_pending(hash) {
+            return None;
+        }
+        self.learn_name(Since { clock, posts }, parent, name, target);
+        Some(entry)
+    }
+
+    /// The attributes that are told of an inode, and the clock as of which they are, if that holds.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn noticed_inode(&self, ino: Ino) -> Option<(Attr, u64)> {
+        let posts = self.posts();
+        let (attr, clock) = notices::inode(&self.arena, ino)?;
+        if !self.unchanged(ino, clock) || !self.alive() || self.posts.is_pending(hash_inode(ino.0)) {
+            return None;
+        }
+        self.learn_attr(Since { clock, posts }, &attr);
+        Some((attr, clock))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::changes::{Changes, Seen};
+    use crate::memory::{self, Mapping};
+    use crate::wire::some_attr;
+    use format::shared::ARENA_BYTES;
+    use fs::watched::Change;
+    use std::sync::Arc;
+
+    #[test]
+    fn what_is_told_holds_until_it_changes_or_something_is_posted() {
+        let changes = Changes::new().unwrap();
+        let (ours, theirs) = memory::published(c"test", ARENA_BYTES).unwrap();
+        let theirs = Arc::new(Mapping::read_only(theirs, ARENA_BYTES).unwrap());
+        let client = || Kept::new(Seen::map(changes.reader()).unwrap(), theirs.clone());
+        let (dir, name) = (Ino(1), &b"name"[..]);
+        let tell = |size| {
+            let attr = some_attr(7, size);
+            notices::tell_name(&ours, dir, name, Some(&attr), changes.now());
+            notices::tell_inode(&ours, &attr, changes.now());
+        };
+        tell(5);
+        assert_eq!(client().walk(dir, name), None, "nobody tells of changes");
+        let _held = changes.hold().unwrap();
+        let (kept, other) = (client(), client());
+        assert_eq!(kept.walk(dir, name), Some(some_attr(7, 5)));
+        // Of which it is kept here from now on.
+        tell(6);
+        assert_eq!(
+            (kept.walk(dir, name), other.walk(dir, name)),
+            (Some(some_attr(7, 5)), Some(some_attr(7, 6)))
+        );
+        changes.changed(&Change::Data { ino: Ino(7), start: 0, end: 1 });
+        assert_eq!((kept.walk(dir, name), kept.name(dir, name)), (None, Some(Ino(7))));
+        tell(8);
+        assert_eq!(kept.walk(dir, name), Some(some_attr(7, 8)));
+        changes.changed(&Change::Name { parent: dir, name });
+        assert_eq!(kept.name(dir, name), None);
+        notices::tell_name(&ours, dir, name, None, changes.now());
+        assert!(kept.misses(dir, name) && client().misses(dir, name));
+        // Searching the directory may not be allowed any more.
+        changes.changed(&Change::Attr { ino: dir });
+        assert!(!kept.misses(dir, name) && !client().misses(dir, name));
+        tell(9);
+        // What this client has posted nobody else knows of, until it is done.
+        kept.posted(dir, name, Some(Ino(7)));
+        assert_eq!((kept.name(dir, name), kept.attr(Ino(7))), (None, None));
+        assert_eq!(other.walk(dir, name), Some(some_attr(7, 9)));
+        kept.settled(kept.posts() - 1);
+        assert_eq!(kept.name(dir, name), None);
+        kept.settled(kept.posts());
+        assert_eq!(kept.walk(dir, name), Some(some_attr(7, 9)));
+    }
+}

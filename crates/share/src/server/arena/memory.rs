@@ -1,0 +1,106 @@
+//! The memory of an arena, as the manager writes it (layout and rule of reading: `format::shared`).
+
+use super::PAGE;
+use crate::memory::{self, Mapping};
+use crate::notices;
+use format::shared::{ARENA_BYTES, ARENA_DATA_AT, PAGE_PLACES_AT, PageHeader, page_places};
+use fs::{Attr, Cred, Ino};
+use parking_lot::Mutex;
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The arena of some clients.
+pub(crate) struct Arena {
+    pub(super) cred: Cred,
+    pub(super) memory: Mapping,
+    reader: OwnedFd,
+    /// Who tells something has this.
+    telling: Mutex<()>,
+    /// Several clients have it, or had.
+    pub(super) is_shared: AtomicBool,
+    /// Answers given out of it, for tests.
+    pub hits: AtomicU64,
+}
+
+impl Arena {
+    pub(super) fn new(cred: &Cred) -> io::Result<Arena> {
+        let (memory, reader) = memory::published(c"freehold pages", ARENA_BYTES)?;
+        let (telling, is_shared) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Arena { cred: cred.clone(), memory, reader, telling, is_shared, hits: AtomicU64::new(0) })
+    }
+
+    /// For clients.
+    pub fn reader(&self) -> BorrowedFd<'_> {
+        self.reader.as_fd()
+    }
+
+    /// Whether there are several clients who can know of each other's files, or were.
+    pub fn is_shared(&self) -> bool {
+        self.is_shared.load(Ordering::Relaxed)
+    }
+
+    /// Tells all clients what a name was found to lead to, when the clock was `noted` or later.
+    pub fn tell_name(&self, dir: Ino, name: &[u8], attr: Option<&Attr>, noted: u64) {
+        let _telling = self.telling.lock();
+        notices::tell_name(&self.memory, dir, name, attr, noted);
+    }
+
+    /// Tells all clients attributes that were asked for when the clock was `noted` or later.
+    pub fn tell_inode(&self, attr: &Attr, noted: u64) {
+        let _telling = self.telling.lock();
+        notices::tell_inode(&self.memory, attr, noted);
+    }
+
+    /// The attributes that were told of an inode last, be it long ago.
+    pub fn told(&self, ino: Ino) -> Option<Attr> {
+        Some(notices::inode(&self.memory, ino)?.0)
+    }
+
+    /// A word of a page's header.
+    fn field(&self, page: u32, field: usize) -> &AtomicU64 {
+        self.memory.long(page as usize * size_of::<PageHeader>() + field)
+    }
+
+    pub(super) fn word(&self, page: u32) -> &AtomicU64 {
+        self.field(page, offset_of!(PageHeader, word))
+    }
+
+    /// Fills a page that holds nothing with a page of a file; the value of its word then.
+    pub(super) fn put(&self, page: u32, (ino, generation): (Ino, u32), number: u64, bytes: &[u8]) -> u64 {
+        let word = self.word(page);
+        let before = word.load(Ordering::Relaxed);
+        // Who still copies what was there before sees one of these two changes of the word.
+        word.store(before + 2, Ordering::SeqCst);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        self.field(page, offset_of!(PageHeader, ino)).store(ino.0, Ordering::Relaxed);
+        self.field(page, offset_of!(PageHeader, page)).store(number, Ordering::Relaxed);
+        self.field(page, offset_of!(PageHeader, generation)).store(generation as u64, Ordering::Relaxed);
+        let at = ARENA_DATA_AT + page as usize * PAGE;
+        self.memory.copy_in(at, bytes);
+        if bytes.len() < PAGE {
+            self.memory.copy_in(at + bytes.len(), &[0; PAGE][bytes.len()..]);
+        }
+        word.store(before + 3, Ordering::Release);
+        self.show(page, ino, number);
+        before + 3
+    }
+
+    /// Has clients find a page, which holds that one of a file.
+    pub(super) fn show(&self, page: u32, ino: Ino, number: u64) {
+        let places = page_places(ino.0, number).map(|at| self.memory.word(PAGE_PLACES_AT + 4 * at));
+        let there = places.map(|place| place.load(Ordering::Relaxed));
+        if there.contains(&(page + 1)) {
+            return;
+        }
+        let is_free = |&at: &u32| at == 0 || self.word(at - 1).load(Ordering::Relaxed) & 1 == 0;
+        let place = there.iter().position(is_free).unwrap_or(page as usize % places.len());
+        places[place].store(page + 1, Ordering::Release);
+    }
+
+    pub(super) fn take(&self, page: u32) {
+        let word = self.word(page);
+        word.store(word.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,103 @@
+//! What the manager tells all clients of a user.
+//!
+//! Verifies that names, attributes and pages that one client has asked for cost another one no message; and that everybody sees each change when it has returned, also of
+//! what is posted under a lease of somebody else. Users are told nothing of what others have asked for: src/server/arena/tests.rs.
+
+use crate::rig::{NEW, RW, Rig, volume};
+use fs::client::OpenOptions as Open;
+use fs::{Blocking, FileSystem};
+use share::Remote;
+
+const READ: Open = Open::new().read(true);
+
+/// Messages by which something is looked for.
+fn asked<F: FileSystem>(rig: &Rig<F>) -> u64 {
+    ["walk", "lookup", "getattr", "open", "read"].map(|name| rig.count(name)).iter().sum()
+}
+
+fn read(client: &Blocking<Remote>, name: &str) -> Vec<u8> {
+    let mut bytes = vec![0; 40_000];
+    let n = client.open(name, READ).unwrap().read_at(&mut bytes, 0).unwrap();
+    bytes.truncate(n);
+    bytes
+}
+
+#[test]
+fn what_one_has_asked_for_costs_the_others_nothing() {
+    let rig = Rig::shared(volume(64 << 20));
+    rig.beside.mkdir("d", 0o777).unwrap();
+    let content = |i: usize| vec![i as u8; i * 317];
+    (1..100).for_each(|i| rig.beside.write(format!("d/f{i}"), content(i)).unwrap());
+    let first = rig.client();
+    let missing = |client: &Blocking<Remote>, i| client.stat(format!("d/g{i}")).is_err();
+    for i in 1..100 {
+        assert!(read(&first, &format!("d/f{i}")) == content(i) && missing(&first, i));
+    }
+    let before = asked(&rig);
+    let second = rig.client();
+    for i in 1..100 {
+        let name = format!("d/f{i}");
+        assert!(second.stat(&name).unwrap().size == content(i).len() as u64 && missing(&second, i));
+        assert_eq!(second.stat(&name).unwrap(), rig.beside.stat(&name).unwrap());
+        assert!(read(&second, &name) == content(i), "{name}");
+    }
+    // The first look at the root is nobody's before.
+    assert!(asked(&rig) - before <= 3, "{} messages", asked(&rig) - before);
+}
+
+#[test]
+fn what_changes_is_seen_at_once() {
+    let rig = Rig::shared(volume(64 << 20));
+    rig.beside.mkdir("d", 0o777).unwrap();
+    let clients = [rig.client(), rig.client(), rig.client()];
+    for i in 0..600 {
+        let by = |n: usize| &clients[(i + n) % 3];
+        let name = format!("d/f{}", i % 7);
+        assert!(by(0).stat(&name).is_err() && by(1).stat(&name).is_err());
+        // Made by a message; its data is posted.
+        let file = by(0).open(&name, NEW).unwrap();
+        assert_eq!(by(1).stat(&name).unwrap().size, 0);
+        file.write_all_at(&[i as u8; 100], 0).unwrap();
+        assert_eq!(by(2).stat(&name).unwrap().size, 100);
+        file.write_all_at(&[i as u8; 5000], 100).unwrap();
+        if i % 2 == 0 {
+            file.close().unwrap();
+        }
+        assert_eq!(by(1).stat(&name).unwrap().size, 5100);
+        assert!(read(by(2), &name) == [i as u8; 5100] && read(by(1), &name) == [i as u8; 5100]);
+        let other = by(2).open(&name, RW).unwrap();
+        other.write_all_at(b"end", 5100).unwrap();
+        assert_eq!(read(by(1), &name).len(), 5103);
+        by(1).rename(&name, "d/other", fs::RenameFlags::empty()).unwrap();
+        assert!(by(0).stat(&name).is_err() && by(2).stat("d/other").unwrap().size == 5103);
+        by(0).unlink("d/other").unwrap();
+        assert!(by(1).stat("d/other").is_err() && by(2).stat("d/other").is_err());
+    }
+}
+
+/// Who has a directory to himself says that he did something before it is done: nothing that the manager has told counts.
+#[test]
+fn nothing_is_told_of_what_is_lent() {
+    let rig = Rig::new(volume(64 << 20));
+    let (owner, other) = (rig.client(), rig.client());
+    for round in 0..60 {
+        let dir = format!("d{round}");
+        owner.mkdir(&dir, 0o755).unwrap();
+        let name = |i: usize| format!("{dir}/f{i}");
+        // Until the directory is lent, and under the lease.
+        for i in 0..40 {
+            owner.open(name(i), NEW).unwrap().close().unwrap();
+            // A message, whose answer others could be told.
+            owner.chmod(name(i), 0o600).unwrap();
+            owner.read_dir(&dir).unwrap();
+        }
+        (0..40).filter(|i| i % 3 != 0).for_each(|i| owner.unlink(name(i)).unwrap());
+        for i in 0..40 {
+            assert_eq!(other.stat(name(i)).is_ok(), i % 3 == 0, "{}", name(i));
+        }
+        (0..40).filter(|i| i % 3 == 0).for_each(|i| other.unlink(name(i)).unwrap());
+        assert!((0..40).all(|i| owner.stat(name(i)).is_err()));
+        owner.open(name(7), NEW).unwrap().write_all_at(b"new", 0).unwrap();
+        assert_eq!(other.stat(name(7)).unwrap().size, 3);
+    }
+}
