@@ -82,7 +82,14 @@ impl Session {
             stays.then_some((attr.size, (attr.ino, attr.generation)))
         };
         let (found, noted) = self.kept.noted(ino, look)?;
-        let (size, inode) = found?;
+        let ((size, inode), noted) = match found {
+            Some(found) => (found, noted),
+            // Others may have moved the time of access meanwhile, which the memory of changes does not tell.
+            None => {
+                let (attr, noted) = self.kept.noticed_inode(ino)?;
+                (look(&attr)?, noted)
+            }
+        };
         let len = size.saturating_sub(offset).min(to.len() as u64) as usize;
         (self.copy_noted(inode, noted, offset, &mut to[..len])? == len).then_some(len)
     }

@@ -75,6 +75,22 @@ fn what_changes_is_seen_at_once() {
     }
 }
 
+#[test]
+fn one_reader_moves_the_time_of_access_for_all() {
+    let rig = Rig::shared(volume(64 << 20));
+    rig.beside.mkdir("d", 0o777).unwrap();
+    (0..50).for_each(|i| rig.beside.write(format!("d/f{i}"), b"some bytes").unwrap());
+    let clients = [rig.client(), rig.client()];
+    // Both know the files as they are before somebody reads them.
+    clients.iter().for_each(|c| (0..50).for_each(|i| drop(c.stat(format!("d/f{i}")).unwrap())));
+    let reads = |client: &Blocking<Remote>| {
+        let before = rig.count("read");
+        (0..50).for_each(|i| assert_eq!(read(client, &format!("d/f{i}")), b"some bytes"));
+        rig.count("read") - before
+    };
+    assert_eq!((reads(&clients[0]), reads(&clients[1])), (50, 0));
+}
+
 /// Who has a directory to himself says that he did something before it is done: nothing that the manager has told counts.
 #[test]
 fn nothing_is_told_of_what_is_lent() {

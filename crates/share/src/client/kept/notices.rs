@@ -27,7 +27,7 @@ impl Kept {
     /// The attributes that are told of an inode, and the clock as of which they are, if that holds.
     #[cold]
     #[inline(never)]
-    pub(super) fn noticed_inode(&self, ino: Ino) -> Option<(Attr, u64)> {
+    pub(in crate::client) fn noticed_inode(&self, ino: Ino) -> Option<(Attr, u64)> {
         let posts = self.posts();
         let (attr, clock) = notices::inode(&self.arena, ino)?;
         if !self.unchanged(ino, clock) || !self.alive() || self.posts.is_pending(hash_inode(ino.0)) {
