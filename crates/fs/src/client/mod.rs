@@ -41,7 +41,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How often a call is made again: others may replace a name about as fast as it is looked up.
-const TRIES: u32 = 40;
+const TRIES: u32 = 1000;
 
 /// Does a call again when an inode went away under it; see the module documentation.
 macro_rules! fresh {

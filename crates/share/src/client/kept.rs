@@ -60,6 +60,8 @@ pub(super) struct Kept {
     seen: Seen,
     /// The arena, which tells of what others have asked for.
     arena: Arc<Mapping>,
+    /// What it tells of names counts if it is as of this clock or later.
+    trusted_from: AtomicU64,
     names: Names,
     inodes: Inodes,
     made: Made,
@@ -126,6 +128,7 @@ impl Kept {
         Kept {
             seen,
             arena,
+            trusted_from: AtomicU64::new(0),
             names: Names::default(),
             inodes: Inodes::default(),
             made: Made::default(),
@@ -174,9 +177,10 @@ impl Kept {
         self.made.clear();
     }
 
-    /// Drops what is known of names.
+    /// Drops what is known of names, so that the manager is asked: something has changed of which nobody has been told yet.
     #[cold]
     pub fn forget_names(&self) {
+        self.trusted_from.store(self.now() + 1, Ordering::SeqCst);
         self.names.clear();
         self.changes_state();
     }

@@ -5,6 +5,7 @@ use super::names::Name;
 use super::{Kept, Since, Target, hash_inode};
 use crate::notices;
 use fs::{Attr, Ino};
+use std::sync::atomic::Ordering;
 
 impl Kept {
     /// What is told of a name with this hash, if it holds.
@@ -16,6 +17,9 @@ impl Kept {
         let (leads, clock) = notices::name(&self.arena, parent, name)?;
         let target = leads.map(|(ino, generation, kind)| Target { ino, generation, kind });
         let entry = Name { target, noted: clock, words: Name::words(parent, name) };
+        if clock < self.trusted_from.load(Ordering::SeqCst) {
+            return None;
+        }
         // Nobody else knows of what this client has posted and is not done yet.
         if !self.entry_holds(&entry) || !self.alive() || self.posts.is_pending(hash) {
             return None;
@@ -91,5 +95,13 @@ mod tests {
         assert_eq!(kept.name(dir, name), None);
         kept.settled(kept.posts());
         assert_eq!(kept.walk(dir, name), Some(some_attr(7, 9)));
+        // The name led to something that is not there, of which nobody has been told yet.
+        kept.forget_names();
+        assert_eq!(kept.name(dir, name), None);
+        tell(10);
+        assert_eq!(kept.name(dir, name), None);
+        changes.changed(&Change::Attr { ino: Ino(8) });
+        tell(11);
+        assert_eq!(kept.name(dir, name), Some(Ino(7)));
     }
 }
