@@ -136,7 +136,7 @@ pub(crate) fn run<R: Failed>(body: impl Fn() -> Res<R>, real: impl FnOnce() -> R
 }
 
 /// How often a call is made for which inodes go away meanwhile.
-const TRIES: u32 = 40;
+const TRIES: u32 = 400;
 
 /// Before a call is made again: others get out of step with us.
 #[cold]
@@ -144,7 +144,7 @@ fn again(tries: u32) {
     match tries {
         ..4 => {}
         4..16 => std::thread::yield_now(),
-        _ => std::thread::sleep(std::time::Duration::from_micros(tries as u64)),
+        _ => std::thread::sleep(std::time::Duration::from_micros(tries.min(100) as u64)),
     }
 }
 
