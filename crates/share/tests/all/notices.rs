@@ -89,7 +89,9 @@ fn one_reader_moves_the_time_of_access_for_all() {
     a_tick();
     let clients = [rig.client(), rig.client()];
     // Both know the files as they are before somebody reads them.
-    clients.iter().for_each(|c| (0..50).for_each(|i| drop(c.stat(format!("d/f{i}")).unwrap())));
+    for (client, i) in clients.iter().flat_map(|c| (0..50).map(move |i| (c, i))) {
+        client.stat(format!("d/f{i}")).unwrap();
+    }
     let reads = |client: &Blocking<Remote>| {
         let before = rig.count("read");
         (0..50).for_each(|i| assert_eq!(read(client, &format!("d/f{i}")), b"some bytes"));
