@@ -60,7 +60,7 @@ pub(super) struct Kept {
     seen: Seen,
     /// The arena, which tells of what others have asked for.
     arena: Arc<Mapping>,
-    /// What it tells of names counts if it is as of this clock or later.
+    /// What it tells counts if it is as of this clock or later.
     trusted_from: AtomicU64,
     names: Names,
     inodes: Inodes,
@@ -169,8 +169,9 @@ impl Kept {
         self.inodes.remove(ino);
     }
 
-    /// Drops everything.
+    /// Drops everything, for good.
     pub fn forget(&self) {
+        self.trusted_from.store(u64::MAX, Ordering::SeqCst);
         self.names.clear();
         self.changes_state();
         self.inodes.clear();

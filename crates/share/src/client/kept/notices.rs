@@ -8,6 +8,12 @@ use fs::{Attr, Ino};
 use std::sync::atomic::Ordering;
 
 impl Kept {
+    /// Whether what is told of something with this hash, as of a clock, counts for this client.
+    fn counts(&self, clock: u64, hash: u64) -> bool {
+        // Nobody else knows of what it has posted and is not done yet.
+        self.alive() && clock >= self.trusted_from.load(Ordering::SeqCst) && !self.posts.is_pending(hash)
+    }
+
     /// What is told of a name with this hash, if it holds.
     #[cold]
     #[inline(never)]
@@ -17,11 +23,7 @@ impl Kept {
         let (leads, clock) = notices::name(&self.arena, parent, name)?;
         let target = leads.map(|(ino, generation, kind)| Target { ino, generation, kind });
         let entry = Name { target, noted: clock, words: Name::words(parent, name) };
-        if clock < self.trusted_from.load(Ordering::SeqCst) {
-            return None;
-        }
-        // Nobody else knows of what this client has posted and is not done yet.
-        if !self.entry_holds(&entry) || !self.alive() || self.posts.is_pending(hash) {
+        if !self.entry_holds(&entry) || !self.counts(clock, hash) {
             return None;
         }
         self.learn_name(Since { clock, posts }, parent, name, target);
@@ -34,7 +36,7 @@ impl Kept {
     pub(in crate::client) fn noticed_inode(&self, ino: Ino) -> Option<(Attr, u64)> {
         let posts = self.posts();
         let (attr, clock) = notices::inode(&self.arena, ino)?;
-        if !self.unchanged(ino, clock) || !self.alive() || self.posts.is_pending(hash_inode(ino.0)) {
+        if !self.unchanged(ino, clock) || !self.counts(clock, hash_inode(ino.0)) {
             return None;
         }
         self.learn_attr(Since { clock, posts }, &attr);
@@ -102,6 +104,8 @@ mod tests {
         assert_eq!(kept.name(dir, name), None);
         changes.changed(&Change::Attr { ino: Ino(8) });
         tell(11);
-        assert_eq!(kept.name(dir, name), Some(Ino(7)));
+        assert_eq!(kept.walk(dir, name), Some(some_attr(7, 9)), "kept since before");
+        kept.forget();
+        assert_eq!((kept.name(dir, name), kept.attr(Ino(7))), (None, None));
     }
 }
