@@ -111,7 +111,7 @@ impl<'p> Plain<'p> {
 
     /// What `f` says of the attributes of what the path leads to. With `follow`, not of those of a symlink.
     #[inline]
-    pub(crate) fn look<T>(&self, follow: bool, mut f: impl FnMut(&Attr) -> T) -> Option<T> {
+    pub(crate) fn look<T>(&self, follow: bool, f: impl FnOnce(&Attr) -> T) -> Option<T> {
         let f = |attr: &Attr| (!follow || attr.kind != FileType::Symlink).then(|| f(attr));
         self.mount.for_paths()?.look_at(self.base, self.path, f)?
     }

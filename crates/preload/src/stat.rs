@@ -39,7 +39,7 @@ pub(crate) fn find(dirfd: c_int, path: *const c_char, flags: c_int) -> Res<To<Fo
 #[inline]
 fn known<T>(
     (dirfd, path, flags): (c_int, *const c_char, c_int),
-    mut f: impl FnMut(&'static Mount, &Attr) -> T,
+    f: impl FnOnce(&'static Mount, &Attr) -> T,
 ) -> Option<T> {
     if path.is_null() {
         return None;

@@ -81,11 +81,10 @@ impl Session {
             let stays = noatime || !attr.moves_atime(Time::now());
             stays.then_some((attr.size, (attr.ino, attr.generation)))
         };
-        let (found, noted) = self.kept.noted(ino, look)?;
-        let ((size, inode), noted) = match found {
-            Some(found) => (found, noted),
-            // Others may have moved the time of access meanwhile, which the memory of changes does not tell.
-            None => {
+        let ((size, inode), noted) = match self.kept.noted(ino, look) {
+            Some((Some(found), noted)) => (found, noted),
+            // Others may have asked for them, or moved the time of access meanwhile, which the memory of changes does not tell.
+            _ => {
                 let (attr, noted) = self.kept.noticed_inode(ino)?;
                 (look(&attr)?, noted)
             }

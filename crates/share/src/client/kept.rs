@@ -232,7 +232,7 @@ impl Kept {
         self.made.insert(attr, noted);
     }
 
-    /// As [`Kept::attr`], also of what was made here and not looked at since.
+    /// As [`Kept::attr`], also of what was made here and not looked at since, or what others have asked for.
     pub fn known(&self, ino: Ino) -> Option<Attr> {
         let known = self.attr(ino);
         if known.is_some() || self.leased(ino).is_some() {
@@ -240,17 +240,18 @@ impl Kept {
         }
         // What is posted from here on is not missed.
         let posts = self.posts();
-        let (attr, clock) = self.made.take(ino)?;
-        if !self.alive() || !self.unchanged(ino, clock) {
-            return None;
+        match self.made.take(ino) {
+            Some((attr, clock)) if self.alive() && self.unchanged(ino, clock) => {
+                self.learn_attr(Since { clock, posts }, &attr);
+                Some(attr)
+            }
+            _ => self.noticed_inode(ino).map(|(attr, _)| attr),
         }
-        self.learn_attr(Since { clock, posts }, &attr);
-        Some(attr)
     }
 
     /// What `f` says of the attributes of an inode, if they are known. It must not take long.
     #[inline]
-    pub(super) fn look<T>(&self, ino: Ino, f: impl FnMut(&Attr) -> T) -> Option<T> {
+    pub(super) fn look<T>(&self, ino: Ino, f: impl FnOnce(&Attr) -> T) -> Option<T> {
         if self.leased(ino).is_some() {
             return None;
         }
@@ -259,25 +260,18 @@ impl Kept {
 
     /// What `f` says of the attributes of an inode, and the clock from before they were asked for.
     #[inline]
-    pub fn noted<T>(&self, ino: Ino, mut f: impl FnMut(&Attr) -> T) -> Option<(T, u64)> {
-        let known = self.inodes.look(ino, |inode| {
+    pub fn noted<T>(&self, ino: Ino, f: impl FnOnce(&Attr) -> T) -> Option<(T, u64)> {
+        self.inodes.look(ino, |inode| {
             let holds = self.alive() && self.seen.same(inode.word, inode.noted);
             holds.then(|| (f(&inode.attr), inode.noted))
-        });
-        if let Some(Some(known)) = known {
-            return Some(known);
-        }
-        self.noticed_inode(ino).map(|(attr, noted)| (f(&attr), noted))
+        })?
     }
 
     /// What is known of a name.
     #[inline]
     fn entry(&self, parent: Ino, name: &[u8]) -> Option<Name> {
-        let hash = hash_name(parent.0, name);
-        match self.names.find(hash, parent, name) {
-            Some(entry) if self.entry_holds(&entry) => Some(entry),
-            _ => self.noticed_name(hash, parent, name),
-        }
+        let entry = self.names.find(hash_name(parent.0, name), parent, name)?;
+        self.entry_holds(&entry).then_some(entry)
     }
 
     #[inline]

@@ -10,7 +10,7 @@ pub(in crate::client) enum Found {
     Unknown,
     /// There is no such name.
     Missing,
-    /// This, which was made here.
+    /// This, which was made here, or is told of.
     Made(Target),
 }
 
@@ -35,27 +35,32 @@ impl Directories {
 }
 
 impl Remote {
-    /// What a path of plain names leads to, if some of them are in directories under a lease and the others are known. Names that were made here are kept, as those that
-    /// were asked for are.
+    /// What a path of plain names leads to, if some of them are in directories under a lease, or others have asked for them, and the rest is known. Names that are found so are
+    /// kept, as those that were asked for are.
     #[cold]
     pub(in crate::client) fn find_here(&self, base: Ino, path: &[u8]) -> Found {
         let session: &Arc<Session> = self.now();
-        if !session.directories.any() {
-            return Found::Unknown;
-        }
+        let any = session.directories.any();
         let kept = &session.kept;
         let (mut at, mut found) = (base, Found::Unknown);
         for name in path.split(|&b| b == b'/').filter(|name| !name.is_empty()) {
             let since = Since { clock: kept.now(), posts: kept.posts() };
             let target = match kept.target(at, name) {
                 Some(target) => target,
-                None => match session.directories.find(session, at, name) {
-                    Found::Made(target) => {
-                        kept.learn_name(since, at, name, Some(target));
-                        target
+                None => {
+                    match if any { session.directories.find(session, at, name) } else { Found::Unknown } {
+                        Found::Made(target) => {
+                            kept.learn_name(since, at, name, Some(target));
+                            target
+                        }
+                        Found::Missing => return Found::Missing,
+                        Found::Unknown => match kept.noticed_name(at, name) {
+                            Some(Some(target)) => target,
+                            Some(None) => return Found::Missing,
+                            None => return Found::Unknown,
+                        },
                     }
-                    other => return other,
-                },
+                }
             };
             (at, found) = (target.ino, Found::Made(target));
         }

@@ -21,7 +21,7 @@ impl Remote {
 
     /// As `FileSystem::walk`: what `f` says of the attributes. It must not take long.
     #[inline]
-    pub fn look_at<T>(&self, base: Ino, path: &[u8], mut f: impl FnMut(&Attr) -> T) -> Option<T> {
+    pub fn look_at<T>(&self, base: Ino, path: &[u8], f: impl FnOnce(&Attr) -> T) -> Option<T> {
         let kept = self.kept();
         match kept.follow(base, path) {
             Some((ino, _)) => kept.look(ino, f),
@@ -34,7 +34,12 @@ impl Remote {
 
     /// As `FileSystem::getattr`: what `f` says of the attributes. It must not take long.
     #[inline]
-    pub fn look_at_inode<T>(&self, ino: Ino, handle: Option<Handle>, f: impl FnMut(&Attr) -> T) -> Option<T> {
+    pub fn look_at_inode<T>(
+        &self,
+        ino: Ino,
+        handle: Option<Handle>,
+        f: impl FnOnce(&Attr) -> T,
+    ) -> Option<T> {
         let ino = handle.map_or(Some(ino), |handle| self.inode(handle))?;
         self.kept().look(ino, f)
     }
