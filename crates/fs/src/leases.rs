@@ -195,16 +195,19 @@ impl<F> Watched<F> {
 
     /// Whether there is a lease on this inode that is not the caller's own.
     pub fn lends_on(&self, ino: Ino) -> bool {
-        self.lends() && self.hub.lent.lenders.read().iter().any(|lender| lender.lends(ino, self.caller))
+        self.lends_beside(ino, self.caller)
+    }
+
+    /// As [`Watched::lends_on`], also if the lease is the caller's own.
+    pub fn is_lent(&self, ino: Ino) -> bool {
+        self.lends_beside(ino, 0)
+    }
+
+    fn lends_beside(&self, ino: Ino, caller: Caller) -> bool {
+        self.lends() && self.hub.lent.lenders.read().iter().any(|lender| lender.lends(ino, caller))
     }
 
     /// Whether there is a lease on the file behind a handle.
-    /// As [`Watched::lends_on`], also if the lease is the caller's own.
-    pub fn is_lent(&self, ino: Ino) -> bool {
-        const NOBODY: Caller = 0;
-        self.lends() && self.hub.lent.lenders.read().iter().any(|lender| lender.lends(ino, NOBODY))
-    }
-
     pub(crate) fn lends_behind(&self, handle: Handle) -> bool {
         self.lends() && self.file(handle).is_some_and(|file| self.lends_on(file.ino))
     }
