@@ -130,16 +130,17 @@ pub enum Kept<'a> {
     Name(u64, &'a [u8]),
 }
 
-/// Index of the word that grows when `kept` changes. Different things may share a word: then both count as changed.
-pub fn change_word(kept: Kept<'_>) -> usize {
-    let mix = |h: u64, v: u64| {
-        let wide = (h ^ v ^ 0xF39C_C060_5CED_C835) as u128 * 0x9E37_79B9_7F4A_7C15;
-        wide as u64 ^ (wide >> 64) as u64
-    };
+fn mix(h: u64, v: u64) -> u64 {
+    let wide = (h ^ v ^ 0xF39C_C060_5CED_C835) as u128 * 0x9E37_79B9_7F4A_7C15;
+    wide as u64 ^ (wide >> 64) as u64
+}
+
+/// A hash of it.
+pub fn kept_hash(kept: Kept<'_>) -> u64 {
     // Mixed before the number: with small numbers alone the attributes of one inode would share their word with what is known of
     // searching another close by, in all likelihood the directory that it is in.
     let of = |kind| mix(0, kind);
-    let hash = match kept {
+    match kept {
         Kept::Attr(ino) => mix(of(1), ino),
         Kept::Access(ino) => mix(of(2), ino),
         Kept::Name(parent, name) => name.chunks(8).fold(mix(of(3), parent), |h, part| {
@@ -147,8 +148,12 @@ pub fn change_word(kept: Kept<'_>) -> usize {
             word[..part.len()].copy_from_slice(part);
             mix(h, u64::from_le_bytes(word).wrapping_add(part.len() as u64))
         }),
-    };
-    (mix(hash, 4) >> 40) as usize % CHANGE_WORDS
+    }
+}
+
+/// Index of the word that grows when `kept` changes. Different things may share a word: then both count as changed.
+pub fn change_word(kept: Kept<'_>) -> usize {
+    (mix(kept_hash(kept), 4) >> 40) as usize % CHANGE_WORDS
 }
 
 /// Line of the holds in which an inode stands.

@@ -6,8 +6,8 @@ use crate::memory::Mapping;
 use crate::record::{Record, places};
 use crate::wire;
 use format::shared::{
-    INODES_AT, InodeNotice, NAMES_AT, NOTICE_NAME_MAX, NOTICE_PLACES, NOTICE_SETS, NameNotice, inode_hash,
-    name_hash, notice_byte, notice_set,
+    INODES_AT, InodeNotice, Kept, NAMES_AT, NOTICE_NAME_MAX, NOTICE_PLACES, NOTICE_SETS, NameNotice,
+    kept_hash, notice_byte, notice_set,
 };
 use fs::{Attr, FileType, Ino};
 use std::mem::offset_of;
@@ -53,13 +53,13 @@ impl<const W: usize> Notices<W> {
         let (bytes, records) = self.set(memory, notice_set(hash));
         let (all, byte) = (bytes.load(Ordering::Relaxed), notice_byte(hash));
         let known =
-            places(all, byte).find(|&at| records[at].read(|words| words.all()).is_some_and(|w| is(&w)));
-        if known.is_some_and(|at| records[at].read(|w| w.get(NOTED) > words[NOTED]) != Some(false)) {
+            places(all, byte).find_map(|at| Some((at, records[at].read(|words| words.all()).filter(&is)?)));
+        if known.is_some_and(|(_, there)| there[NOTED] > words[NOTED]) {
             return;
         }
         // The oldest one goes.
         let oldest = || (0..NOTICE_PLACES).min_by_key(|&at| records[at].read(|w| w.get(NOTED)));
-        let place = known.or_else(|| places(all, 0).next()).or_else(oldest).unwrap_or(0);
+        let place = known.map(|(at, _)| at).or_else(|| places(all, 0).next()).or_else(oldest).unwrap_or(0);
         records[place].write(words);
         let others = all & !(0xff << (8 * place));
         bytes.store(others | (byte as u64) << (8 * place), Ordering::Release);
@@ -103,7 +103,7 @@ fn is_inode(words: &[u64; INODE], ino: Ino) -> bool {
 
 /// What is told of a name, and the clock as of which it holds.
 pub(crate) fn name(memory: &Mapping, dir: Ino, name: &[u8]) -> Option<(Leads, u64)> {
-    let found = NAMES.find(memory, name_hash(dir.0, name), |words| is_name(words, dir, name))?;
+    let found = NAMES.find(memory, kept_hash(Kept::Name(dir.0, name)), |words| is_name(words, dir, name))?;
     let notice = name_notice(&found);
     let leads = match notice.ino.get() {
         0 => None,
@@ -114,7 +114,7 @@ pub(crate) fn name(memory: &Mapping, dir: Ino, name: &[u8]) -> Option<(Leads, u6
 
 /// What is told of an inode, and the clock as of which it holds.
 pub(crate) fn inode(memory: &Mapping, ino: Ino) -> Option<(Attr, u64)> {
-    let found = INODES.find(memory, inode_hash(ino.0), |words| is_inode(words, ino))?;
+    let found = INODES.find(memory, kept_hash(Kept::Attr(ino.0)), |words| is_inode(words, ino))?;
     let notice = inode_notice(&found);
     Some((wire::attr(&notice.attr).ok()?, notice.noted.get()))
 }
@@ -132,7 +132,7 @@ pub(crate) fn tell_name(memory: &Mapping, dir: Ino, name: &[u8], attr: Option<&A
         notice.mode = attr.kind.mode_bits().into();
     }
     let record = record(zerocopy::transmute!(notice));
-    NAMES.put(memory, name_hash(dir.0, name), |known| is_name(known, dir, name), &record);
+    NAMES.put(memory, kept_hash(Kept::Name(dir.0, name)), |known| is_name(known, dir, name), &record);
 }
 
 /// Tells the attributes of an inode. One thread at a time does.
@@ -140,7 +140,7 @@ pub(crate) fn tell_inode(memory: &Mapping, attr: &Attr, noted: u64) {
     let mut notice = InodeNotice::new_zeroed();
     (notice.noted, notice.attr) = (noted.into(), wire::attr_image(attr));
     let record = record(zerocopy::transmute!(notice));
-    INODES.put(memory, inode_hash(attr.ino.0), |known| is_inode(known, attr.ino), &record);
+    INODES.put(memory, kept_hash(Kept::Attr(attr.ino.0)), |known| is_inode(known, attr.ino), &record);
 }
 
 #[cfg(test)]
@@ -208,7 +208,8 @@ mod tests {
         tell_name(&ours, Ino(1), b"name", None, 8);
         assert_eq!(name(&theirs, Ino(1), b"name").unwrap().1, 9);
         // Where there is no room, the oldest goes.
-        let same_set = (0..).filter(|&ino| notice_set(inode_hash(ino)) == notice_set(inode_hash(7)));
+        let same_set = (0..)
+            .filter(|&ino| notice_set(kept_hash(Kept::Attr(ino))) == notice_set(kept_hash(Kept::Attr(7))));
         let all: Vec<u64> = same_set.filter(|&ino| ino != 7).take(NOTICE_PLACES + 3).collect();
         for (at, &ino) in all.iter().enumerate() {
             tell_inode(&ours, &attr(ino, 1), 10 + at as u64);
@@ -222,7 +223,8 @@ mod tests {
     fn only_whole_notices_are_read() {
         let (ours, theirs) = both();
         let over = AtomicBool::new(false);
-        let same_set = (1..).filter(|&ino| notice_set(inode_hash(ino)) == notice_set(inode_hash(1)));
+        let same_set = (1..)
+            .filter(|&ino| notice_set(kept_hash(Kept::Attr(ino))) == notice_set(kept_hash(Kept::Attr(1))));
         let all: Vec<u64> = same_set.take(NOTICE_PLACES + 1).collect();
         let seen = std::thread::scope(|s| {
             let reader = s.spawn(|| {

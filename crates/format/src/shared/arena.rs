@@ -13,7 +13,7 @@
 //! told here that was asked for while anybody had a lease on it: who has one need not tell of what he does. They stand in sets: first a word for each set, with a byte for each of
 //! its [`NOTICE_PLACES`] records ([`notice_byte`]; 0: none), then the records. The lower half of a record's first word counts how often it was written, and is odd while that is going on.
 
-use super::{AttrImage, PAGE, PIECE_PAGES};
+use super::{AttrImage, PAGE, PIECE_PAGES, mix};
 use crate::layout::media_struct;
 use zerocopy::little_endian::{U32, U64};
 
@@ -93,37 +93,18 @@ media_struct! {
     }
 }
 
-fn mix(h: u64, v: u64) -> u64 {
-    let wide = (h ^ v ^ 0xD6E8_FEB8_6659_FD93) as u128 * 0x9E37_79B9_7F4A_7C15;
-    wide as u64 ^ (wide >> 64) as u64
-}
-
 /// The two words by which a page of a file is looked for. Those of a piece stand close together.
 #[inline]
 pub fn page_places(ino: u64, page: u64) -> [usize; 2] {
     const PIECE: u64 = PIECE_PAGES as u64;
-    let hash = mix(mix(1, ino), page / PIECE);
+    let hash = mix(mix(5, ino), page / PIECE);
     // Where the pages of a piece begin differs, too: most files are so short that they have the first ones alone.
     let within = (page + (hash >> 60)) % PIECE;
     let line = |bits: u64| (bits % (PAGE_PLACES as u64 / PIECE) * PIECE + within) as usize;
     [line(hash), line(hash >> 30)]
 }
 
-/// Hash of a name, for its notice.
-pub fn name_hash(dir: u64, name: &[u8]) -> u64 {
-    name.chunks(8).fold(mix(2, dir), |h, part| {
-        let mut word = [0; 8];
-        word[..part.len()].copy_from_slice(part);
-        mix(h, u64::from_le_bytes(word).wrapping_add(part.len() as u64))
-    })
-}
-
-/// Hash of an inode, for its notice.
-pub fn inode_hash(ino: u64) -> u64 {
-    mix(mix(3, ino), 3)
-}
-
-/// The set in which a notice with this hash stands.
+/// The set in which a notice of what has this hash ([`super::kept_hash`]) stands.
 #[inline]
 pub fn notice_set(hash: u64) -> usize {
     hash as usize % NOTICE_SETS
@@ -140,6 +121,7 @@ const _: () = assert!(INODES_AT.is_multiple_of(64) && (8 * NOTICE_SETS).is_multi
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Kept, kept_hash};
     use super::*;
 
     #[test]
@@ -164,8 +146,8 @@ mod tests {
     fn sets_are_spread() {
         let mut counts = vec![[0u8; 2]; NOTICE_SETS];
         for i in 0..(NOTICE_SETS * NOTICE_PLACES / 2) as u64 {
-            counts[notice_set(name_hash(1, format!("f{i:07}").as_bytes()))][0] += 1;
-            counts[notice_set(inode_hash(i))][1] += 1;
+            counts[notice_set(kept_hash(Kept::Name(1, format!("f{i:07}").as_bytes())))][0] += 1;
+            counts[notice_set(kept_hash(Kept::Attr(i)))][1] += 1;
         }
         let full = counts.iter().flatten().filter(|&&n| n as usize > NOTICE_PLACES).count();
         assert!(full < NOTICE_SETS / 10, "{full} of {} overflow", 2 * NOTICE_SETS);
