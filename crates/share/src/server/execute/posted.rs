@@ -88,12 +88,13 @@ pub(crate) async fn close<F: FileSystem>(
     number: u64,
     begun: Instant,
 ) -> Instant {
-    let file = client.inode(Handle(number));
+    // If there is somebody whom that may save a question.
+    let file = client.arena.is_shared().then(|| client.inode(Handle(number)));
     if let Ok(Some(handle)) = client.closes(number) {
         if let Err(e) = client.close(fs, handle).await {
             tracing::warn!("session {}: closing a file that its client had made: {e}", client.session);
         }
-        if let Ok(file) = file {
+        if let Some(Ok(file)) = file {
             telling::closed(fs, client, file).await;
         }
     }

@@ -56,11 +56,10 @@ pub(super) async fn was_read<F: FileSystem>(fs: &Watched<F>, client: &Client, in
     }
 }
 
-/// Tells the attributes of a file that is closed, if there is somebody whom that may save the question.
+/// Tells the attributes of a file that is closed, for which nobody has asked.
 pub(super) async fn closed<F: FileSystem>(fs: &Watched<F>, client: &Client, file: Ino) {
     let noted = client.arenas.clock();
-    if client.arena.is_shared()
-        && !fs.is_lent(file)
+    if !fs.is_lent(file)
         && let Ok(attr) = fs.inner().getattr(file, None).await
     {
         inode(fs, client, &attr, noted);
