@@ -1,4 +1,4 @@
-//! Finding names in directories under a lease: all of them are known here.
+//! Finding names without a message: in directories under a lease, where all of them are known here, and among those that others have asked for.
 
 use super::super::kept::{Since, Target};
 use super::making::is_plain;
@@ -10,13 +10,16 @@ pub(in crate::client) enum Found {
     Unknown,
     /// There is no such name.
     Missing,
-    /// This, which was made here, or is told of.
-    Made(Target),
+    /// It leads there.
+    There(Target),
 }
 
 impl Directories {
     /// What a name leads to. As long as the lease is there, it is as is said here.
     pub(super) fn find(&self, session: &Session, dir: Ino, name: &[u8]) -> Found {
+        if !self.any() {
+            return Found::Unknown;
+        }
         let table = self.table.lock();
         let Some((under, number)) = table.find(dir).filter(|_| is_plain(name)) else { return Found::Unknown };
         let found = match under.names.get(name) {
@@ -24,7 +27,7 @@ impl Directories {
             Some(&Known { ino: 0, .. }) => return Found::Unknown,
             Some(&Known { ino, generation, is_dir, .. }) => {
                 let kind = if is_dir { FileType::Directory } else { FileType::Regular };
-                Found::Made(Target { ino: Ino(ino), generation, kind })
+                Found::There(Target { ino: Ino(ino), generation, kind })
             }
         };
         match session.region.directory(under.place).load(Ordering::SeqCst) == number && !session.is_dead() {
@@ -40,39 +43,36 @@ impl Remote {
     #[cold]
     pub(in crate::client) fn find_here(&self, base: Ino, path: &[u8]) -> Found {
         let session: &Arc<Session> = self.now();
-        let any = session.directories.any();
         let kept = &session.kept;
         let (mut at, mut found) = (base, Found::Unknown);
         for name in path.split(|&b| b == b'/').filter(|name| !name.is_empty()) {
             let since = Since { clock: kept.now(), posts: kept.posts() };
             let target = match kept.target(at, name) {
                 Some(target) => target,
-                None => {
-                    match if any { session.directories.find(session, at, name) } else { Found::Unknown } {
-                        Found::Made(target) => {
-                            kept.learn_name(since, at, name, Some(target));
-                            target
-                        }
-                        Found::Missing => return Found::Missing,
-                        Found::Unknown => match kept.noticed_name(at, name) {
-                            Some(Some(target)) => target,
-                            Some(None) => return Found::Missing,
-                            None => return Found::Unknown,
-                        },
+                None => match session.directories.find(session, at, name) {
+                    Found::There(target) => {
+                        kept.learn_name(since, at, name, Some(target));
+                        target
                     }
-                }
+                    Found::Missing => return Found::Missing,
+                    Found::Unknown => match kept.noticed_name(at, name) {
+                        Some(Some(target)) => target,
+                        Some(None) => return Found::Missing,
+                        None => return Found::Unknown,
+                    },
+                },
             };
-            (at, found) = (target.ino, Found::Made(target));
+            (at, found) = (target.ino, Found::There(target));
         }
         if kept.alive() { found } else { Found::Unknown }
     }
 
-    /// The attributes of what a path of plain names leads to, if it was made here and is as it was made; or that there is no such name.
+    /// The attributes of what a path of plain names leads to, if they are known without a message; or that there is no such name.
     pub(in crate::client) fn attr_here(&self, base: Ino, path: &[u8]) -> Option<Result<Attr>> {
         match self.find_here(base, path) {
             Found::Unknown => None,
             Found::Missing => Some(Err(Error::NotFound)),
-            Found::Made(target) => self.kept().known(target.ino).map(Ok),
+            Found::There(target) => self.kept().known(target.ino).map(Ok),
         }
     }
 }

@@ -137,7 +137,7 @@ impl Remote {
         }
         // Who opens it, does so whether it is there or not.
         let may_repeat = open.is_some_and(|flags| !flags.contains(OpenFlags::EXCLUSIVE));
-        if !may_repeat && matches!(session.directories.find(session, parent, name), Found::Made(_)) {
+        if !may_repeat && matches!(session.directories.find(session, parent, name), Found::There(_)) {
             return Some(Err(Error::Exists));
         }
         let made = loop {

@@ -13,7 +13,7 @@ impl Remote {
         match kept.follow(base, path) {
             Some((_, target)) => target.filter(|_| kept.alive()),
             None => match self.find_here(base, path) {
-                Found::Made(target) => Some(target),
+                Found::There(target) => Some(target),
                 _ => None,
             },
         }
@@ -26,7 +26,7 @@ impl Remote {
         match kept.follow(base, path) {
             Some((ino, _)) => kept.look(ino, f),
             None => match self.find_here(base, path) {
-                Found::Made(target) => kept.known(target.ino).map(|attr| f(&attr)),
+                Found::There(target) => kept.known(target.ino).map(|attr| f(&attr)),
                 _ => None,
             },
         }
