@@ -42,9 +42,6 @@ const NONE: u32 = u32::MAX;
 /// Arenas that are kept although no client has their credentials now.
 const IDLE_MAX: usize = 16;
 
-/// A page of an arena: which, and the value of its word while it holds what it was said to hold.
-pub(crate) type Place = (u32, u64);
-
 /// All arenas of a server.
 pub(crate) struct Arenas {
     changes: Arc<Changes>,
@@ -177,88 +174,70 @@ impl Arenas {
         Some(Aligned { start: first * PAGE as u64, len: pages * PAGE, asked, noted })
     }
 
-    /// Where pages stand for which was planned, if all that were asked for are there.
-    pub fn find(
-        &self,
-        client: &Client,
-        ino: Ino,
-        generation: u32,
-        plan: &Aligned,
-    ) -> Option<SmallVec<[Place; CHUNK]>> {
+    /// How many pages of what was planned are there, from the first one on, if all that were asked for are.
+    pub fn find(&self, client: &Client, ino: Ino, generation: u32, plan: &Aligned) -> Option<usize> {
         let mut state = self.state.lock();
         state.now += 1;
         let now = state.now;
         let inner = state.inner(&client.arena)?;
         let file = inner.files.get(&ino).filter(|f| f.generation == generation)?;
-        let there: SmallVec<[Place; CHUNK]> = (plan.first()..)
-            .take(plan.len / PAGE)
-            .map_while(|page| {
-                let (number, at) = chunk(page);
-                file.chunks.get(&number).map(|chunk| chunk[at]).filter(|&page| page != NONE)
-            })
-            .map(|page| (page, client.arena.word(page).load(Ordering::Relaxed)))
-            .collect();
-        if there.is_empty() || there.len() < plan.asked {
+        let there = (plan.first()..).take(plan.len / PAGE).map_while(|number| {
+            let (chunk, at) = chunk(number);
+            let page = file.chunks.get(&chunk).map(|chunk| chunk[at]).filter(|&page| page != NONE)?;
+            // It was asked for, so it may not have been found.
+            client.arena.show(page, ino, number);
+            Some(())
+        });
+        let there = there.count();
+        if there == 0 || there < plan.asked {
             return None;
         }
-        let last = plan.first() + there.len() as u64 - 1;
+        let last = plan.first() + there as u64 - 1;
         for number in chunk(plan.first()).0..=chunk(last).0 {
             inner.policy.touch((ino, number), (CHUNK * PAGE) as u64, client.session as u32, now);
-        }
-        // They were asked for, so they were not found.
-        for (number, &(page, _)) in (plan.first()..).zip(&there) {
-            client.arena.show(page, ino, number);
         }
         client.arena.hits.fetch_add(1, Ordering::Relaxed);
         Some(there)
     }
 
-    /// Puts in what was read as `plan` said: `bytes`, less than planned at the end of the file. Returns where the pages stand; none
+    /// Puts in what was read as `plan` said: `bytes`, less than planned at the end of the file. How many pages are there now, from the first one on; none
     /// if the file has changed meanwhile.
-    pub fn fill(
-        &self,
-        client: &Client,
-        ino: Ino,
-        generation: u32,
-        plan: &Aligned,
-        bytes: &[&[u8]],
-    ) -> SmallVec<[Place; CHUNK]> {
+    pub fn fill(&self, client: &Client, ino: Ino, generation: u32, plan: &Aligned, bytes: &[&[u8]]) -> usize {
         let got: usize = bytes.iter().map(|b| b.len()).sum();
-        let mut places = SmallVec::new();
         let mut pieces = Pieces::new(bytes);
         let state = &mut *self.state.lock();
         if got == 0 || !self.changes.holds_still(ino, plan.noted) {
-            return places;
+            return 0;
         }
         state.now += 1;
         let (session, now) = (client.session as u32, state.now);
         let Some(at) = state.arenas.iter().position(|inner| Arc::ptr_eq(&inner.arena, &client.arena)) else {
-            return places;
+            return 0;
         };
         state.arenas[at].enter_file(ino, generation);
         let mut buffer = [0; PAGE];
-        for of_file in (plan.first()..).take(got.div_ceil(PAGE)) {
+        let mut filled = 0;
+        for number in (plan.first()..).take(got.div_ceil(PAGE)) {
             let bytes = pieces.next(&mut buffer);
-            let (number, within) = chunk(of_file);
+            let (chunk, within) = chunk(number);
             // Room first: what goes may be of this file.
-            let is_there = state.arenas[at].page(ino, number, within);
-            let Some(page) = is_there.or_else(|| state.room(at, (ino, number))) else { break };
+            let is_there = state.arenas[at].page(ino, chunk, within);
+            let Some(page) = is_there.or_else(|| state.room(at, (ino, chunk))) else { break };
             let inner = &mut state.arenas[at];
-            let word = if is_there.is_some() {
-                inner.arena.show(page, ino, of_file);
-                inner.arena.word(page).load(Ordering::Relaxed)
-            } else {
-                inner.keep(ino, generation, number, within, page);
-                inner.arena.put(page, (ino, generation), of_file, bytes)
-            };
-            places.push((page, word));
+            if is_there.is_none() {
+                inner.keep(ino, generation, chunk, within, page);
+                inner.arena.put(page, (ino, generation), number, bytes);
+            }
+            inner.arena.show(page, ino, number);
+            filled += 1;
         }
-        if let Some(last) = (plan.first() + places.len() as u64).checked_sub(1) {
+        if filled > 0 {
+            let last = plan.first() + filled as u64 - 1;
             for number in chunk(plan.first()).0..=chunk(last).0 {
                 state.arenas[at].policy.insert((ino, number), (CHUNK * PAGE) as u64, session, now);
             }
         }
-        places
+        filled
     }
 
     /// Takes out the pages that changed, and those of files that others may open from now on, or nobody. The words of the change are

@@ -111,11 +111,11 @@ impl<'a> Out<'a> {
             return;
         }
         plan.ends_at(attr.size);
-        let places = client.arenas.find(client, ino, attr.generation, plan).unwrap_or_else(|| {
+        let there = client.arenas.find(client, ino, attr.generation, plan).unwrap_or_else(|| {
             let pieces: SmallVec<[&[u8]; 4]> = pages.slices().collect();
             client.arenas.fill(client, ino, attr.generation, plan, &pieces)
         });
-        self.pages = places.len() as u64;
+        self.pages = there as u64;
         self.noted = attr.size.saturating_sub(offset).min(len as u64);
     }
 

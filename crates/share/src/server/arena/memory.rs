@@ -67,8 +67,8 @@ impl Arena {
         self.field(page, offset_of!(PageHeader, word))
     }
 
-    /// Fills a page that holds nothing with a page of a file; the value of its word then.
-    pub(super) fn put(&self, page: u32, (ino, generation): (Ino, u32), number: u64, bytes: &[u8]) -> u64 {
+    /// Fills a page that holds nothing with a page of a file.
+    pub(super) fn put(&self, page: u32, (ino, generation): (Ino, u32), number: u64, bytes: &[u8]) {
         let word = self.word(page);
         let before = word.load(Ordering::Relaxed);
         // Who still copies what was there before sees one of these two changes of the word.
@@ -83,8 +83,6 @@ impl Arena {
             self.memory.copy_in(at + bytes.len(), &[0; PAGE][bytes.len()..]);
         }
         word.store(before + 3, Ordering::Release);
-        self.show(page, ino, number);
-        before + 3
     }
 
     /// Has clients find a page, which holds that one of a file.

@@ -8,11 +8,15 @@ use crate::server::leases::Leases;
 use crate::server::session::Order;
 use crate::server::stats::Board;
 use crate::server::tasks::Bell;
-use format::shared::SESSION_BYTES;
+use format::shared::{PAGE_PLACES_AT, PageHeader, SESSION_BYTES, page_places};
 use sim::{HandClock, Model};
+use std::mem::offset_of;
 use std::time::Duration;
 
 const INO: Ino = Ino(7);
+
+/// A page of an arena: which, and the value of its word while it holds what it was said to hold.
+type Place = (u32, u64);
 
 struct Rig {
     arenas: Arc<Arenas>,
@@ -55,6 +59,41 @@ impl Rig {
         self.arenas.plan(&client.arena, INO, offset, len)
     }
 
+    /// Where a page stands, as clients find it.
+    fn place(&self, client: &Client, generation: u32, number: u64) -> Option<Place> {
+        let memory = &client.arena.memory;
+        page_places(INO.0, number).into_iter().find_map(|at| {
+            let page = memory.word(PAGE_PLACES_AT + 4 * at).load(Ordering::SeqCst).checked_sub(1)?;
+            let said =
+                |field| memory.long(page as usize * size_of::<PageHeader>() + field).load(Ordering::SeqCst);
+            let word = said(offset_of!(PageHeader, word));
+            let fields = [
+                offset_of!(PageHeader, ino),
+                offset_of!(PageHeader, page),
+                offset_of!(PageHeader, generation),
+            ];
+            (word & 1 == 1 && fields.map(said) == [INO.0, number, generation as u64]).then_some((page, word))
+        })
+    }
+
+    /// Where so many pages stand.
+    fn places(&self, client: &Client, generation: u32, plan: &Aligned, count: usize) -> Vec<Place> {
+        let numbers = (plan.first()..).take(count);
+        numbers
+            .map(|number| self.place(client, generation, number).expect("it was said to be there"))
+            .collect()
+    }
+
+    fn find(&self, client: &Client, generation: u32, plan: &Aligned) -> Option<Vec<Place>> {
+        let count = self.arenas.find(client, INO, generation, plan)?;
+        Some(self.places(client, generation, plan, count))
+    }
+
+    fn fill(&self, client: &Client, generation: u32, plan: &Aligned, bytes: &[&[u8]]) -> Vec<Place> {
+        let count = self.arenas.fill(client, INO, generation, plan, bytes);
+        self.places(client, generation, plan, count)
+    }
+
     fn change(&self, start: u64, end: u64) {
         let change = Change::Data { ino: INO, start, end };
         self.changes.changed(&change);
@@ -78,14 +117,14 @@ fn pages_come_and_go() {
     let client = rig.client(1);
     let plan = rig.plan(&client, 5000, 10).unwrap();
     assert_eq!((plan.start, plan.len), (4096, 4096));
-    assert!(rig.arenas.find(&client, INO, 1, &plan).is_none());
-    let one = rig.arenas.fill(&client, INO, 1, &plan, &[&[1; 1000], &[2; 3096]])[0];
+    assert!(rig.find(&client, 1, &plan).is_none());
+    let one = rig.fill(&client, 1, &plan, &[&[1; 1000], &[2; 3096]])[0];
     assert_eq!((bytes(&client, one, 999), there(&client, one)), ([1, 2], true));
-    assert_eq!(rig.arenas.find(&client, INO, 1, &plan).unwrap()[0], one);
-    assert!(rig.arenas.find(&client, INO, 2, &plan).is_none(), "of another file with its number");
+    assert_eq!(rig.find(&client, 1, &plan).unwrap()[0], one);
+    assert!(rig.find(&client, 2, &plan).is_none(), "of another file with its number");
     // The end of the file is filled up with zeros.
     let plan = rig.plan(&client, 8192, 4096).unwrap();
-    let two = rig.arenas.fill(&client, INO, 1, &plan, &[&[3; 100]])[0];
+    let two = rig.fill(&client, 1, &plan, &[&[3; 100]])[0];
     assert_eq!((bytes(&client, two, 99), rig.arenas.resident()), ([3, 0], 2));
     rig.change(8191, 8192);
     assert!(!there(&client, one) && there(&client, two));
@@ -93,7 +132,7 @@ fn pages_come_and_go() {
     assert!(!there(&client, two));
     // Their memory is used again.
     let plan = rig.plan(&client, 0, 2 * PAGE).unwrap();
-    let again = rig.arenas.fill(&client, INO, 1, &plan, &[&[4; 2 * PAGE]]);
+    let again = rig.fill(&client, 1, &plan, &[&[4; 2 * PAGE]]);
     assert_eq!((again.len(), rig.arenas.resident()), (2, 2));
     rig.arenas.changed(&Change::Attr { ino: INO });
     assert!(!again.iter().any(|&place| there(&client, place)));
@@ -105,7 +144,7 @@ fn what_changed_while_it_was_read_is_left_out() {
     let client = rig.client(1);
     let plan = rig.plan(&client, 0, 4096).unwrap();
     rig.change(0, 1);
-    assert!(rig.arenas.fill(&client, INO, 1, &plan, &[&[1; 4096]]).is_empty());
+    assert!(rig.fill(&client, 1, &plan, &[&[1; 4096]]).is_empty());
     assert_eq!(rig.arenas.resident(), 0);
 }
 
@@ -114,9 +153,9 @@ fn an_inode_that_became_another_file() {
     let rig = rig(1000);
     let client = rig.client(1);
     let plan = rig.plan(&client, 0, 4096).unwrap();
-    let old = rig.arenas.fill(&client, INO, 1, &plan, &[&[1; 4096]])[0];
+    let old = rig.fill(&client, 1, &plan, &[&[1; 4096]])[0];
     let plan = rig.plan(&client, 4096, 4096).unwrap();
-    let new = rig.arenas.fill(&client, INO, 2, &plan, &[&[2; 4096]])[0];
+    let new = rig.fill(&client, 2, &plan, &[&[2; 4096]])[0];
     assert!(!there(&client, old) && there(&client, new));
 }
 
@@ -126,12 +165,12 @@ fn users_have_memory_of_their_own() {
     let (a, b, c) = (rig.client(1), rig.client(2), rig.client(1));
     assert!(Arc::ptr_eq(&a.arena, &c.arena) && !Arc::ptr_eq(&a.arena, &b.arena));
     let plan = rig.plan(&a, 0, 4096).unwrap();
-    let of_a = rig.arenas.fill(&a, INO, 1, &plan, &[&[1; 4096]])[0];
-    assert!(rig.arenas.find(&b, INO, 1, &plan).is_none());
-    assert_eq!(rig.arenas.find(&c, INO, 1, &plan).unwrap()[0], of_a);
+    let of_a = rig.fill(&a, 1, &plan, &[&[1; 4096]])[0];
+    assert!(rig.find(&b, 1, &plan).is_none());
+    assert_eq!(rig.find(&c, 1, &plan).unwrap()[0], of_a);
     a.arena.tell_inode(&crate::wire::some_attr(7, 5), 1);
     assert!(c.arena.told(INO).is_some() && b.arena.told(INO).is_none());
-    let of_b = rig.arenas.fill(&b, INO, 1, &plan, &[&[1; 4096]])[0];
+    let of_b = rig.fill(&b, 1, &plan, &[&[1; 4096]])[0];
     rig.change(0, 1);
     assert!(!there(&a, of_a) && !there(&b, of_b));
 }
@@ -142,7 +181,7 @@ fn memory_is_bounded_and_what_is_used_stays() {
     let (client, other) = (rig.client(1), rig.client(2));
     let fill = |client: &Arc<Client>, at: u64| {
         let plan = rig.plan(client, at * (CHUNK * PAGE) as u64, CHUNK * PAGE).unwrap();
-        let places = rig.arenas.fill(client, INO, 1, &plan, &[&[at as u8; CHUNK * PAGE]]);
+        let places = rig.fill(client, 1, &plan, &[&[at as u8; CHUNK * PAGE]]);
         assert!(rig.arenas.resident() <= 4 * CHUNK && places.len() == CHUNK);
         places[0]
     };
@@ -166,7 +205,7 @@ fn reading_in_order_reads_ahead() {
     for wanted in [1, 1, 2, 4, 8] {
         let plan = rig.plan(&client, at * PAGE as u64, PAGE).unwrap();
         assert_eq!(plan.len / PAGE, wanted, "at page {at}");
-        rig.arenas.fill(&client, INO, 1, &plan, &[&vec![1; plan.len]]);
+        rig.fill(&client, 1, &plan, &[&vec![1; plan.len]]);
         at += wanted as u64;
     }
     assert_eq!(rig.plan(&client, 0, PAGE).unwrap().len, PAGE);
@@ -180,16 +219,16 @@ fn one_answer_tells_of_several_pieces() {
     let first = CHUNK - 2;
     let mut plan = rig.plan(&client, (first * PAGE) as u64, ANSWER_PAGES * PAGE).unwrap();
     let content: Vec<u8> = (0..CHUNK + 5).flat_map(|page| vec![page as u8; PAGE]).collect();
-    let filled = rig.arenas.fill(&client, INO, 1, &plan, &[&content]);
+    let filled = rig.fill(&client, 1, &plan, &[&content]);
     assert_eq!(filled.len(), CHUNK + 5);
     for (page, &place) in filled.iter().enumerate() {
         assert_eq!((bytes(&client, place, 9), there(&client, place)), ([page as u8; 2], true));
     }
-    assert!(rig.arenas.find(&client, INO, 1, &plan).is_none(), "the file may be longer");
+    assert!(rig.find(&client, 1, &plan).is_none(), "the file may be longer");
     plan.ends_at(((first + CHUNK + 5) * PAGE) as u64 - 7);
-    assert_eq!(rig.arenas.find(&client, INO, 1, &plan), Some(filled.clone()));
+    assert_eq!(rig.find(&client, 1, &plan), Some(filled.clone()));
     // A page in the second piece goes.
     rig.change((CHUNK * PAGE) as u64, (CHUNK * PAGE) as u64 + 1);
-    assert!(rig.arenas.find(&client, INO, 1, &plan).is_none());
+    assert!(rig.find(&client, 1, &plan).is_none());
     assert!(!there(&client, filled[2]) && there(&client, filled[1]) && there(&client, filled[3]));
 }
