@@ -58,6 +58,8 @@ impl Drop for Blocked {
 impl Changes {
     pub fn new() -> io::Result<Changes> {
         let (memory, reader) = memory::published(c"freehold changes", CHANGES_BYTES)?;
+        // Clients look at words all over it.
+        memory.fill();
         memory.copy_in(offset_of!(ChangesHeader, magic), &MAGIC.to_le_bytes());
         memory.copy_in(offset_of!(ChangesHeader, version), &VERSION.to_le_bytes());
         Ok(Changes { memory, reader, blocked: Mutex::default() })

@@ -20,7 +20,7 @@ use foldhash::fast::FixedState;
 use format::shared::Kept as What;
 use fs::{Attr, FileType, Handle, Ino, Time};
 use inodes::Inodes;
-use made::Made;
+use made::{Look, Made};
 use names::{Name, Names};
 use posts::Posts;
 use std::hash::{BuildHasher, Hasher};
@@ -165,7 +165,7 @@ impl Kept {
     }
 
     fn drop_attr(&self, ino: Ino) {
-        self.made.take(ino);
+        self.made.remove(ino);
         self.inodes.remove(ino);
     }
 
@@ -232,7 +232,7 @@ impl Kept {
         self.made.insert(attr, noted);
     }
 
-    /// As [`Kept::attr`], also of what was made here and not looked at since, or what others have asked for.
+    /// As [`Kept::attr`], also of what was made here and not looked at twice since, or what others have asked for.
     pub fn known(&self, ino: Ino) -> Option<Attr> {
         let known = self.attr(ino);
         if known.is_some() || self.leased(ino).is_some() {
@@ -240,9 +240,11 @@ impl Kept {
         }
         // What is posted from here on is not missed.
         let posts = self.posts();
-        match self.made.take(ino) {
-            Some((attr, clock)) if self.alive() && self.unchanged(ino, clock) => {
-                self.learn_attr(Since { clock, posts }, &attr);
+        match self.made.look(ino) {
+            Some(Look { attr, noted, again }) if self.alive() && self.unchanged(ino, noted) => {
+                if again {
+                    self.learn_attr(Since { clock: noted, posts }, &attr);
+                }
                 Some(attr)
             }
             _ => self.noticed_inode(ino).map(|(attr, _)| attr),
@@ -291,6 +293,12 @@ impl Kept {
         self.found(parent, name).flatten()
     }
 
+    /// As [`Kept::target`], in a directory that is lent to this client, who may search it therefore: lending it tells everybody to forget who may.
+    pub fn target_of_lent(&self, parent: Ino, name: &[u8]) -> Option<Target> {
+        let entry = self.names.find(hash_name(parent.0, name), parent, name)?;
+        entry.target.filter(|_| self.seen.same(entry.words[0], entry.noted))
+    }
+
     /// Whether it is known that there is no such name.
     pub fn misses(&self, parent: Ino, name: &[u8]) -> bool {
         self.found(parent, name) == Some(None) && self.alive()
@@ -312,7 +320,7 @@ impl Kept {
 
     /// From now on a file is written without a message through a handle, or no longer.
     pub fn is_leased(&self, ino: Ino, through: Option<Handle>) {
-        self.made.take(ino);
+        self.made.remove(ino);
         let (hash, is) = (hash_inode(ino.0), |file: &Words<'_, 8>| file.get(1) == ino.0);
         let mut files = self.leased.files.write();
         match through {
@@ -376,7 +384,7 @@ impl Kept {
 
     /// An inode was read, which may have moved its time of access: nobody is told of that.
     pub fn was_read(&self, ino: Ino) {
-        self.made.take(ino);
+        self.made.remove(ino);
         if self.inodes.look(ino, |inode| inode.attr.moves_atime(Time::now())) == Some(true) {
             self.inodes.remove(ino);
         }
@@ -387,7 +395,6 @@ impl Kept {
         if attr.nlink == 0 {
             return;
         }
-        self.made.take(attr.ino);
         let hash = hash_inode(attr.ino.0);
         self.inodes.learn(attr, since.clock, || !self.posts.concern(since.posts, hash));
     }

@@ -15,45 +15,61 @@ pub(in crate::client) enum Found {
 }
 
 impl Directories {
-    /// What a name leads to. As long as the lease is there, it is as is said here.
+    /// What a name leads to. As long as the lease is there, it is as is said here. At the second time it is kept, as what was asked for is.
     pub(super) fn find(&self, session: &Session, dir: Ino, name: &[u8]) -> Found {
         if !self.any() {
             return Found::Unknown;
         }
-        let table = self.table.lock();
-        let Some((under, number)) = table.find(dir).filter(|_| is_plain(name)) else { return Found::Unknown };
-        let found = match under.names.get(name) {
+        let since = Since { clock: session.kept.now(), posts: session.kept.posts() };
+        let mut table = self.table.lock();
+        let known = table.find_mut(dir).filter(|_| is_plain(name));
+        let Some((under, number)) = known else { return Found::Unknown };
+        let place = under.place;
+        let found = under.names.get_mut(name).map(|known| {
+            let kind = if known.is_dir { FileType::Directory } else { FileType::Regular };
+            let target = Target { ino: Ino(known.ino), generation: known.generation, kind };
+            (target, std::mem::replace(&mut known.looked, true))
+        });
+        drop(table);
+        if session.region.directory(place).load(Ordering::SeqCst) != number || session.is_dead() {
+            return Found::Unknown;
+        }
+        match found {
             None => Found::Missing,
-            Some(&Known { ino: 0, .. }) => return Found::Unknown,
-            Some(&Known { ino, generation, is_dir, .. }) => {
-                let kind = if is_dir { FileType::Directory } else { FileType::Regular };
-                Found::There(Target { ino: Ino(ino), generation, kind })
+            Some((Target { ino: Ino(0), .. }, _)) => match session.kept.target_of_lent(dir, name) {
+                Some(target) => {
+                    session.kept.learn_name(since, dir, name, Some(target));
+                    Found::There(target)
+                }
+                None => Found::Unknown,
+            },
+            Some((target, again)) => {
+                // Most of what is made is looked for once, if at all.
+                if again {
+                    session.kept.learn_name(since, dir, name, Some(target));
+                }
+                Found::There(target)
             }
-        };
-        match session.region.directory(under.place).load(Ordering::SeqCst) == number && !session.is_dead() {
-            true => found,
-            false => Found::Unknown,
         }
     }
 }
 
 impl Remote {
-    /// What a path of plain names leads to, if some of them are in directories under a lease, or others have asked for them, and the rest is known. Names that are found so are
-    /// kept, as those that were asked for are.
+    /// What a path of plain names leads to, if some of them are in directories under a lease, or others have asked for them, and the rest is known.
     #[cold]
     pub(in crate::client) fn find_here(&self, base: Ino, path: &[u8]) -> Found {
         let session: &Arc<Session> = self.now();
         let kept = &session.kept;
-        let (mut at, mut found) = (base, Found::Unknown);
-        for name in path.split(|&b| b == b'/').filter(|name| !name.is_empty()) {
-            let since = Since { clock: kept.now(), posts: kept.posts() };
+        let (mut at, mut found, mut rest) = (base, Found::Unknown, path);
+        if let Some((dir, len)) = kept.beginning(base, path) {
+            (at, found, rest) = (dir.ino, Found::There(dir), &path[len..]);
+        }
+        let (mut into, mut names) = (at, 0);
+        for name in rest.split(|&b| b == b'/').filter(|name| !name.is_empty()) {
             let target = match kept.target(at, name) {
                 Some(target) => target,
                 None => match session.directories.find(session, at, name) {
-                    Found::There(target) => {
-                        kept.learn_name(since, at, name, Some(target));
-                        target
-                    }
+                    Found::There(target) => target,
                     Found::Missing => return Found::Missing,
                     Found::Unknown => match kept.noticed_name(at, name) {
                         Some(Some(target)) => target,
@@ -62,7 +78,11 @@ impl Remote {
                     },
                 },
             };
+            (into, names) = (at, names + 1);
             (at, found) = (target.ino, Found::There(target));
+        }
+        if names > 1 {
+            kept.begins(base, path, into);
         }
         if kept.alive() { found } else { Found::Unknown }
     }

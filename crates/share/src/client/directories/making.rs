@@ -292,7 +292,7 @@ impl Directories {
                 table.enter_made(parent, &attr, &session.cred);
             }
             let (ino, generation) = (attr.ino.0, attr.generation);
-            table.add_made(parent, name, Known { ino, generation, is_dir, nth: 0 });
+            table.add_made(parent, name, Known { ino, generation, is_dir, nth: 0, looked: false });
             session.kept.made(&attr, noted);
         })
     }

@@ -26,6 +26,8 @@ pub(super) struct Known {
     pub generation: u32,
     /// It is a directory.
     pub is_dir: bool,
+    /// Somebody has looked for it.
+    pub looked: bool,
 }
 
 /// A lease, or one that is asked for.
@@ -183,6 +185,13 @@ impl Table {
     pub fn find(&self, dir: Ino) -> Option<(&Dir, u64)> {
         let dir = self.dirs.get(&dir)?;
         Some((dir, self.number(dir)?))
+    }
+
+    /// As [`Table::find`], to be changed.
+    pub fn find_mut(&mut self, dir: Ino) -> Option<(&mut Dir, u64)> {
+        let dir = self.dirs.get_mut(&dir)?;
+        let number = self.leases[dir.place].as_ref()?.number;
+        (number != 0).then_some((dir, number))
     }
 
     /// What is known of a name that was made here.

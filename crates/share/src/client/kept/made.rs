@@ -1,5 +1,5 @@
-//! Attributes of what this client has made without a message, until somebody looks at it for the first time: most of it nobody ever does, so they stand beside
-//! what is looked at, which they would drive out, and small.
+//! Attributes of what this client has made without a message, until somebody looks at it for the second time: most of it nobody ever does, or once, so they stand
+//! beside what is looked at often, which they would drive out, and small.
 
 use crate::lock::Mutex;
 use fs::{Attr, FileType, Ino, Time};
@@ -21,6 +21,7 @@ struct Entry {
     gid: u32,
     perm: u16,
     is_dir: bool,
+    looked: bool,
 }
 
 const NONE: Entry = Entry {
@@ -32,7 +33,25 @@ const NONE: Entry = Entry {
     gid: 0,
     perm: 0,
     is_dir: false,
+    looked: false,
 };
+
+impl Entry {
+    fn attr(&self) -> Attr {
+        let kind = if self.is_dir { FileType::Directory } else { FileType::Regular };
+        Attr::just_made(kind, (Ino(self.ino), self.generation), (self.uid, self.gid, self.perm), self.time)
+    }
+}
+
+/// What stands here of an inode.
+pub(super) struct Look {
+    /// What it was made as.
+    pub attr: Attr,
+    /// The clock at which it was made, or one before.
+    pub noted: u64,
+    /// It was looked at before.
+    pub again: bool,
+}
 
 type Piece = Box<[Entry; PIECE]>;
 
@@ -51,25 +70,33 @@ impl Made {
     pub fn insert(&self, attr: &Attr, noted: u64) {
         let Attr { ino, generation, uid, gid, perm, .. } = *attr;
         let is_dir = attr.kind == FileType::Directory;
-        let entry = Entry { ino: ino.0, noted, time: attr.btime, generation, uid, gid, perm, is_dir };
+        let entry =
+            Entry { ino: ino.0, noted, time: attr.btime, generation, uid, gid, perm, is_dir, looked: false };
         let at = ino.0 as usize % INODES;
         let mut pieces = self.0.lock();
         let piece = pieces[at / PIECE].get_or_insert_with(|| Box::new([NONE; PIECE]));
         piece[at % PIECE] = entry;
     }
 
-    /// Forgets an inode; what it was made as, and the clock.
-    pub fn take(&self, ino: Ino) -> Option<(Attr, u64)> {
+    /// Somebody looks at an inode.
+    pub fn look(&self, ino: Ino) -> Option<Look> {
+        self.of(ino, |entry| Look {
+            attr: entry.attr(),
+            noted: entry.noted,
+            again: std::mem::replace(&mut entry.looked, true),
+        })
+    }
+
+    /// Forgets an inode.
+    pub fn remove(&self, ino: Ino) {
+        self.of(ino, |entry| *entry = NONE);
+    }
+
+    fn of<T>(&self, ino: Ino, f: impl FnOnce(&mut Entry) -> T) -> Option<T> {
         let at = ino.0 as usize % INODES;
         let mut pieces = self.0.lock();
         let entry = pieces[at / PIECE].as_mut().map(|piece| &mut piece[at % PIECE])?;
-        if entry.ino != ino.0 || ino.0 == 0 {
-            return None;
-        }
-        let Entry { noted, time, generation, uid, gid, perm, is_dir, .. } = std::mem::replace(entry, NONE);
-        let kind = if is_dir { FileType::Directory } else { FileType::Regular };
-        let attr = Attr::just_made(kind, (ino, generation), (uid, gid, perm), time);
-        Some((attr, noted))
+        (entry.ino == ino.0 && ino.0 != 0).then(|| f(entry))
     }
 
     /// Forgets everything.
