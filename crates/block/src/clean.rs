@@ -5,13 +5,13 @@
 use crate::core::{Core, Res, Stop, Wait};
 use crate::derive::derive;
 use crate::epoch::Reason;
-use crate::inode::{Inode, Slot, TAIL_ON_MEDIUM};
+use crate::inode::{HAS_XATTRS, Inode, Slot, TAIL_ON_MEDIUM};
 use crate::io::{Io, IoKind};
 use crate::load::Fixed;
 use crate::space::Run;
 use format::checkpoint::{CHECKPOINTS, Checkpoint, INDEX_RUNS_MAX, SegmentRun};
 use format::index::{PIECE_BYTES, PieceHeader, PieceKind, SegmentUsage, parse, seal};
-use format::inode::{SlotKind, TailKind, encode_compact, parse_compact};
+use format::inode::{ENTRY_HAS_TAIL, ENTRY_NO_XATTRS, SlotKind, TailKind, encode_compact, parse_compact};
 use format::limits::{BLOCK_SIZE, SEGMENT_BLOCKS, SEGMENT_SIZE};
 use format::{BlockNo, SegNo};
 use fs::{Error, Result};
@@ -331,7 +331,8 @@ fn encode_entry(inode: &Inode, slot: Slot, out: &mut Vec<u8>) {
     let mut header = inode.header(slot);
     header.tail_kind = TailKind::None as u8;
     let has_tail = inode.flags & TAIL_ON_MEDIUM != 0 || inode.tail.as_ref().is_some_and(|t| !t.is_empty());
-    header.flags = (has_tail as u32).into();
+    let without = inode.flags & HAS_XATTRS == 0;
+    header.flags = ((has_tail as u32 * ENTRY_HAS_TAIL) | (without as u32 * ENTRY_NO_XATTRS)).into();
     out.extend_from_slice(&[0; 4]);
     let len = encode_compact(&header, inode.name.bytes(), b"", b"", out);
     out[..4].copy_from_slice(&(len as u32).to_le_bytes());

@@ -5,7 +5,7 @@
 
 use crate::core::Core;
 use crate::extents::Ext;
-use crate::inode::{Inode, SINCE_CHECKPOINT, Slot, TAIL_ON_MEDIUM};
+use crate::inode::{HAS_XATTRS, Inode, SINCE_CHECKPOINT, Slot, TAIL_ON_MEDIUM};
 use crate::names::ROOT;
 use crate::space::Run;
 use crate::tails::tail_of_view;
@@ -84,7 +84,7 @@ impl<'c> Builder<'c> {
         }
         let mut inode = Inode::from_view(view);
         if from_log {
-            inode.flags = SINCE_CHECKPOINT;
+            inode.flags = inode.flags & HAS_XATTRS | SINCE_CHECKPOINT;
             self.core.since_checkpoint.push(slot);
         }
         if view.kind == SlotKind::Free {

@@ -6,7 +6,7 @@
 
 use crate::extents::ExtentMap;
 use crate::rangeset::RangeSet;
-use format::inode::{InodeHeader, InodeView, SlotKind, TailKind, Timespec};
+use format::inode::{ENTRY_HAS_TAIL, ENTRY_NO_XATTRS, InodeHeader, InodeView, SlotKind, TailKind, Timespec};
 use format::xattr::Xattr;
 use format::{BlockNo, Ino};
 use fs::{Attr, FileType, Time};
@@ -75,6 +75,9 @@ pub(crate) const TAIL_ON_MEDIUM: u8 = 1;
 pub(crate) const IN_CHECKPOINT: u8 = 2;
 /// Changed since the last checkpoint: the tail must stay in memory.
 pub(crate) const SINCE_CHECKPOINT: u8 = 4;
+
+/// It has extended attributes; or may have, as long as its tail has not been loaded.
+pub(crate) const HAS_XATTRS: u8 = 8;
 
 /// Made by tmpfile: may get a first name although it has none.
 pub(crate) const LINKABLE: u8 = 16;
@@ -241,6 +244,7 @@ impl Inode {
             mtime: self.mtime.into(),
             ctime: self.ctime.into(),
             btime: self.btime.into(),
+            xattrs: self.flags & HAS_XATTRS != 0,
         }
     }
 
@@ -307,11 +311,15 @@ impl Inode {
         inode.ctime = h.ctime.into();
         inode.btime = h.btime.into();
         let has_tail = view.tail_kind != TailKind::None
-            || h.flags.get() & 1 != 0
+            || h.flags.get() & ENTRY_HAS_TAIL != 0
             || h.xattr_len.get() > 0
             || h.xattr_block.get() != 0;
         if has_tail && view.kind == SlotKind::Inode {
             inode.flags |= TAIL_ON_MEDIUM;
+        }
+        let may_have = h.flags.get() & (ENTRY_HAS_TAIL | ENTRY_NO_XATTRS) == ENTRY_HAS_TAIL;
+        if may_have || h.xattr_len.get() > 0 || h.xattr_block.get() != 0 {
+            inode.flags |= HAS_XATTRS;
         }
         inode
     }

@@ -5,7 +5,9 @@ mod place;
 
 use crate::core::{Core, Res, Stop, Wait};
 use crate::extents::{Ext, ExtentMap, Leaf};
-use crate::inode::{Data, IN_CHECKPOINT, Inode, OutsideXattrs, SINCE_CHECKPOINT, Slot, TAIL_ON_MEDIUM, Tail};
+use crate::inode::{
+    Data, HAS_XATTRS, IN_CHECKPOINT, Inode, OutsideXattrs, SINCE_CHECKPOINT, Slot, TAIL_ON_MEDIUM, Tail,
+};
 use crate::io::{Io, IoKind};
 use format::extent::{Extent, Node, NodeEntry};
 use format::inode::{InodeView, SlotKind, TailKind};
@@ -127,6 +129,9 @@ impl Core {
             Ok(true) => {
                 let inode = self.slab.get_mut(slot);
                 inode.flags &= !TAIL_ON_MEDIUM;
+                if partial.tail.xattrs.is_empty() {
+                    inode.flags &= !HAS_XATTRS;
+                }
                 inode.tail = Some(Box::new(std::mem::take(&mut partial.tail)));
                 self.tails.push_back(slot);
                 self.wake(Wait::Tail(slot));

@@ -1,4 +1,5 @@
-//! Capabilities of a file (`security.capability`) go when its content or owner changes, whoever changes it and through whatever door.
+//! Capabilities of a file (`security.capability`) go when its content or owner changes, whoever changes it and through whatever door; and whether a file has
+//! extended attributes at all is said with its other attributes, also behind a mount.
 
 use block::{MkfsOptions, OpenOptions, Volume};
 use fs::{Cred, Error, Fallocate, FileSystem, Handle, Ino, OpenFlags, SetAttr, XattrFlags};
@@ -54,4 +55,46 @@ fn they_go_with_every_change() {
     });
     run(&|v, i, _| v.block_on(v.setattr(&root, i, SetAttr { uid: Some(5), ..SetAttr::default() })).map(drop));
     run(&|v, i, _| v.block_on(v.setattr(&root, i, SetAttr { gid: Some(5), ..SetAttr::default() })).map(drop));
+}
+
+#[test]
+fn whether_there_are_any_is_known() {
+    let media = Arc::new(RamMedia::new(64 << 20).unwrap());
+    block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
+    let open = || Volume::open(media.clone(), OpenOptions::default()).unwrap();
+    let mut volume = open();
+    let (root, any) = (Cred::root(), XattrFlags::empty());
+    let name = |n: u64| format!("file-{n}").into_bytes();
+    // None, some in the inode, some outside of it, one that went again; with and without data.
+    for n in 0..8 {
+        let (attr, handle) = volume.block_on(volume.create(&root, Ino::ROOT, &name(n), 0o644, RW)).unwrap();
+        volume.block_on(volume.write(handle, 0, &vec![1; (n / 4 * 9000) as usize])).unwrap();
+        let value = vec![3; [0, 10, 5000, 10][n as usize % 4]];
+        if !value.is_empty() {
+            volume.block_on(volume.setxattr(&root, attr.ino, b"user.x", &value, any)).unwrap();
+        }
+        if n % 4 == 3 {
+            volume.block_on(volume.removexattr(&root, attr.ino, b"user.x")).unwrap();
+        }
+        volume.block_on(volume.release(handle)).unwrap();
+    }
+    let check = |volume: &Volume| {
+        for n in 0..8 {
+            let attr = volume.block_on(volume.lookup(&root, Ino::ROOT, &name(n))).unwrap();
+            assert_eq!(attr.xattrs, matches!(n % 4, 1 | 2), "{n}");
+            let list = volume.block_on(volume.listxattr(&root, attr.ino)).unwrap();
+            assert_eq!(attr.xattrs, !list.is_empty());
+        }
+    };
+    check(&volume);
+    volume.block_on(volume.sync()).unwrap();
+    // From the log first, then from a checkpoint.
+    for clean in [false, true, true] {
+        if clean {
+            volume.close_blocking().unwrap();
+        }
+        drop(volume);
+        volume = open();
+        check(&volume);
+    }
 }

@@ -16,6 +16,10 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// "FHIN"
 pub const MAGIC: u32 = u32::from_le_bytes(*b"FHIN");
+/// Flag of an entry of the index checkpoint: the inode's block has a tail or extended attributes.
+pub const ENTRY_HAS_TAIL: u32 = 1;
+/// Flag of an entry of the index checkpoint: the inode has no extended attributes. Without it, it may have some.
+pub const ENTRY_NO_XATTRS: u32 = 2;
 const NAME: &str = "inode";
 const CRC_AT: usize = 4;
 const _: () = assert!(size_of::<InodeHeader>() == INODE_HEADER);
@@ -69,7 +73,7 @@ media_struct! {
         uid: U32,
         /// group
         gid: U32,
-        /// bit 0, only in the index checkpoint: the inode's block has a tail or extended attributes
+        /// only in the index checkpoint; bit 0: the inode's block has a tail or extended attributes; bit 1: it has no extended attributes
         flags: U32,
         /// device number of device nodes: major << 32 | minor
         rdev: U64,

@@ -61,7 +61,7 @@ use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 /// "FHSHARED"
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FHSHARED");
 /// Version of everything in this file.
-pub const VERSION: u32 = 16;
+pub const VERSION: u32 = 17;
 /// Slots of a session: calls that it can have under way.
 pub const SLOTS: usize = 64;
 /// Most bytes of file data in one slot.
@@ -382,8 +382,10 @@ media_struct! {
         btime: I64,
         /// nanoseconds of the birth time
         btime_nsec: U32,
+        /// 0 when it has no extended attributes, 1 when it has some or may have
+        xattrs: U32,
         /// zero
-        reserved: [u8; 20],
+        reserved: [u8; 16],
     }
 }
 

@@ -275,6 +275,7 @@ mod tests {
             mtime: t,
             ctime: t,
             btime: t,
+            xattrs: false,
         }
     }
     fn file(uid: u32, gid: u32, perm: u16) -> Attr {

@@ -129,6 +129,8 @@ pub struct Attr {
     pub ctime: Time,
     /// Creation.
     pub btime: Time,
+    /// It has extended attributes, or may have: where this is false, it has none.
+    pub xattrs: bool,
 }
 
 impl Attr {
@@ -146,8 +148,24 @@ impl Attr {
     ) -> Attr {
         let nlink = if matches!(kind, FileType::Directory) { 2 } else { 1 };
         let (rdev, size, blocks) = (0, 0, 0);
-        let (atime, mtime, ctime, btime) = (at, at, at, at);
-        Attr { ino, generation, kind, perm, nlink, uid, gid, rdev, size, blocks, atime, mtime, ctime, btime }
+        let (atime, mtime, ctime, btime, xattrs) = (at, at, at, at, false);
+        Attr {
+            ino,
+            generation,
+            kind,
+            perm,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size,
+            blocks,
+            atime,
+            mtime,
+            ctime,
+            btime,
+            xattrs,
+        }
     }
 
     /// Whether reading at `now` moves the time of access: relatime, Linux's default. After a change, and else once a day.

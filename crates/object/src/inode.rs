@@ -172,6 +172,8 @@ impl Inode {
             mtime,
             ctime: self.modified,
             btime: mtime.min(self.modified),
+            // Of an object that was only listed nobody knows.
+            xattrs: true,
         }
     }
 }

@@ -161,6 +161,7 @@ mod tests {
         let time = |sec| Time { sec, nsec: 7 };
         Attr {
             rdev: 9,
+            xattrs: n.is_multiple_of(2),
             size: n,
             blocks: n.wrapping_mul(3),
             atime: time(n as i64),

@@ -403,6 +403,7 @@ pub fn some_attr(ino: u64, size: u64) -> Attr {
         mtime: Time { sec: -3, nsec: 4 },
         ctime: Time { sec: 5, nsec: 6 },
         btime: Time { sec: 7, nsec: 8 },
+        xattrs: true,
     }
 }
 

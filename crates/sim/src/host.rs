@@ -185,6 +185,7 @@ impl HostFs {
             mtime: state.show_time(st.st_mtime, st.st_mtime_nsec),
             ctime: state.show_time(st.st_ctime, st.st_ctime_nsec),
             btime: Time::default(),
+            xattrs: true,
         })
     }
 }

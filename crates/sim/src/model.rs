@@ -85,6 +85,7 @@ impl Model {
             mtime: now,
             ctime: now,
             btime: now,
+            xattrs: false,
         };
         let root = Arc::new(Node::new(attr, Body::directory(Ino::ROOT)));
         Model::with_nodes(BTreeMap::from([(Ino::ROOT, root)]), Ino::ROOT.0, clock)

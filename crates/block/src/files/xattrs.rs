@@ -5,7 +5,7 @@
 //! (see `tails`). Tested in tests/differential.rs.
 
 use crate::core::{Core, Res};
-use crate::inode::Slot;
+use crate::inode::{HAS_XATTRS, Slot};
 use format::Ino;
 use format::limits::{XATTR_TOTAL_MAX, XATTR_VALUE_MAX};
 use fs::{Cred, Error, XattrFlags, perm};
@@ -102,7 +102,9 @@ impl Core {
         self.edit(slot);
         self.take_place_for_xattrs(slot, &xattrs, keep, ticket)?;
         let now = self.now().into();
-        self.edit(slot).ctime = now;
+        let inode = self.edit(slot);
+        inode.ctime = now;
+        inode.flags = if xattrs.is_empty() { inode.flags & !HAS_XATTRS } else { inode.flags | HAS_XATTRS };
         let tail = self.tail_mut(slot);
         tail.xattrs = xattrs;
         tail.xattrs_changed = true;

@@ -7,7 +7,7 @@ use super::walk::rule;
 use super::{Pass, inodes};
 use format::checkpoint::SegmentRun;
 use format::index::{MAGIC, PieceHeader, PieceKind, SegmentUsage, parse};
-use format::inode::{InodeView, SlotKind, parse_compact};
+use format::inode::{ENTRY_HAS_TAIL, ENTRY_NO_XATTRS, InodeView, SlotKind, parse_compact};
 use format::limits::{SEGMENT_BLOCKS, SEGMENT_SIZE};
 use format::{FormatError, SegNo};
 use std::collections::HashSet;
@@ -201,10 +201,11 @@ impl Compare {
 
 /// Whether an entry says the same as the inode: everything but what only the inode's own block holds.
 fn agrees(entry: &InodeView<'_>, inode: &InodeView<'_>) -> bool {
-    let tail = inode.kind == SlotKind::Inode
-        && (!inode.tail.is_empty() || !inode.xattrs.is_empty() || inode.header.xattr_block.get() != 0);
+    let has_xattrs = !inode.xattrs.is_empty() || inode.header.xattr_block.get() != 0;
+    let tail = inode.kind == SlotKind::Inode && (!inode.tail.is_empty() || has_xattrs);
     // A file that only has holes may be noted as having a tail; the reverse would hide data.
-    let noted = entry.header.flags.get() & 1 == 1;
+    let flags = entry.header.flags.get();
+    let hides = tail && flags & ENTRY_HAS_TAIL == 0 || has_xattrs && flags & ENTRY_NO_XATTRS != 0;
     let plain = |v: &InodeView<'_>| {
         let mut h = *v.header;
         (h.crc, h.used, h.flags, h.tail_kind) = (0.into(), 0.into(), 0.into(), 0);
@@ -212,5 +213,5 @@ fn agrees(entry: &InodeView<'_>, inode: &InodeView<'_>) -> bool {
         (h.xattr_block, h.xattr_bytes, h.xattr_crc) = (0.into(), 0.into(), 0.into());
         h
     };
-    plain(entry) == plain(inode) && entry.name == inode.name && (noted || !tail)
+    plain(entry) == plain(inode) && entry.name == inode.name && !hides
 }

@@ -146,6 +146,7 @@ fn node(m: &std::fs::Metadata) -> Node {
         mtime: time(m.mtime(), m.mtime_nsec()),
         ctime: time(m.ctime(), m.ctime_nsec()),
         btime: Time::default(),
+        xattrs: true,
     };
     Node { attr, device: m.dev() }
 }

@@ -162,6 +162,7 @@ pub(super) fn new_attr() -> Attr {
         mtime: now,
         ctime: now,
         btime: now,
+        xattrs: true,
     }
 }
 

@@ -88,6 +88,7 @@ fn nothing_but_kind(attr: &Attr) -> Attr {
         mtime: never,
         ctime: never,
         btime: never,
+        xattrs: true,
     }
 }
 

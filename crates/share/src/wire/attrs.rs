@@ -25,7 +25,8 @@ pub fn attr_image(a: &Attr) -> AttrImage {
         ctime: a.ctime.sec.into(),
         btime: a.btime.sec.into(),
         btime_nsec: a.btime.nsec.into(),
-        reserved: [0; 20],
+        xattrs: (a.xattrs as u32).into(),
+        reserved: [0; 16],
     }
 }
 
@@ -48,6 +49,7 @@ pub fn attr(image: &AttrImage) -> Result<Attr> {
         mtime: time(image.mtime.get(), image.mtime_nsec.get()),
         ctime: time(image.ctime.get(), image.ctime_nsec.get()),
         btime: time(image.btime.get(), image.btime_nsec.get()),
+        xattrs: image.xattrs.get() != 0,
     })
 }
 

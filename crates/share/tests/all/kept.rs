@@ -6,7 +6,7 @@
 use block::{MkfsOptions, OpenOptions, Volume};
 use fs::client::OpenOptions as Open;
 use fs::watched::Watched;
-use fs::{Blocking, Client, Cred, RenameFlags};
+use fs::{Blocking, Client, Cred, Error, RenameFlags, XattrFlags};
 use media::RamMedia;
 use share::{Remote, Server, server::Options};
 use std::sync::Arc;
@@ -198,6 +198,45 @@ fn a_new_file_with_an_old_inode() {
         a.unlink("f").unwrap();
     }
     assert!(again > 100, "inodes are used again ({again} of 200), or this tests nothing");
+}
+
+#[test]
+fn nobody_asks_for_attributes_that_are_not_there() {
+    let rig = rig(Options::default());
+    let (client, other) = (rig.client(), rig.client());
+    client.mkdir("d", 0o755).unwrap();
+    for n in 0..10 {
+        drop(client.open(format!("d/f{n}"), NEW).unwrap());
+    }
+    let none = || {
+        for n in 0..10 {
+            let path = format!("d/f{n}");
+            assert!(!client.stat(&path).unwrap().xattrs);
+            let get = |name: &str| client.get_xattr(&path, name).unwrap_err();
+            assert_eq!((get("security.selinux"), get("user.x")), (Error::NoAttribute, Error::NoAttribute));
+            assert!(matches!(get("system.posix_acl_access"), Error::NotSupported(_)));
+            assert!(client.list_xattr(&path).unwrap().is_empty());
+        }
+    };
+    none();
+    let asked = rig.calls();
+    none();
+    assert_eq!(rig.calls(), asked);
+    for n in 0..3 {
+        let (path, who) = (format!("d/f{n}"), [&client, &other][n % 2]);
+        let set = |name: &str| match n {
+            2 => rig.beside.set_xattr(&path, name, b"value", XattrFlags::empty()),
+            _ => who.set_xattr(&path, name, b"value", XattrFlags::empty()),
+        };
+        set("user.x").unwrap();
+        assert_eq!(client.get_xattr(&path, "user.x").unwrap(), b"value");
+        assert_eq!(client.list_xattr(&path).unwrap(), ["user.x"]);
+        assert_eq!(other.list_xattr(&path).unwrap(), ["user.x"]);
+        assert!(client.stat(&path).unwrap().xattrs);
+        other.remove_xattr(&path, "user.x").unwrap();
+        assert_eq!(client.get_xattr(&path, "user.x"), Err(Error::NoAttribute));
+    }
+    none();
 }
 
 /// Writers count up; no reader ever finds less than what was acknowledged before it read, or half of a write.

@@ -94,6 +94,7 @@ impl State {
             mtime: now,
             ctime: now,
             btime: now,
+            xattrs: false,
         };
         Ok(self.add_node(attr, body))
     }

@@ -87,7 +87,7 @@ impl Node {
             Body::Symlink(target) => (target.len() as u64, 0),
             Body::Directory(_) | Body::Special => (0, 0),
         };
-        Attr { size, blocks, ..self.attr }
+        Attr { size, blocks, xattrs: !self.xattrs.is_empty(), ..self.attr }
     }
 
     pub fn is_dir(&self) -> bool {

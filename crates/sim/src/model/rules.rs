@@ -238,6 +238,7 @@ mod tests {
                 mtime: t,
                 ctime: t,
                 btime: t,
+                xattrs: false,
             }
         }
         fn when(&mut self) -> SetTime {

@@ -36,7 +36,7 @@ fn halves(word: u64) -> (u32, u32) {
 impl Inode {
     fn record(&self) -> [u64; WORDS] {
         let Attr { ino, generation, kind, perm, nlink, uid, gid, rdev, size, blocks, .. } = self.attr;
-        let Attr { atime, mtime, ctime, btime, .. } = self.attr;
+        let Attr { atime, mtime, ctime, btime, xattrs, .. } = self.attr;
         let mode = kind as u32 | (perm as u32) << 16;
         let [a, m, c, b] = [atime, mtime, ctime, btime];
         [
@@ -49,7 +49,7 @@ impl Inode {
             rdev,
             size,
             blocks,
-            0,
+            xattrs as u64,
             a.sec as u64,
             m.sec as u64,
             c.sec as u64,
@@ -80,6 +80,7 @@ impl Inode {
         (attr.uid, attr.gid) = halves(record.get(4));
         (attr.generation, attr.nlink) = (record.get(0) as u32, record.get(5) as u32);
         (attr.rdev, attr.size, attr.blocks) = (record.get(6), record.get(7), record.get(8));
+        attr.xattrs = record.get(9) != 0;
         let Attr { atime, mtime, ctime, btime, .. } = attr;
         for (at, time) in [atime, mtime, ctime, btime].into_iter().enumerate() {
             time.sec = record.get(SECONDS + at) as i64;
@@ -143,6 +144,7 @@ mod tests {
             mtime: time(2),
             ctime: time(3),
             btime: time(4),
+            xattrs: ino.is_multiple_of(2),
         };
         let inodes = Inodes::default();
         let find = |ino| inodes.look(Ino(ino), |inode| *inode);
