@@ -208,7 +208,7 @@ impl Remote {
         let Ok(answer) = session.call(r, b"", b"").await else { return false };
         let Ok(promises) = wire::read_promises(&answer.bytes()) else { return false };
         let mut table = session.directories.table.lock();
-        table.promised(promises, session.kept.now());
+        table.promised(promises);
         table.has_promises()
     }
 
@@ -243,7 +243,7 @@ impl Remote {
         if let (Some(lease), Some(dir)) = (&mut table.leases[place], table.dirs.get_mut(&parent)) {
             (lease.number, dir.attr) = (number, Some(attr));
         }
-        table.promised(promises, session.kept.now());
+        table.promised(promises);
         table.need = NEED;
         asking.granted = true;
     }
@@ -272,7 +272,9 @@ impl Directories {
         let prepare = |table: &mut Table, lent: u64| {
             let dir = table.dirs.get(&parent).filter(|dir| !dir.names.contains_key(name));
             let Some(of) = dir.and_then(|dir| dir.attr) else { return Posting::Message };
-            let Some((promise, noted)) = table.promise() else { return Posting::Promises };
+            let Some((promise, noted)) = table.promise(|| session.kept.now()) else {
+                return Posting::Promises;
+            };
             let (op, kind, perm) = match open {
                 Some(_) => (Op::PostCreate, FileType::Regular, perm & 0o7777),
                 None => (Op::PostMkdir, FileType::Directory, perm & 0o1777),

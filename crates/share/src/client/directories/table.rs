@@ -13,6 +13,9 @@ use std::sync::atomic::Ordering;
 const NAMES_MAX: usize = 1 << 18;
 const DIRS_MAX: usize = 1 << 16;
 
+/// Requests that are posted before the clock of the changes is looked at again.
+const NOTED_FOR: u64 = 16;
+
 pub(super) type Name = SmallVec<[u8; 24]>;
 
 /// What is known of a name.
@@ -70,8 +73,9 @@ pub(super) struct Table {
     names: usize,
     /// Inodes that were promised: the last one is used first.
     promises: Vec<Promise>,
-    /// The clock of the changes when the last of them came. It is looked at seldom, as the manager moves it with each change.
-    noted: u64,
+    /// The clock of the changes as of when it was last looked at, and how many requests were posted by then. It is looked at seldom, as the manager moves it with each
+    /// change; but not too seldom: changes of other things since may be taken for changes of what is made.
+    noted: (u64, u64),
     /// The directory in which something was made last, and how many times.
     pub recent: (u64, u32),
     pub need: u32,
@@ -98,15 +102,18 @@ impl Table {
     }
 
     /// Inodes were promised, of which the first is to be used first, as files are made in this order otherwise; what there was comes before them.
-    pub fn promised(&mut self, mut promises: Vec<Promise>, noted: u64) {
+    pub fn promised(&mut self, mut promises: Vec<Promise>) {
         promises.reverse();
         self.promises.splice(0..0, promises);
-        self.noted = noted;
     }
 
-    /// The next inode that was promised, and a clock from before anything is made of it.
-    pub fn promise(&mut self) -> Option<(Promise, u64)> {
-        self.promises.pop().map(|promise| (promise, self.noted))
+    /// The next inode that was promised, and a clock from before anything is made of it; `now` looks at the clock.
+    pub fn promise(&mut self, now: impl FnOnce() -> u64) -> Option<(Promise, u64)> {
+        let promise = self.promises.pop()?;
+        if self.noted.0 == 0 || self.posted - self.noted.1 >= NOTED_FOR {
+            self.noted = (now(), self.posted);
+        }
+        Some((promise, self.noted.0))
     }
 
     /// Whether there is one.
