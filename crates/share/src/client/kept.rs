@@ -293,7 +293,8 @@ impl Kept {
         self.found(parent, name).flatten()
     }
 
-    /// As [`Kept::target`], in a directory that is lent to this client, who may search it therefore: lending it tells everybody to forget who may.
+    /// As [`Kept::target`], in a directory that is lent to this client. That it may be searched was checked then; and names of which nobody is told are those that
+    /// somebody makes under a lease and removes under it: what a name led to before, it leads to until a message takes it away, of which everybody is told.
     pub fn target_of_lent(&self, parent: Ino, name: &[u8]) -> Option<Target> {
         let entry = self.names.find(hash_name(parent.0, name), parent, name)?;
         entry.target.filter(|_| self.seen.same(entry.words[0], entry.noted))

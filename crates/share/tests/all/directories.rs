@@ -190,42 +190,6 @@ fn who_looks_at_new_files_in_their_order_asks_for_many_at_a_time() {
     }
 }
 
-#[test]
-fn what_was_known_before_a_lease_is_known_under_it() {
-    let rig = Rig::new(volume(128 << 20));
-    let (client, other) = (rig.client(), rig.client());
-    client.mkdir("d", 0o755).unwrap();
-    drop(client.open("d/gone", NEW).unwrap());
-    drop(client.open("d/other", NEW).unwrap());
-    let old = client.stat("d/other").unwrap();
-    other.unlink("d/gone").unwrap();
-    other.rename("d/other", "d/old", RenameFlags::empty()).unwrap();
-    drop(other.open("d/other", Open::new().write(true).create(true).mode(0o600)).unwrap());
-    again(&rig, &client, "d");
-    for i in 0..10 {
-        drop(client.open(format!("d/f{i}"), NEW).unwrap());
-    }
-    assert!(client.stat("d/gone").is_err_and(|e| e == Error::NotFound));
-    let now = client.stat("d/other").unwrap();
-    assert!(now.ino != old.ino && now.perm == 0o600, "{now:?}");
-    assert_eq!(client.stat("d/old").unwrap().ino, old.ino);
-    // A call is counted when the next one is run at the latest.
-    let walks = || {
-        client.statfs().unwrap();
-        rig.count("walk")
-    };
-    let before = walks();
-    let looks = || {
-        let made = (0..10).map(|i| format!("d/f{i}"));
-        let all = made.chain(["d/lent-0", "d/other", "d/old"].map(String::from));
-        all.map(|path| client.stat(path).unwrap()).collect::<Vec<_>>()
-    };
-    let first = looks();
-    assert!((0..3).all(|_| looks() == first));
-    assert_eq!(walks(), before, "files that were made by messages are known still");
-    assert!(rig.doors.lends_directories());
-}
-
 /// Bytes that no other file has.
 fn bytes(of: u32, len: usize) -> Vec<u8> {
     (0..len as u32).map(|i| (of.wrapping_mul(131) + i / 5) as u8).collect()

@@ -7,7 +7,7 @@
 use crate::rig::{NEW, Rig, volume, volume_on_flash, without_power};
 use fs::client::OpenOptions as Open;
 use fs::watched::{Change, Watcher};
-use fs::{Attr, Blocking, Error, FileSystem, RenameFlags};
+use fs::{Attr, Blocking, Error, FileSystem, FileType, RenameFlags};
 use share::Remote;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -126,6 +126,91 @@ fn nobody_is_told_of_names_that_nobody_can_know() {
     client.mkdir("d/more", 0o755).unwrap();
     settle();
     assert_eq!(count(&told.names), 1, "somebody else came");
+}
+
+#[test]
+fn what_was_known_before_a_lease_is_known_under_it() {
+    let rig = Rig::new(volume(128 << 20));
+    let (client, other) = (rig.client(), rig.client());
+    client.mkdir("d", 0o755).unwrap();
+    drop(client.open("d/gone", NEW).unwrap());
+    drop(client.open("d/other", NEW).unwrap());
+    let old = client.stat("d/other").unwrap();
+    other.unlink("d/gone").unwrap();
+    other.rename("d/other", "d/old", RenameFlags::empty()).unwrap();
+    drop(other.open("d/other", Open::new().write(true).create(true).mode(0o600)).unwrap());
+    lent(&rig, &client, "d");
+    for i in 0..10 {
+        drop(client.open(format!("d/f{i}"), NEW).unwrap());
+    }
+    assert!(client.stat("d/gone").is_err_and(|e| e == Error::NotFound));
+    let now = client.stat("d/other").unwrap();
+    assert!(now.ino != old.ino && now.perm == 0o600, "{now:?}");
+    assert_eq!(client.stat("d/old").unwrap().ino, old.ino);
+    // A call is counted when the next one is run at the latest.
+    let walks = || {
+        client.statfs().unwrap();
+        rig.count("walk")
+    };
+    let before = walks();
+    let looks = || {
+        let made = (0..10).map(|i| format!("d/f{i}"));
+        let all = made.chain(["d/lent-0", "d/other", "d/old"].map(String::from));
+        all.map(|path| client.stat(path).unwrap()).collect::<Vec<_>>()
+    };
+    let first = looks();
+    assert!((0..3).all(|_| looks() == first));
+    assert_eq!(walks(), before, "files that were made by messages are known still");
+    assert!(rig.doors.lends_directories());
+}
+
+/// Nobody is told of names that others make and remove under a lease.
+#[test]
+fn what_was_known_before_the_lease_of_another_may_be_something_else() {
+    let rig = Rig::new(volume(128 << 20));
+    let (client, other) = (rig.client(), rig.client());
+    client.mkdir("d", 0o755).unwrap();
+    let names = ["a", "b", "stays"].map(|name| format!("d/{name}"));
+    names.iter().for_each(|name| drop(client.open(name, NEW).unwrap()));
+    let before = names.each_ref().map(|name| client.stat(name).unwrap());
+    let numbers = AtomicU64::new(0);
+    let posted = |by: &Blocking<Remote>| {
+        by.statfs().unwrap();
+        rig.count("post_create") + rig.count("post_mkdir")
+    };
+    // A client that has the directory to itself makes files without a message.
+    let to_itself = |who: &Blocking<Remote>| {
+        let before = posted(who);
+        while posted(who) == before {
+            let number = numbers.fetch_add(1, Ordering::Relaxed);
+            assert!(number < 1000);
+            drop(who.open(format!("d/own-{number}"), NEW).unwrap());
+        }
+    };
+    for round in 0..10 {
+        to_itself(&other);
+        let without = posted(&other);
+        // What is there already goes by a message.
+        let new = format!("d/new-{round}");
+        for name in [&names[0], &names[1], &new] {
+            match other.stat(name).map(|attr| attr.kind) {
+                Ok(FileType::Directory) => other.rmdir(name).unwrap(),
+                Ok(_) => other.unlink(name).unwrap(),
+                Err(e) => assert_eq!((e, name), (Error::NotFound, &new)),
+            }
+            for _ in 0..3 {
+                drop(other.open(name, NEW).unwrap());
+                other.unlink(name).unwrap();
+            }
+            other.mkdir(name, 0o700).unwrap();
+        }
+        assert!(posted(&other) >= without + 4, "without messages");
+        to_itself(&client);
+        let seen = names.each_ref().map(|name| client.stat(name).unwrap());
+        assert_eq!(client.stat(&new).unwrap().perm, 0o700);
+        assert_eq!(seen, names.each_ref().map(|name| rig.beside.stat(name).unwrap()));
+        assert!(seen[2] == before[2] && seen[0].ino != before[0].ino && seen[1].ino != before[1].ino);
+    }
 }
 
 #[test]
