@@ -20,8 +20,7 @@
 //! Behind the payloads a session has room for [`LEASE_WINDOWS`] windows of files that this client may overwrite without a message: a write lease.
 //! Each is a [`LeaseHeader`], a word for each page (`lease`), and the pages. The client writes into a page between setting and clearing
 //! `lease::BUSY`, then looks at [`LeaseHeader`]'s `grant` again: if that is still the number that it was told, the write has happened. If not, it sends the write
-//! as a message. The manager takes a grant back by storing 0 there, and takes what is dirty after that. Each side needs a full fence between its two steps; when
-//! [`SessionHeader`]'s `fences` says so, the manager makes one for those clients too that have joined.
+//! as a message. The manager takes a grant back by storing 0 there, and takes what is dirty after that. Each side needs a full fence between its two steps.
 //!
 //! A client that has a directory to itself, by a directory lease, makes and removes files and directories there, and in these directories, without waiting: it posts the request one way
 //! ([`SessionHeader`]'s `one_way`) and goes on at once. Requests that are posted so carry a number that grows (`Request`'s `more`), and are run one after
@@ -222,11 +221,8 @@ media_struct! {
         may_hold: U32,
         /// atomic: how many handles of `closing` are closed; written by the manager
         closed: U64,
-        /// not 0 when the manager runs a full fence on the processors of all who have joined (membarrier(2)) after it has taken back a window; written by
-        /// the manager
-        fences: U32,
         /// zero
-        reserved2: [u8; 36],
+        reserved2: [u8; 40],
         /// atomic: numbers of the directory leases and of the lease on new files, or 0; written by the manager
         directories: [U64; 17],
         /// zero

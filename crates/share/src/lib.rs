@@ -13,7 +13,6 @@ mod knock;
 mod leased;
 pub mod lock;
 mod locked;
-mod membarrier;
 mod memory;
 pub mod mounts;
 mod notices;

@@ -32,8 +32,6 @@ impl Region {
         self.0.copy_in(offset_of!(SessionHeader, magic), &MAGIC.to_le_bytes());
         self.0.copy_in(offset_of!(SessionHeader, version), &VERSION.to_le_bytes());
         self.0.copy_in(offset_of!(SessionHeader, slots), &(SLOTS as u32).to_le_bytes());
-        let fences = crate::membarrier::is_offered() as u32;
-        self.0.copy_in(offset_of!(SessionHeader, fences), &fences.to_le_bytes());
     }
 
     pub fn doorbell(&self) -> &AtomicU64 {
@@ -83,10 +81,6 @@ impl Region {
             let [handle, behind] = self.closing(before.wrapping_add(n)).map(|w| w.load(Ordering::Relaxed));
             (behind, handle)
         })
-    }
-    /// Whether the manager makes fences for clients that have joined.
-    pub fn has_fences(&self) -> bool {
-        self.0.word(offset_of!(SessionHeader, fences)).load(Ordering::Relaxed) != 0
     }
     pub fn asleep(&self) -> &AtomicU32 {
         self.0.word(offset_of!(SessionHeader, asleep))

@@ -15,7 +15,6 @@ use super::records::{Records, Words};
 use super::{Remote, Session};
 use crate::leased::{Leased, PAGE, WINDOW};
 use crate::lock::{self, Apart, Mutex, RwLock};
-use crate::membarrier;
 use crate::wire::{Op, request};
 use foldhash::fast::FixedState;
 use format::shared::{DATA_MAX, LEASE_WINDOWS};
@@ -23,7 +22,7 @@ use fs::{Attr, FileSystem, FileType, Handle, Ino, OpenFlags};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
 const PAGE64: u64 = PAGE as u64;
 /// Writes to one place of a file before a window is asked for there; and the most that it can become.
@@ -44,8 +43,6 @@ struct Held {
     place: u64,
     reads: bool,
     noatime: bool,
-    /// The manager makes the fences.
-    fenced: bool,
 }
 
 /// An open file that is written.
@@ -198,7 +195,7 @@ impl Leases {
         let granted = Self::is_granted(&view, &held, handle, offset);
         let done = granted
             && parts.clone().all(|(page, _, part)| view.may_write(page, part.len() == PAGE))
-            && parts.clone().all(|(page, within, part)| view.write(page, within, &from[part], held.fenced));
+            && parts.clone().all(|(page, within, part)| view.write(page, within, &from[part]));
         // The manager takes the grant back first and then looks for what is dirty; here it is the reverse.
         let granted = granted && Self::is_granted(&view, &held, handle, offset) && !session.is_dead();
         let number = held.number;
@@ -231,7 +228,7 @@ impl Leases {
         if !parts.clone().all(|(page, within, part)| view.copy(page, within, &mut to[part])) {
             return Read::Ask;
         }
-        membarrier::here(held.fenced);
+        fence(Ordering::SeqCst);
         if !held.noatime && view.read().load(Ordering::Relaxed) == 0 {
             view.read().store(1, Ordering::Relaxed);
         }
@@ -465,8 +462,7 @@ impl Remote {
         }
         let reads = file.flags.contains(OpenFlags::READ);
         let (handle, ino, place) = (handle.0, file.ino.0, offset / WINDOW);
-        let fenced = session.region.has_fences() && membarrier::join();
-        let held = Held { number, handle, ino, place, reads, noatime: file.noatime, fenced };
+        let held = Held { number, handle, ino, place, reads, noatime: file.noatime };
         session.leases.granted(session, &asking, held);
     }
 }

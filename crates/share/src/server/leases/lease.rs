@@ -1,7 +1,6 @@
 //! One lease: what the manager itself knows of it. Nothing here waits for anything but other work on the same lease ([`Turn`]).
 
 use crate::leased::{Leased, PAGE, WINDOW};
-use crate::membarrier;
 use crate::region::Region;
 use format::shared::WINDOW_PAGES;
 use fs::turns::{Turn, Turns};
@@ -9,7 +8,7 @@ use fs::{Handle, Ino};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 /// Most pages that are written at once.
 const RUN: usize = 64;
@@ -146,7 +145,7 @@ impl Lease {
             any = true;
         }
         if any {
-            membarrier::everywhere();
+            fence(Ordering::SeqCst);
         }
     }
 
@@ -193,7 +192,7 @@ impl Lease {
         }
         if orders.lost {
             // Who saw that it was said already, has made a page dirty before.
-            membarrier::everywhere();
+            fence(Ordering::SeqCst);
         }
         // What somebody else is writing at this moment is not in the file yet.
         (orders.lost || others).then_some(orders)
@@ -213,9 +212,6 @@ mod tests {
     use crate::memory;
     use format::shared::SESSION_BYTES;
 
-    /// Both sides are this thread.
-    const FENCED: bool = true;
-
     fn lease() -> Lease {
         let fd = memory::sealed(c"test", SESSION_BYTES).unwrap();
         let region = Arc::new(Region::map(&fd).unwrap());
@@ -231,14 +227,12 @@ mod tests {
     fn what_is_written_is_taken_once() {
         let lease = lease();
         let view = lease.view(3);
-        assert!(!view.write(9, 0, &[1; PAGE], FENCED), "a page that is not open");
-        assert!(!view.write(10, 5, &[1; 100], FENCED), "a part of a page that is not there");
+        assert!(!view.write(9, 0, &[1; PAGE]), "a page that is not open");
+        assert!(!view.write(10, 5, &[1; 100]), "a part of a page that is not there");
         assert!(
-            view.write(10, 0, &[1; PAGE], FENCED)
-                && view.write(11, 0, &[2; PAGE], FENCED)
-                && view.write(13, 0, &[3; PAGE], FENCED)
+            view.write(10, 0, &[1; PAGE]) && view.write(11, 0, &[2; PAGE]) && view.write(13, 0, &[3; PAGE])
         );
-        assert!(view.write(10, 5, &[9; 100], FENCED));
+        assert!(view.write(10, 5, &[9; 100]));
         let base = 7 * WINDOW;
         let all = 0..u64::MAX;
         let (at, bytes) = lease.next(base + 11 * PAGE64..base + 11 * PAGE64 + 1, &mut 10).unwrap();
@@ -261,9 +255,7 @@ mod tests {
         let mut back = [0; 10];
         assert!(view.copy(10, 100, &mut back) && back == [9, 9, 9, 9, 9, 1, 1, 1, 1, 1]);
         assert!(
-            view.write(10, 0, &[4; PAGE], FENCED)
-                && lease.orders().is_some()
-                && lease.next(all, &mut 10).is_some()
+            view.write(10, 0, &[4; PAGE]) && lease.orders().is_some() && lease.next(all, &mut 10).is_some()
         );
     }
 
@@ -271,12 +263,12 @@ mod tests {
     fn a_page_that_is_being_written_for_ever() {
         let lease = lease();
         let view = lease.view(3);
-        assert!(view.write(12, 0, &[1; PAGE], FENCED));
+        assert!(view.write(12, 0, &[1; PAGE]));
         view.word(12).fetch_or(format::shared::lease::BUSY, Ordering::SeqCst);
         view.word(300).store(u64::MAX, Ordering::SeqCst);
         let mut looks = 100;
         let (_, bytes) = lease.next(0..u64::MAX, &mut looks).unwrap();
         assert_eq!((bytes.len(), bytes[0], looks), (PAGE, 1, 0), "as it is");
-        assert!(view.is_dirty(12) && !view.write(12, 0, &[2; PAGE], FENCED));
+        assert!(view.is_dirty(12) && !view.write(12, 0, &[2; PAGE]));
     }
 }
