@@ -3,8 +3,8 @@
 //!
 //! The two sides never wait for each other. Why nothing that was acknowledged is missed: the client makes a page dirty and then looks at the grant, the
 //! manager takes the grant back and then looks for dirty pages, with a full fence between the two steps on either side. (A client's cannot be left to
-//! membarrier(2): with Linux 6.18, on an idle machine, neither of two threads saw what the other had written in one round of
-//! 20,000 of 14 runs in 150.) So the manager finds the page dirty, or the client finds the grant gone and writes in another way.
+//! membarrier(2): with Linux 6.18, on an idle machine, there were rounds in which neither of two threads saw what the other had
+//! written in 14 of 150 runs of 20,000 rounds.) So the manager finds the page dirty, or the client finds the grant gone and writes in another way.
 
 use crate::lock;
 use crate::memory::Mapping;
