@@ -357,6 +357,17 @@ impl Kept {
     /// The inode that a path of plain names leads to, if all of it is known, and what it is unless there is no name.
     #[inline]
     pub fn follow(&self, base: Ino, path: &[u8]) -> Option<(Ino, Option<Target>)> {
+        self.follow_by(base, path, |parent, name| self.target(parent, name))
+    }
+
+    /// As [`Kept::follow`], where `leads` says what names lead to.
+    #[inline]
+    pub fn follow_by(
+        &self,
+        base: Ino,
+        path: &[u8],
+        mut leads: impl FnMut(Ino, &[u8]) -> Option<Target>,
+    ) -> Option<(Ino, Option<Target>)> {
         let (mut at, mut target, mut rest) = (base, None, path);
         if let Some((dir, len)) = self.beginning(base, path) {
             (at, target, rest) = (dir.ino, Some(dir), &path[len..]);
@@ -365,7 +376,7 @@ impl Kept {
         while !rest.is_empty() {
             let end = until_slash(rest);
             if end > 0 {
-                let found = self.target(at, &rest[..end])?;
+                let found = leads(at, &rest[..end])?;
                 (into, names) = (at, names + 1);
                 (at, target) = (found.ino, Some(found));
             }

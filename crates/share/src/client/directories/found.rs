@@ -60,31 +60,24 @@ impl Remote {
     pub(in crate::client) fn find_here(&self, base: Ino, path: &[u8]) -> Found {
         let session: &Arc<Session> = self.now();
         let kept = &session.kept;
-        let (mut at, mut found, mut rest) = (base, Found::Unknown, path);
-        if let Some((dir, len)) = kept.beginning(base, path) {
-            (at, found, rest) = (dir.ino, Found::There(dir), &path[len..]);
-        }
-        let (mut into, mut names) = (at, 0);
-        for name in rest.split(|&b| b == b'/').filter(|name| !name.is_empty()) {
-            let target = match kept.target(at, name) {
-                Some(target) => target,
-                None => match session.directories.find(session, at, name) {
-                    Found::There(target) => target,
-                    Found::Missing => return Found::Missing,
-                    Found::Unknown => match kept.noticed_name(at, name) {
-                        Some(Some(target)) => target,
-                        Some(None) => return Found::Missing,
-                        None => return Found::Unknown,
-                    },
-                },
+        let mut missing = false;
+        let found = kept.follow_by(base, path, |parent, name| {
+            if let Some(target) = kept.target(parent, name) {
+                return Some(target);
+            }
+            let target = match session.directories.find(session, parent, name) {
+                Found::There(target) => Some(target),
+                Found::Missing => None,
+                Found::Unknown => kept.noticed_name(parent, name)?,
             };
-            (into, names) = (at, names + 1);
-            (at, found) = (target.ino, Found::There(target));
+            missing = target.is_none();
+            target
+        });
+        match found {
+            Some((_, Some(target))) if kept.alive() => Found::There(target),
+            None if missing => Found::Missing,
+            _ => Found::Unknown,
         }
-        if names > 1 {
-            kept.begins(base, path, into);
-        }
-        if kept.alive() { found } else { Found::Unknown }
     }
 
     /// The attributes of what a path of plain names leads to, if they are known without a message; or that there is no such name.

@@ -35,7 +35,7 @@ thread_local! {
 impl Kept {
     /// The directory to which the beginning of a path leads, and how long that beginning is, if it is known and still holds.
     #[inline]
-    pub(in crate::client) fn beginning(&self, base: Ino, path: &[u8]) -> Option<(Target, usize)> {
+    pub(super) fn beginning(&self, base: Ino, path: &[u8]) -> Option<(Target, usize)> {
         let read = |record: &Words<'_, RECORD>| {
             let len = record.get(4) as usize;
             let is = record.get(1) == self.state.load(Ordering::Acquire)
@@ -61,7 +61,7 @@ impl Kept {
 
     /// Paths led into this directory from `base` on, and what stands here was of no use. At the second time in a row it is remembered.
     #[inline(never)]
-    pub(in crate::client) fn begins(&self, base: Ino, path: &[u8], into: Ino) {
+    pub(super) fn begins(&self, base: Ino, path: &[u8], into: Ino) {
         if LAST.with(|last| last.missed.replace(into.0)) != into.0 {
             return;
         }
