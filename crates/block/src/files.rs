@@ -86,6 +86,7 @@ impl Core {
         if !cred.checked {
             perm::check(cred, &self.attr(slot), Access::READ)?;
         }
+        self.index.begin_scan(slot);
         Ok(self.open_slot(cred, slot, OpenFlags::READ, true)?)
     }
 

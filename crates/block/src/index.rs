@@ -4,7 +4,7 @@
 //! The original keys its hash index by the full path; with (parent, name) a directory can be renamed by one inode write.
 //! The ordered list is a sorted vector of (cookie, slot): cookies grow with every new name, so adding is a push, finding
 //! and removing are a binary search, and a cookie stays a valid readdir offset whatever else changes. It is smaller and
-//! faster than a B-tree because names are only ever added at its end.
+//! faster than a B-tree because names are added at its end; a name that is replaced keeps its place.
 
 use crate::inode::Slot;
 use crate::nametable::NameTable;
@@ -23,6 +23,8 @@ pub(crate) struct Dir {
     entries: Vec<(u64, Slot)>,
     dead: usize,
     next_cookie: u64,
+    /// Behind the last name that was there when the last scan began.
+    scans_end: u64,
 }
 
 impl Dir {
@@ -35,6 +37,19 @@ impl Dir {
         let cookie = self.next_cookie.max(FIRST_COOKIE);
         self.next_cookie = cookie + 1;
         self.entries.push((cookie, slot));
+        cookie
+    }
+    /// Adds a name at a place that another has left; returns its cookie.
+    fn put_back(&mut self, cookie: u64, slot: Slot) -> u64 {
+        match self.entries.binary_search_by_key(&cookie, |e| e.0) {
+            Ok(i) if self.entries[i].1 == DEAD => {
+                self.entries[i].1 = slot;
+                self.dead -= 1;
+            }
+            // On a damaged image two names have one place.
+            Ok(_) => return self.push(slot),
+            Err(i) => self.entries.insert(i, (cookie, slot)),
+        }
         cookie
     }
     /// The name at `cookie` now belongs to another slot.
@@ -53,6 +68,7 @@ impl Dir {
             self.entries.sort_unstable();
         }
         self.next_cookie = self.entries.last().map_or(FIRST_COOKIE, |e| e.0 + 1);
+        self.scans_end = self.next_cookie;
         self.entries.shrink_to_fit();
     }
     pub fn remove(&mut self, cookie: u64) {
@@ -65,10 +81,15 @@ impl Dir {
             }
         }
     }
-    /// Names with a cookie of at least `from`, in order.
-    pub fn from(&self, from: u64) -> impl Iterator<Item = (u64, Slot)> + '_ {
+    /// All names, in order.
+    pub fn names(&self) -> impl Iterator<Item = (u64, Slot)> + '_ {
+        self.entries.iter().copied().filter(|e| e.1 != DEAD)
+    }
+    /// Names with a cookie of at least `from`, in order, up to the last that was there when the last scan began.
+    pub fn scan(&self, from: u64) -> impl Iterator<Item = (u64, Slot)> + '_ {
         let i = self.entries.partition_point(|e| e.0 < from);
-        self.entries[i..].iter().copied().filter(|e| e.1 != DEAD)
+        let until = self.scans_end;
+        self.entries[i..].iter().copied().take_while(move |e| e.0 < until).filter(|e| e.1 != DEAD)
     }
 }
 
@@ -114,10 +135,15 @@ impl Index {
         })
     }
 
-    /// Enters the name that `slot` has in the slab, at the end of its directory; returns the cookie.
-    pub fn insert(&mut self, slab: &Slab, slot: Slot) -> u64 {
+    /// Enters the name that `slot` has in the slab, at a place of its directory that another name has left, or at the end;
+    /// returns the cookie.
+    pub fn insert(&mut self, slab: &Slab, slot: Slot, place: Option<u64>) -> u64 {
         self.insert_name(slab, slot);
-        self.dirs.entry(slab.get(slot).parent).or_default().push(slot)
+        let dir = self.dirs.entry(slab.get(slot).parent).or_default();
+        match place {
+            Some(cookie) => dir.put_back(cookie, slot),
+            None => dir.push(slot),
+        }
     }
 
     /// At mount: enters a name with its known cookie. False when the name is there already.
@@ -182,6 +208,13 @@ impl Index {
     pub fn dir(&self, slot: Slot) -> Option<&Dir> {
         self.dirs.get(&slot)
     }
+    /// A scan of a directory begins: it, and those that are under way, give the names that are there now, and none that are
+    /// made later, however long they take. One end for all scans, as the kernel puts its list of a directory together from several.
+    pub fn begin_scan(&mut self, slot: Slot) {
+        if let Some(dir) = self.dirs.get_mut(&slot) {
+            dir.scans_end = dir.next_cookie;
+        }
+    }
     /// Whether a directory has no names.
     pub fn is_empty_dir(&self, slot: Slot) -> bool {
         self.dirs.get(&slot).is_none_or(|d| d.len() == 0)
@@ -214,18 +247,30 @@ mod tests {
                 ..Inode::free(1)
             };
             *slab.get_mut(slot) = inode;
-            let cookie = index.insert(&slab, slot);
+            let cookie = index.insert(&slab, slot, None);
             slab.get_mut(slot).cookie = cookie;
             slots.push(slot);
         }
         assert_eq!(index.find(&slab, 1, b"n7"), Some(slots[7]));
         assert_eq!(index.find(&slab, 2, b"n7"), None);
+        assert!(index.dir(1).unwrap().scan(0).next().is_none(), "no scan has begun");
+        index.begin_scan(1);
         let at = slab.get(slots[150]).cookie;
         for &s in &slots[..149] {
             index.remove(&slab, s);
         }
-        let left: Vec<Slot> = index.dir(1).unwrap().from(at).map(|e| e.1).collect();
+        let left: Vec<Slot> = index.dir(1).unwrap().scan(at).map(|e| e.1).collect();
         assert_eq!(left, slots[150..], "offsets stay valid while the list is compacted");
         assert_eq!(index.dir(1).unwrap().len(), 51);
+        // The name of the first takes a place in the middle that was left, and one that is not even kept any more.
+        let cookie = slab.get(slots[150]).cookie;
+        index.remove(&slab, slots[150]);
+        assert_eq!(index.insert(&slab, slots[0], Some(cookie)), cookie);
+        assert_eq!(index.insert(&slab, slots[1], Some(7)), 7);
+        assert_eq!(index.insert(&slab, slots[2], Some(7)), 203, "taken");
+        let dir = index.dir(1).unwrap();
+        let all: Vec<Slot> = dir.names().map(|e| e.1).collect();
+        assert_eq!((all[0], all[2], all[52], all.len()), (slots[1], slots[0], slots[2], dir.len()));
+        assert!(dir.scan(0).map(|e| e.1).eq(all[..52].iter().copied()), "the last came after the scan began");
     }
 }

@@ -195,12 +195,13 @@ impl Core {
         Ok(slot)
     }
 
-    /// Enters the name of `slot` in its directory and changes the directory's times.
-    fn enter(&mut self, slot: Slot, dir: Slot, name: &[u8]) {
+    /// Enters the name of `slot` in its directory, at a place that another name has left or at the end, and changes the
+    /// directory's times.
+    fn enter(&mut self, slot: Slot, dir: Slot, name: &[u8], place: Option<u64>) {
         let inode = self.slab.get_mut(slot);
         inode.parent = dir;
         inode.name = Name::new(name);
-        let cookie = self.index.insert(&self.slab, slot);
+        let cookie = self.index.insert(&self.slab, slot, place);
         self.slab.get_mut(slot).cookie = cookie;
         self.touch_dir(dir);
     }
@@ -241,7 +242,7 @@ impl Core {
         if !new.target.is_empty() {
             self.store_target(slot, new.target, ticket)?;
         }
-        self.enter(slot, dir, name);
+        self.enter(slot, dir, name, None);
         if new.kind == FileType::Directory {
             self.slab.get_mut(dir).nlink += 1;
         }
@@ -301,12 +302,12 @@ impl Core {
         self.need_tail(dir)?;
         if nlink == 0 {
             self.edit(target).flags &= !LINKABLE;
-            self.enter(target, dir, name);
+            self.enter(target, dir, name, None);
         } else {
             let slot = self.new_slot(ticket)?;
             let generation = self.next_generation(slot);
             self.put(slot, Inode { kind: SlotKind::Link, size: target as u64, ..Inode::free(generation) });
-            self.enter(slot, dir, name);
+            self.enter(slot, dir, name, None);
             self.index.add_link(target, slot);
         }
         let now = self.now().into();
@@ -465,7 +466,10 @@ impl Core {
     }
 
     /// Feeds the entries behind `offset` to `sink`.
-    pub fn readdir(&self, slot: Slot, offset: u64, sink: &mut (dyn FnMut(DirEntry<'_>) -> bool + Send)) {
+    pub fn readdir(&mut self, slot: Slot, offset: u64, sink: &mut (dyn FnMut(DirEntry<'_>) -> bool + Send)) {
+        if offset == 0 {
+            self.index.begin_scan(slot);
+        }
         let inode = self.slab.get(slot);
         let parent = if slot == ROOT || inode.parent == 0 { slot } else { inode.parent };
         for (at, name, who) in [(0, &b"."[..], slot), (1, b"..", parent)] {
@@ -474,7 +478,7 @@ impl Core {
             }
         }
         let Some(dir) = self.index.dir(slot) else { return };
-        for (cookie, entry) in dir.from(offset.max(2) + 1) {
+        for (cookie, entry) in dir.scan(offset.max(2) + 1) {
             let name = self.slab.get(entry).name.bytes();
             let attr = self.attr(self.target(entry));
             if !sink(DirEntry { name, next_offset: cookie, attr }) {

@@ -376,7 +376,8 @@ pub trait FileSystem: Send + Sync + 'static {
     fn opendir(&self, cred: &Cred, ino: Ino) -> impl Future<Output = Result<Handle>> + Send;
 
     /// Gives the entries behind `offset` (0: from the start) to `sink`, in order, until it returns false (that entry counts as
-    /// not taken) or there are no more. Entries that exist during the whole scan are given exactly once.
+    /// not taken) or there are no more. Entries that exist during the whole scan are given exactly once; what is made after it began
+    /// may be left out.
     fn readdir(
         &self,
         handle: Handle,

@@ -118,6 +118,6 @@ impl Core {
         if dir.len() > most {
             return Err(Error::TooLarge);
         }
-        Ok(dir.from(0).map(|(_, entry)| self.slab.get(entry).name.bytes().to_vec()).collect())
+        Ok(dir.names().map(|(_, entry)| self.slab.get(entry).name.bytes().to_vec()).collect())
     }
 }

@@ -86,11 +86,13 @@ impl Core {
             Some(to) => {
                 self.need_for_removal(to)?;
                 let dir = self.slab.get(self.target(to)).is_dir();
+                // A name that is replaced keeps its place, so that scans under way do not miss it.
+                let place = self.slab.get(to).cookie;
                 self.remove_name(to);
                 self.slab.get_mut(to_dir).nlink -= dir as u32;
-                self.move_name(from, to_dir, new_name);
+                self.move_name(from, to_dir, new_name, Some(place));
             }
-            None => self.move_name(from, to_dir, new_name),
+            None => self.move_name(from, to_dir, new_name, None),
         }
         self.touch_dir(from_dir);
         self.touch_dir(to_dir);
@@ -158,12 +160,12 @@ impl Core {
         Ok(())
     }
 
-    fn move_name(&mut self, entry: Slot, to_dir: Slot, name: &[u8]) {
+    fn move_name(&mut self, entry: Slot, to_dir: Slot, name: &[u8], place: Option<u64>) {
         let source = self.target(entry);
         let from_dir = self.slab.get(entry).parent;
         self.edit(entry);
         self.index.remove(&self.slab, entry);
-        self.enter(entry, to_dir, name);
+        self.enter(entry, to_dir, name, place);
         if self.slab.get(source).is_dir() && from_dir != to_dir {
             self.slab.get_mut(from_dir).nlink -= 1;
             self.slab.get_mut(to_dir).nlink += 1;
@@ -175,12 +177,13 @@ impl Core {
     fn exchange(&mut self, a: Slot, b: Slot) {
         let (dir_a, dir_b) = (self.slab.get(a).parent, self.slab.get(b).parent);
         let (name_a, name_b) = (self.slab.get(a).name.clone(), self.slab.get(b).name.clone());
+        let (place_a, place_b) = (self.slab.get(a).cookie, self.slab.get(b).cookie);
         self.edit(a);
         self.edit(b);
         self.index.remove(&self.slab, a);
         self.index.remove(&self.slab, b);
-        self.enter(a, dir_b, name_b.bytes());
-        self.enter(b, dir_a, name_a.bytes());
+        self.enter(a, dir_b, name_b.bytes(), Some(place_b));
+        self.enter(b, dir_a, name_a.bytes(), Some(place_a));
         let (source_a, source_b) = (self.target(a), self.target(b));
         for (slot, from, to) in [(source_a, dir_a, dir_b), (source_b, dir_b, dir_a)] {
             if self.slab.get(slot).is_dir() && from != to {
