@@ -16,6 +16,14 @@ to_kernel() {
     echo "$1" > /sys/bus/pci/drivers_probe
 }
 
+# What the server says of the controller, without labels.
+metrics() {
+    exec 3<>/dev/tcp/127.0.0.1/9464 || return
+    printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+    sed -n 's/^freehold_\(nvme_[a-z_]*\){.*} /\1 /p' <&3
+    exec 3>&-
+}
+
 free_huge() { awk '/^HugePages_Free/ {print $2}' /proc/meminfo; }
 all_are_free() { [ "$(free_huge)" = "$huge" ]; }
 
@@ -39,7 +47,7 @@ echo "--- a volume"
 expect "mkfs" "$freehold" mkfs "nvme:$b" --label lab --force
 refused "mkfs again" "already" "$freehold" mkfs "nvme:$b"
 expect "fsck of an empty one" "$freehold" fsck "nvme:$b"
-expect "mount" "$freehold" mount "nvme:$b" "$mnt"
+expect "mount" "$freehold" mount "nvme:$b" "$mnt" --metrics 127.0.0.1:9464
 [ "$(free_huge)" -lt "$huge" ] && pass "queues are in huge pages" || fail "no huge page is in use: $(free_huge) of $huge are free"
 refused "a second mount" "mounted at" "$freehold" mount "nvme:$b" "$mnt"
 refused "mkfs of what is mounted" "use" "$freehold" mkfs "nvme:$b" --force
@@ -47,6 +55,8 @@ head -c 20000000 /dev/urandom > /tmp/data
 cp /tmp/data "$mnt/data" && mkdir "$mnt/dir" && for i in $(seq 200); do echo "$i" > "$mnt/dir/$i"; done
 expect "sync" sync "$mnt/data"
 expect "what was written is read" cmp /tmp/data "$mnt/data"
+said=$(metrics)
+grep -qx 'nvme_spare_ratio [01][0-9.]*' <<<"$said" && grep -qx 'nvme_resets_total 0' <<<"$said" && pass "metrics tell of its health" || fail "metrics: $said"
 expect "umount" "$freehold" umount "$mnt"
 expect "huge pages were given back" eventually 20 all_are_free
 expect "fsck" "$freehold" fsck "nvme:$b"

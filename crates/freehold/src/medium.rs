@@ -4,7 +4,7 @@
 //! Such a name is a path of one component, so a file of that name can be reached as `./nvme:...`.
 
 use crate::{Result, image};
-use media::nvme::{Inspection, PciAddress};
+use media::nvme::PciAddress;
 use media::uring;
 use media::{Counters, Media, MediaError, NvmeMedia, UringMedia};
 use sched::Separated;
@@ -18,8 +18,8 @@ pub(crate) trait Device: Media {
     fn counters(&self) -> Counters;
     /// Requests that have not completed.
     fn in_flight(&self) -> usize;
-    /// What the NVMe controller tells of itself; `None`: there is none that is driven here.
-    fn inspect(&self) -> Option<std::result::Result<Inspection, MediaError>> {
+    /// The driver of the NVMe controller; `None`: there is none that is driven here.
+    fn nvme(&self) -> Option<&NvmeMedia> {
         None
     }
 }
@@ -40,8 +40,8 @@ impl Device for NvmeMedia {
     fn in_flight(&self) -> usize {
         NvmeMedia::in_flight(self)
     }
-    fn inspect(&self) -> Option<std::result::Result<Inspection, MediaError>> {
-        Some(NvmeMedia::inspect(self))
+    fn nvme(&self) -> Option<&NvmeMedia> {
+        Some(self)
     }
 }
 
@@ -53,8 +53,8 @@ impl Device for Separated<NvmeMedia> {
     fn in_flight(&self) -> usize {
         self.below().in_flight()
     }
-    fn inspect(&self) -> Option<std::result::Result<Inspection, MediaError>> {
-        Some(self.below().inspect())
+    fn nvme(&self) -> Option<&NvmeMedia> {
+        Some(self.below())
     }
 }
 

@@ -2,11 +2,12 @@
 //!
 //! It is what the control socket answers ([`crate::control`]), what the metrics are made of ([`crate::metrics`]) and what
 //! `freehold clients` and `freehold top` show. All counters run from the start of the service and are never reset; whoever wants rates
-//! takes two snapshots. Taking one costs a short hold of the engine's lock and wakes nobody who serves.
+//! takes two snapshots. Taking one costs a short hold of the engine's lock and wakes nobody who serves; an NVMe controller is asked for its
+//! health, every ten seconds at most.
 //!
 //! Tested here and in `tests/observe.rs`.
 
-use crate::device::Facts;
+use crate::device::{Facts, Fitness};
 use crate::medium;
 use crate::{Mount, Volume};
 use fs::meter::{self, DoorStats};
@@ -14,8 +15,8 @@ use fs::{FileSystem, Meter, Ordered};
 use serde::{Deserialize, Serialize};
 use share::server::stats::Observer;
 use std::path::Path;
-use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 /// Everything that is counted of one served volume.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -30,6 +31,9 @@ pub struct Snapshot {
     pub cache: Cache,
     /// The device or image file; none when the volume is being closed.
     pub media: Option<Device>,
+    /// The NVMe controller that its server drives.
+    #[serde(default)]
+    pub controller: Option<Controller>,
     /// Calls by the door they came through: `fuse`, and `share` where sessions are served.
     pub doors: Vec<Door>,
     /// Sessions over shared memory, oldest first.
@@ -132,6 +136,21 @@ pub struct Device {
     pub bytes_discarded: u64,
     pub bytes_zeroed: u64,
     pub kicks: u64,
+}
+
+/// How an NVMe controller and its driver fare.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Controller {
+    /// Commands that took too long, and were to be aborted.
+    pub aborts: u64,
+    /// Resets.
+    pub resets: u64,
+    /// Events that it reported without being asked.
+    pub events: u64,
+    /// Doorbells in memory that it may have missed, and was told of a second time.
+    pub nudges: u64,
+    /// Its health, as of some seconds ago at most; none when it does not answer.
+    pub health: Option<Fitness>,
 }
 
 /// What came through a door.
@@ -255,7 +274,12 @@ pub struct Observed {
     fuse: Arc<Meter>,
     share: Option<Observer>,
     ordered: Option<String>,
+    /// When the controller was asked for its health last, and what it said.
+    health: Mutex<Option<(Instant, Option<Fitness>)>>,
 }
+
+/// The health of a controller is not asked for more often than this.
+const HEALTH_AGE: Duration = Duration::from_secs(10);
 
 impl Observed {
     /// A volume in `image`, on `media`, mounted at `point`.
@@ -272,7 +296,8 @@ impl Observed {
             path.to_string_lossy().into_owned()
         };
         let (image, point, fuse) = (text(image), text(point), mount.meter().clone());
-        Observed { image, point, begun: Instant::now(), volume: volume.clone(), media, fuse, share, ordered }
+        let (begun, volume, health) = (Instant::now(), volume.clone(), Mutex::default());
+        Observed { image, point, begun, volume, media, fuse, share, ordered, health }
     }
 
     /// Everything now.
@@ -310,7 +335,8 @@ impl Observed {
             }));
         }
         let (engine, cache, space) = (self.engine(), self.cache(), self.space());
-        Snapshot { volume, space, engine, cache, media: self.device(), doors, sessions }
+        let (media, controller) = (self.device(), self.controller());
+        Snapshot { volume, space, engine, cache, media, controller, doors, sessions }
     }
 
     /// Ends a session by force. False when there is none of this number.
@@ -321,8 +347,8 @@ impl Observed {
     /// What the volume's NVMe controller tells of itself; a sentence, when it cannot be asked.
     pub(crate) fn inspect(&self) -> Result<Facts, String> {
         let media = self.media.upgrade().ok_or("the volume is being closed")?;
-        let answer = media.inspect().ok_or("the volume is not on a controller that its server drives")?;
-        let inspection = answer.map_err(|e| e.to_string())?;
+        let nvme = media.nvme().ok_or("the volume is not on a controller that its server drives")?;
+        let inspection = nvme.inspect().map_err(|e| e.to_string())?;
         Ok(Facts { served: true, ..Facts::new(&inspection) })
     }
 
@@ -389,6 +415,22 @@ impl Observed {
             bytes_zeroed: c.bytes_zeroed,
             kicks: c.kicks,
         })
+    }
+
+    fn controller(&self) -> Option<Controller> {
+        let media = self.media.upgrade()?;
+        let nvme = media.nvme()?;
+        let media::nvme::Health { aborts, resets, events, nudges } = nvme.health();
+        let mut asked = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        let health = match &*asked {
+            Some((when, health)) if when.elapsed() < HEALTH_AGE => health.clone(),
+            _ => {
+                let health = nvme.smart().ok().map(|page| Fitness::new(&page));
+                *asked = Some((Instant::now(), health.clone()));
+                health
+            }
+        };
+        Some(Controller { aborts, resets, events, nudges, health })
     }
 }
 

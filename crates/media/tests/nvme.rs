@@ -15,7 +15,7 @@ mod rig;
 
 use format::nvme::queue::nvm;
 use media::nvme::Options;
-use media::nvme::fake::Config;
+use media::nvme::fake::{Config, Failure, Fault};
 use media::{Flags, Media, MediaError, Op, Request, Wait};
 use rig::*;
 use std::time::{Duration, Instant};
@@ -157,20 +157,34 @@ fn shadow_doorbells_save_registers() {
     assert_eq!((run(true), run(false)), (1, 20));
 }
 
+/// Warnings of the health too, which a controller reports to those alone who have asked for them; also after a reset.
 #[test]
 fn events_are_heard_and_asked_for_again() {
-    let rig = Rig::new(Config::new(SIZE), patient());
+    let rig = Rig::new(Config::new(SIZE), impatient());
     let start = Instant::now();
-    for n in 1..=3 {
-        while !rig.controller.report(0x0002_0001) {
-            assert!(start.elapsed() < Duration::from_secs(20), "no request for events");
-            rig.media.reap(&mut Vec::new(), Wait::For(Some(Duration::from_millis(20))));
+    let wait = || {
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", rig.media.health());
+        rig.media.reap(&mut Vec::new(), Wait::For(Some(Duration::from_millis(20))));
+    };
+    let mut heard = 0;
+    for reset in [false, true] {
+        if reset {
+            rig.controller.inject(Fault::next(Some(nvm::READ), Failure::Fatal));
+            assert_eq!(rig.read(0).unwrap(), 0);
+            assert_eq!(rig.media.health().resets, 1);
         }
-        while rig.media.health().events < n {
-            assert!(start.elapsed() < Duration::from_secs(20), "events are not heard");
-            rig.media.reap(&mut Vec::new(), Wait::For(Some(Duration::from_millis(20))));
+        // An error, and warnings of the three kinds.
+        for event in [0x0001_0000, 0x0002_0001, 0x0002_0101, 0x0002_0201] {
+            while !rig.controller.report(event) {
+                wait();
+            }
+            heard += 1;
+            while rig.media.health().events < heard {
+                wait();
+            }
         }
     }
+    assert_eq!(rig.media.smart().unwrap().spare, 100);
     rig.write(0, 1).unwrap();
     rig.end();
 }

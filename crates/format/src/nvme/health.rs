@@ -5,7 +5,8 @@ use zerocopy::little_endian::{U16, U32, U128};
 
 /// Log Page Identifier of [`Health`] (5.14.1.2).
 pub const LOG_PAGE: u32 = 0x02;
-/// What each bit of `Health::critical_warning` says, from bit 0.
+/// What each bit of `Health::critical_warning` says, from bit 0; also what the same bit of the feature Asynchronous Event Configuration asks
+/// to be told of (5.21.1.11).
 pub const WARNINGS: [&str; 6] = [
     "the available spare is below its threshold",
     "a temperature is beyond a threshold",
@@ -64,6 +65,19 @@ media_struct! {
         thermal: [U32; 4],
         /// Reserved
         reserved232: [u8; 280],
+    }
+}
+
+impl Health {
+    /// What it warns of, in words; nothing is good.
+    pub fn warnings(&self) -> Vec<String> {
+        let set = (0..8).filter(|bit| self.critical_warning >> bit & 1 == 1);
+        let told = |bit: usize| match WARNINGS.get(bit) {
+            Some(words) => words.to_string(),
+            None => format!("a warning of unknown meaning, bit {bit}"),
+        };
+        let group = "an endurance group has a critical warning";
+        set.map(told).chain((self.endurance_warning != 0).then(|| group.to_string())).collect()
     }
 }
 

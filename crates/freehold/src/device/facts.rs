@@ -94,7 +94,7 @@ pub struct Format {
 }
 
 /// The health of a controller (log page SMART / Health Information).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fitness {
     /// What it warns of; none is good.
     pub warnings: Vec<String>,
@@ -173,7 +173,11 @@ impl Facts {
             admin_commands: names(c.oacs.get(), &OACS_NAMES),
             nvm_commands,
             namespaces: i.namespaces.iter().map(|(id, n)| Space::new(*id, n, i)).collect(),
-            health: Fitness::new(&i.health, i),
+            health: Fitness {
+                temperature_warning: celsius(c.wctemp.get()),
+                temperature_critical: celsius(c.cctemp.get()),
+                ..Fitness::new(&i.health)
+            },
             served: false,
         }
     }
@@ -218,27 +222,15 @@ impl Space {
 }
 
 impl Fitness {
-    fn new(h: &Health, i: &Inspection) -> Fitness {
-        let celsius = |kelvins: u16| kelvins as i32 - 273;
-        let told = |kelvins: u16| (kelvins != 0).then(|| celsius(kelvins));
-        let mut warnings: Vec<String> = (0..8)
-            .filter(|bit| h.critical_warning >> bit & 1 == 1)
-            .map(|bit| {
-                health::WARNINGS
-                    .get(bit)
-                    .map_or(format!("a warning of unknown meaning, bit {bit}"), |w| w.to_string())
-            })
-            .collect();
-        if h.endurance_warning != 0 {
-            warnings.push("an endurance group has a critical warning".into());
-        }
+    /// What stands in the log page; the thresholds of temperatures do not.
+    pub(crate) fn new(h: &Health) -> Fitness {
         let data = |units: u128| clamp(units.saturating_mul(health::DATA_UNIT));
         Fitness {
-            warnings,
-            temperature: celsius(h.temperature.get()),
-            temperature_warning: told(i.controller.wctemp.get()),
-            temperature_critical: told(i.controller.cctemp.get()),
-            sensors: h.sensors.iter().filter_map(|s| told(s.get())).collect(),
+            warnings: h.warnings(),
+            temperature: h.temperature.get() as i32 - KELVIN,
+            temperature_warning: None,
+            temperature_critical: None,
+            sensors: h.sensors.iter().filter_map(|s| celsius(s.get())).collect(),
             spare: h.spare,
             spare_threshold: h.spare_threshold,
             used: h.used,
@@ -256,6 +248,14 @@ impl Fitness {
             critical_minutes: h.critical_minutes.get(),
         }
     }
+}
+
+/// Zero degrees Celsius, kelvins.
+const KELVIN: i32 = 273;
+
+/// A temperature; 0 kelvins: it is not told.
+fn celsius(kelvins: u16) -> Option<i32> {
+    (kelvins != 0).then(|| kelvins as i32 - KELVIN)
 }
 
 fn clamp(n: u128) -> u64 {

@@ -3,6 +3,7 @@
 //! Names begin with `freehold_` and end with their base unit, counters with `_total`. Every sample has the label `volume`, the
 //! image; samples of calls also `door` and `call`. All samples of a name stand together under its HELP and TYPE.
 
+use crate::device::Fitness;
 use crate::observe::{Calls, Door, Snapshot};
 use std::fmt::Write;
 
@@ -93,11 +94,45 @@ const NUMBERS: &[(&str, &str, &str, Value)] = &[
     ("device_discarded_bytes_total", "counter", "Bytes discarded on the device", |s| {
         Some(s.media?.bytes_discarded as f64)
     }),
+    ("nvme_aborts_total", "counter", "Commands of the controller that were to be aborted", |s| {
+        Some(s.controller.as_ref()?.aborts as f64)
+    }),
+    ("nvme_resets_total", "counter", "Resets of the controller", |s| {
+        Some(s.controller.as_ref()?.resets as f64)
+    }),
+    ("nvme_events_total", "counter", "Events that the controller reported", |s| {
+        Some(s.controller.as_ref()?.events as f64)
+    }),
+    ("nvme_nudges_total", "counter", "Doorbells in memory that were rung a second time", |s| {
+        Some(s.controller.as_ref()?.nudges as f64)
+    }),
+    ("nvme_warnings", "gauge", "Critical warnings of the controller now", |s| {
+        Some(health(s)?.warnings.len() as f64)
+    }),
+    ("nvme_temperature_celsius", "gauge", "Temperature of the controller", |s| {
+        Some(health(s)?.temperature as f64)
+    }),
+    ("nvme_spare_ratio", "gauge", "Spare of the controller that is left", |s| {
+        Some(health(s)?.spare as f64 / 100.0)
+    }),
+    ("nvme_used_ratio", "gauge", "Part of its expected life that the controller has used up", |s| {
+        Some(health(s)?.used as f64 / 100.0)
+    }),
+    ("nvme_media_errors_total", "counter", "Errors of its media that the controller could not repair", |s| {
+        Some(health(s)?.media_errors as f64)
+    }),
+    ("nvme_unsafe_shutdowns_total", "counter", "Times that the controller lost power unprepared", |s| {
+        Some(health(s)?.unsafe_shutdowns as f64)
+    }),
     ("sessions", "gauge", "Sessions over shared memory", |s| Some(s.sessions.len() as f64)),
     ("session_handles", "gauge", "Handles open in sessions", |s| {
         Some(s.sessions.iter().map(|s| s.handles).sum::<u64>() as f64)
     }),
 ];
+
+fn health(s: &Snapshot) -> Option<&Fitness> {
+    s.controller.as_ref()?.health.as_ref()
+}
 
 /// What every page begins with.
 pub(super) fn begin() -> String {
@@ -186,7 +221,7 @@ pub(super) fn line(out: &mut String, name: &str, labels: &[(&str, &str)], value:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::VolumeInfo;
+    use crate::observe::{Controller, VolumeInfo};
 
     #[test]
     fn names_labels_and_histograms() {
@@ -195,9 +230,14 @@ mod tests {
             Calls { call: "read".into(), count: 5, errors: 2, sum_ns: 2_000_000_000, buckets, max_ns: 9 };
         let door = Door { name: "fuse".into(), bytes_read: 7, calls: vec![calls], ..Door::default() };
         let volume = VolumeInfo { image: "/a \"b\"\\\n".into(), ..VolumeInfo::default() };
-        let text = exposition([Snapshot { volume, doors: vec![door], ..Snapshot::default() }]);
+        let health = Some(Fitness { spare: 95, temperature: -3, ..Fitness::default() });
+        let controller = Some(Controller { resets: 4, health, ..Controller::default() });
+        let text = exposition([Snapshot { volume, controller, doors: vec![door], ..Snapshot::default() }]);
         let at = "volume=\"/a \\\"b\\\"\\\\\\n\"";
         for wanted in [
+            format!("freehold_nvme_resets_total{{{at}}} 4\n"),
+            format!("freehold_nvme_spare_ratio{{{at}}} 0.95\n"),
+            format!("freehold_nvme_temperature_celsius{{{at}}} -3\n"),
             format!("freehold_read_bytes_total{{{at},door=\"fuse\"}} 7\n"),
             format!("freehold_call_errors_total{{{at},door=\"fuse\",call=\"read\"}} 2\n"),
             format!("_bucket{{{at},door=\"fuse\",call=\"read\",le=\"0.000000256\"}} 3\n"),

@@ -8,6 +8,7 @@
 
 use super::bus::Bus;
 use super::dma::{PAGE, Region};
+use super::event::{self, Event};
 use super::ring::{Ring, RingFacts, Shadow};
 use crate::MediaError;
 use format::nvme::health;
@@ -274,14 +275,16 @@ impl Admin {
         self.stuck
     }
 
-    /// Asynchronous events since the last call (5.2): type 2:0, information 15:8, log page 23:16. The page was read, so that the
-    /// controller may report the next event of this type, and another request was made.
-    pub(super) fn events(&mut self) -> Result<Vec<u32>, Trouble> {
+    /// Asynchronous events since the last call. The log page of each was read, so that the controller may report the next event of its
+    /// type, and another request was made.
+    pub(super) fn events(&mut self) -> Result<Vec<Event>, Trouble> {
         self.take(None);
-        let events = std::mem::take(&mut self.events);
-        for event in &events {
-            match self.log_page("reading a log page", event >> 16 & 0xFF) {
-                Err(Trouble::Failed(..)) | Ok(_) => {}
+        let mut events = Vec::new();
+        for dw0 in std::mem::take(&mut self.events) {
+            let event = Event::new(dw0);
+            match self.log_page("reading a log page", event.page) {
+                Ok(page) => events.push(event.with(&page)),
+                Err(Trouble::Failed(..)) => events.push(event),
                 Err(e) => return Err(e),
             }
         }
@@ -289,6 +292,12 @@ impl Admin {
             self.ask_event();
         }
         Ok(events)
+    }
+
+    /// Has the controller report warnings of its health as events (5.21.1.11), which it need not without. Errors it reports in any case.
+    pub(super) fn want_warnings(&mut self) -> Result<(), Trouble> {
+        let set = self.set_feature("asking for its warnings", feature::ASYNC_EVENT_CONFIG, event::WANTED);
+        unless_refused(set).map(drop)
     }
 
     /// Sends an Asynchronous Event Request (5.2), which completes when something happens.

@@ -82,6 +82,17 @@ impl NvmeMedia {
         let asked = cap.and_then(|cap| ask(&mut admin, &*self.bus, cap, self.pairs.len() as u16));
         asked.map_err(|trouble| trouble.setup(self.bus.name()))
     }
+
+    /// Asks for the log page SMART / Health Information alone.
+    ///
+    /// # Errors
+    /// Those of [`NvmeMedia::inspect`].
+    pub fn smart(&self) -> Result<Health, MediaError> {
+        if self.dead.load(std::sync::atomic::Ordering::SeqCst) {
+            return Err(self.context.front.gone());
+        }
+        self.admin.lock().health().map_err(|trouble| trouble.setup(self.bus.name()))
+    }
 }
 
 fn ask(admin: &mut Admin, bus: &dyn Bus, cap: Cap, queues: u16) -> Result<Inspection, Trouble> {

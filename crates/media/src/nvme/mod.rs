@@ -20,6 +20,7 @@ mod admin;
 pub mod bus;
 mod command;
 mod dma;
+mod event;
 pub mod fake;
 mod inspect;
 mod iova;

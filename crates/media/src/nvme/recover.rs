@@ -109,8 +109,7 @@ impl NvmeMedia {
         let events = admin.events().unwrap_or_default();
         for event in events {
             self.events.fetch_add(1, Relaxed);
-            let (kind, info) = (event & 7, event >> 8 & 0xFF);
-            tracing::warn!(device = self.bus.name(), "it reports event {kind}, information {info:#x}");
+            tracing::warn!(device = self.bus.name(), "the controller reports {event}");
         }
     }
 

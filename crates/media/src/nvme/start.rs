@@ -159,6 +159,7 @@ fn give_queues(media: &NvmeMedia, admin: &mut Admin) -> Result<(), Trouble> {
         admin.create_queues(ring, interrupts)?;
         pair.lock().open();
     }
+    admin.want_warnings()?;
     admin.ask_event();
     Ok(())
 }

@@ -12,6 +12,15 @@ use zerocopy::{FromZeros, IntoBytes};
 
 const PAGE: u64 = 4096;
 
+/// The critical warning that an event of the health stands for (5.2.1): reliability, temperature, spare.
+fn warning_bit(event: u32) -> u8 {
+    match event >> 8 & 0xFF {
+        0 => 1 << 2,
+        1 => 1 << 1,
+        _ => 1 << 0,
+    }
+}
+
 impl State {
     pub(super) fn admin(&mut self, entry: Submission) {
         let cid = entry.cid.get();
@@ -49,6 +58,10 @@ impl State {
     }
 
     pub(super) fn report(&mut self, event: u32) -> bool {
+        // Warnings of the health, by the bit of each, are reported to those who want them (5.21.1.11).
+        if event & 7 == 1 && self.wanted_warnings & warning_bit(event) == 0 {
+            return false;
+        }
         let Some(cid) = self.event_request.take() else { return false };
         self.answer(0, cid, event, Status::SUCCESS);
         true
@@ -151,6 +164,12 @@ impl State {
                     self.cache_on = value & 1 == 1;
                 }
                 Ok(self.cache_on as u32)
+            }
+            feature::ASYNC_EVENT_CONFIG => {
+                if set {
+                    self.wanted_warnings = value as u8;
+                }
+                Ok(self.wanted_warnings.into())
             }
             _ => Err(Status::INVALID_FIELD),
         }

@@ -83,6 +83,8 @@ pub(super) struct State {
     pub(super) completion: BTreeMap<u16, Cq>,
     pub(super) executing: Vec<Executing>,
     pub(super) event_request: Option<u16>,
+    /// Feature Asynchronous Event Configuration: warnings of the health that are reported.
+    pub(super) wanted_warnings: u8,
     pub(super) cache_on: bool,
     pub(super) shadow: Option<[u64; 2]>,
     /// Identifiers under way, by submission queue.
@@ -126,6 +128,7 @@ impl State {
             completion: BTreeMap::new(),
             executing: Vec::new(),
             event_request: None,
+            wanted_warnings: 0,
             cache_on: config.volatile_cache && !config.cache_off,
             shadow: None,
             cids: HashSet::new(),
@@ -236,7 +239,7 @@ impl State {
         self.completion.clear();
         self.cids.clear();
         self.waiting.clear();
-        self.event_request = None;
+        (self.event_request, self.wanted_warnings) = (None, 0);
         self.shadow = None;
         self.cache_on = self.config.volatile_cache && !self.config.cache_off;
         (self.status, self.hung) = (0, false);
