@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs test scripts inside a small virtual machine that has NVMe controllers, an IOMMU and VFIO, whatever this machine has.
-#   lab/run.sh [--if-possible] [TEST...]      tests are lab/tests/TEST.sh (default: smoke claim driver two removal)
+#   lab/run.sh [--if-possible] [TEST...]      tests are lab/tests/TEST.sh (default: smoke claim driver two group removal)
 #
 # With --if-possible nothing is installed, and a machine without QEMU or without a kernel for the guest is no failure: the
 # reason is said, and that is all. Without, missing packages are installed (as root) or named.
@@ -29,7 +29,7 @@ if [ "${1:-}" = --if-possible ]; then
     shift
 fi
 tests=("$@")
-[ ${#tests[@]} -gt 0 ] || tests=(smoke claim driver two removal)
+[ ${#tests[@]} -gt 0 ] || tests=(smoke claim driver two group removal)
 for t in "${tests[@]}"; do
     [ -f "$lab/tests/$t.sh" ] || { echo "there is no test lab/tests/$t.sh" >&2; exit 2; }
 done
@@ -152,10 +152,10 @@ if [ "${LAB_KVM:-0}" = 1 ] && [ -w /dev/kvm ]; then
     fi
 fi
 
-# Two controllers of their own, the second of them with a second namespace, and a third that shares its IOMMU group with a network card: behind a bridge to conventional PCI the
-# IOMMU cannot tell devices apart.
+# Two controllers of their own, the second of them with a second namespace, and two that share their IOMMU group, with a network card besides: behind a bridge to conventional PCI
+# the IOMMU cannot tell devices apart.
 devices=()
-for name in a b c; do truncate -s 2G "$work/$name.img"; done
+for name in a b c d; do truncate -s 2G "$work/$name.img"; done
 truncate -s 256M "$work/b2.img"
 iommu=(intel_iommu=on iommu=pt)
 if [ "${LAB_IOMMU:-1}" = 1 ]; then
@@ -170,6 +170,7 @@ devices+=(
     -device "pcie-pci-bridge,id=conventional,addr=6"
     -drive "file=$work/c.img,format=raw,if=none,id=c" -device "nvme,drive=c,serial=lab-c,bus=conventional,addr=1"
     -device "e1000,bus=conventional,addr=2"
+    -drive "file=$work/d.img,format=raw,if=none,id=d" -device "nvme,drive=d,serial=lab-d,bus=conventional,addr=3"
 )
 share() { # share TAG PATH OPTIONS
     devices+=(-fsdev "local,id=$1,path=$2,security_model=none,multidevs=remap$3" -device "virtio-9p-pci,fsdev=$1,mount_tag=$1")

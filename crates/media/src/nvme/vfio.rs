@@ -11,11 +11,10 @@ mod iommufd;
 mod ownership;
 
 use super::bus::Bus;
-use super::iova::Iova;
 use super::pci::PciAddress;
 use crate::MediaError;
 use abi::*;
-use ownership::{Iommu, Owned};
+use ownership::Owned;
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 use std::collections::HashMap;
@@ -45,10 +44,9 @@ pub struct VfioBus {
     interrupt: Option<OwnedFd>,
     /// Counts how often the kernel has asked for the device.
     wish: Option<OwnedFd>,
-    /// Free addresses, and what is mapped. A leaf.
-    addresses: Mutex<(Iova, HashMap<u64, u64>)>,
-    device: OwnedFd,
-    iommu: Iommu,
+    /// What is mapped for it: addresses, and bytes from there on. A leaf.
+    mapped: Mutex<HashMap<u64, u64>>,
+    owned: Owned,
 }
 
 // SAFETY: the mapping of the registers is used by volatile accesses alone, which any thread may make.
@@ -69,16 +67,16 @@ impl VfioBus {
             doing,
             errno: e.raw_os_error().unwrap_or(libc::EIO),
         };
-        let Owned { device, iommu } =
-            ownership::take(address).map_err(|(doing, errno)| failed(doing, errno))?;
+        let owned = ownership::take(address).map_err(|(doing, errno)| failed(doing, errno))?;
+        let device = &owned.device;
         let mut info = DeviceInfo { argsz: size::<DeviceInfo>(), ..Default::default() };
-        exchange(&device, DEVICE_GET_INFO, &mut info).map_err(|e| failed("asking for it", e))?;
+        exchange(device, DEVICE_GET_INFO, &mut info).map_err(|e| failed("asking for it", e))?;
         let region = |index| {
             let mut region = RegionInfo { argsz: size::<RegionInfo>(), index, ..Default::default() };
-            exchange(&device, DEVICE_GET_REGION_INFO, &mut region).map(|()| region)
+            exchange(device, DEVICE_GET_REGION_INFO, &mut region).map(|()| region)
         };
         let config = region(REGION_CONFIG).map_err(|e| failed("finding its configuration space", e))?;
-        set_master(&device, &config, true).map_err(|e| failed("making it a bus master", e))?;
+        set_master(device, &config, true).map_err(|e| failed("making it a bus master", e))?;
         let registers = region(REGION_BAR0).map_err(|e| failed("finding its registers", e))?;
         if registers.flags & REGION_FLAG_MMAP == 0 || registers.size < 8192 {
             let e = io::Error::from_raw_os_error(libc::ENODEV);
@@ -86,9 +84,8 @@ impl VfioBus {
         }
         let bar_len = registers.size.min(BAR_MAX) as usize;
         let bar =
-            map_bar(&device, registers.offset, bar_len).map_err(|e| failed("mapping its registers", e))?;
-        let ranges = iommu.ranges();
-        let signal = |index, what| match signals(&device, index) {
+            map_bar(device, registers.offset, bar_len).map_err(|e| failed("mapping its registers", e))?;
+        let signal = |index, what| match signals(device, index) {
             Ok(fd) => Some(fd),
             Err(e) => {
                 tracing::warn!(device = name, "no {what}: {e}");
@@ -105,9 +102,8 @@ impl VfioBus {
             resettable: info.flags & DEVICE_FLAGS_RESET != 0,
             interrupt,
             wish,
-            addresses: Mutex::new((Iova::new(&ranges), HashMap::new())),
-            device,
-            iommu,
+            mapped: Mutex::default(),
+            owned,
             name,
         })
     }
@@ -204,29 +200,17 @@ unsafe impl Bus for VfioBus {
     }
 
     unsafe fn map(&self, address: *mut u8, len: usize) -> io::Result<u64> {
-        let mut guard = self.addresses.lock();
-        let (free, mapped) = &mut *guard;
-        let iova = free.take(len as u64).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mut mapped = self.mapped.lock();
         // SAFETY: by the caller.
-        match unsafe { self.iommu.map(address, iova, len as u64) } {
-            Ok(()) => {
-                mapped.insert(iova, len as u64);
-                Ok(iova)
-            }
-            Err(e) => {
-                free.give_back(iova, len as u64);
-                Err(e)
-            }
-        }
+        let iova = unsafe { self.owned.domain.map(address, len as u64) }?;
+        mapped.insert(iova, len as u64);
+        Ok(iova)
     }
 
     fn unmap(&self, device_address: u64, _len: usize) {
-        let mut guard = self.addresses.lock();
-        let (free, mapped) = &mut *guard;
-        if let Some(size) = mapped.remove(&device_address)
-            && self.unmap_dma(device_address, size)
-        {
-            free.give_back(device_address, size);
+        let mut mapped = self.mapped.lock();
+        if let Some(size) = mapped.remove(&device_address) {
+            self.unmap_dma(device_address, size);
         }
     }
 
@@ -241,11 +225,8 @@ unsafe impl Bus for VfioBus {
 
     fn cut_off(&self) {
         // A device that is gone cannot be told; the IOMMU can.
-        let _ = set_master(&self.device, &self.config, false);
-        let mut guard = self.addresses.lock();
-        for (iova, size) in guard.1.drain() {
-            self.unmap_dma(iova, size);
-        }
+        let _ = set_master(&self.owned.device, &self.config, false);
+        self.unmap_all();
     }
 
     fn reset(&self) -> io::Result<()> {
@@ -253,26 +234,30 @@ unsafe impl Bus for VfioBus {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
         // SAFETY: the request takes nothing.
-        unsafe { ioctl(self.device.as_raw_fd(), DEVICE_RESET, 0) }?;
-        set_master(&self.device, &self.config, true)
+        unsafe { ioctl(self.owned.device.as_raw_fd(), DEVICE_RESET, 0) }?;
+        set_master(&self.owned.device, &self.config, true)
     }
 }
 
 impl VfioBus {
-    /// True if nothing of it is mapped any more. Memory that stays mapped could be written by the device when it is somebody
-    /// else's; the process ends rather than that.
-    fn unmap_dma(&self, iova: u64, bytes: u64) -> bool {
-        if let Err(e) = self.iommu.unmap(iova, bytes) {
+    /// Memory that stays mapped could be written by the device when it is somebody else's; the process ends rather than that.
+    fn unmap_dma(&self, iova: u64, bytes: u64) {
+        if let Err(e) = self.owned.domain.unmap(iova, bytes) {
             tracing::error!(device = self.name, "memory stays mapped for the device: {e}");
             std::process::abort();
         }
-        true
+    }
+
+    fn unmap_all(&self) {
+        self.mapped.lock().drain().for_each(|(iova, bytes)| self.unmap_dma(iova, bytes));
     }
 }
 
 impl Drop for VfioBus {
     fn drop(&mut self) {
-        let _ = set_master(&self.device, &self.config, false);
+        let _ = set_master(&self.owned.device, &self.config, false);
+        // Others of its group may go on.
+        self.unmap_all();
         // SAFETY: our mapping, and the last reference to it.
         unsafe { libc::munmap(self.bar.as_ptr().cast(), self.bar_len) };
     }

@@ -9,10 +9,10 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// A container with the group of one function.
+/// A container with one group.
 pub(super) struct Container {
     container: OwnedFd,
-    _group: OwnedFd,
+    group: OwnedFd,
 }
 
 impl Container {
@@ -51,14 +51,19 @@ impl Container {
         // SAFETY: the request takes a number.
         unsafe { ioctl(container.as_raw_fd(), SET_IOMMU, TYPE1V2_IOMMU) }
             .map_err(|e| ("setting up its IOMMU", e))?;
+        let container = Container { container, group };
+        Ok((container.open(address)?, container))
+    }
+
+    /// Opens a function of the group, be it open already.
+    pub(super) fn open(&self, address: PciAddress) -> Result<OwnedFd, Failed> {
         let text = CString::new(address.to_string()).expect("addresses are digits");
         // SAFETY: the request takes a string and returns a new file descriptor.
-        let device = unsafe {
-            ioctl(group.as_raw_fd(), GROUP_GET_DEVICE_FD, text.as_ptr() as libc::c_ulong)
+        unsafe {
+            ioctl(self.group.as_raw_fd(), GROUP_GET_DEVICE_FD, text.as_ptr() as libc::c_ulong)
                 .map(|fd| OwnedFd::from_raw_fd(fd))
         }
-        .map_err(|e| ("taking it", e))?;
-        Ok((device, Container { container, _group: group }))
+        .map_err(|e| ("taking it", e))
     }
 
     /// First and last addresses that can be translated; empty if the kernel does not say.

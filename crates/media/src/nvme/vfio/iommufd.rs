@@ -86,32 +86,43 @@ struct IoasUnmap {
     length: u64,
 }
 
-/// An address space, with one function attached.
+/// An address space, to which functions of one group are attached.
 pub(super) struct Space {
     iommufd: OwnedFd,
     id: u32,
 }
 
+fn bind(device: &OwnedFd, iommufd: &OwnedFd) -> Result<(), Failed> {
+    let mut bind =
+        BindIommufd { argsz: size::<BindIommufd>(), iommufd: iommufd.as_raw_fd(), ..BindIommufd::default() };
+    exchange(device, DEVICE_BIND_IOMMUFD, &mut bind).map_err(|e| match e.raw_os_error() {
+        // So it says of a function that is bound already (vfio_df_open).
+        Some(libc::EINVAL) => ("taking it", io::Error::from_raw_os_error(libc::EBUSY)),
+        _ => ("taking it", e),
+    })
+}
+
 impl Space {
-    /// Makes the opened function `device` this process's own, with an address space in `iommufd`.
+    /// Makes the opened function `device` this process's own, with a new address space in `iommufd`.
     pub(super) fn attach(device: &OwnedFd, iommufd: OwnedFd) -> Result<Space, Failed> {
-        let mut bind = BindIommufd {
-            argsz: size::<BindIommufd>(),
-            iommufd: iommufd.as_raw_fd(),
-            ..BindIommufd::default()
-        };
-        exchange(device, DEVICE_BIND_IOMMUFD, &mut bind).map_err(|e| match e.raw_os_error() {
-            // So it says of a function that is bound already (vfio_df_open).
-            Some(libc::EINVAL) => ("taking it", io::Error::from_raw_os_error(libc::EBUSY)),
-            _ => ("taking it", e),
-        })?;
+        bind(device, &iommufd)?;
         let mut alloc = IoasAlloc { size: size::<IoasAlloc>(), ..IoasAlloc::default() };
         exchange(&iommufd, IOAS_ALLOC, &mut alloc).map_err(|e| ("making an address space", e))?;
-        let id = alloc.out_ioas_id;
-        let mut attach = AttachPt { argsz: size::<AttachPt>(), flags: 0, pt_id: id };
+        let space = Space { iommufd, id: alloc.out_ioas_id };
+        space.add(device)?;
+        Ok(space)
+    }
+
+    /// Makes another function of the group this process's own, with this address space.
+    pub(super) fn join(&self, device: &OwnedFd) -> Result<(), Failed> {
+        bind(device, &self.iommufd)?;
+        self.add(device)
+    }
+
+    fn add(&self, device: &OwnedFd) -> Result<(), Failed> {
+        let mut attach = AttachPt { argsz: size::<AttachPt>(), flags: 0, pt_id: self.id };
         exchange(device, DEVICE_ATTACH_IOMMUFD_PT, &mut attach)
-            .map_err(|e| ("attaching it to its address space", e))?;
-        Ok(Space { iommufd, id })
+            .map_err(|e| ("attaching it to its address space", e))
     }
 
     /// First and last addresses that can be translated; empty if the kernel does not say.
