@@ -220,3 +220,52 @@ fn a_log_is_followed() {
     assert!(seen == std::fs::read(&log).unwrap(), "what was followed is not what is there");
     rig.done();
 }
+
+/// A program that is started in a volume and uses nothing of it begins no session; one that does is where it was started.
+#[test]
+fn sessions_are_begun_by_those_who_need_one() {
+    let Some(rig) = Rig::new() else { return };
+    std::fs::create_dir(rig.mnt.join("d")).unwrap();
+    std::fs::write(rig.mnt.join("d/f"), "content").unwrap();
+    let run = |args: &[&str]| {
+        let mut command = rig.p.command();
+        command
+            .env("FREEHOLD_PRELOAD", library())
+            .args(["run", "--"])
+            .args(args)
+            .current_dir(rig.mnt.join("d"));
+        let out = command.output().unwrap();
+        assert!(out.status.success(), "{out:?}");
+        String::from_utf8(out.stdout).unwrap()
+    };
+    // Sessions are numbered in the order in which they begin.
+    let newest = || {
+        let held = rig.mnt.join("d/f");
+        let mut holds = rig.p.command();
+        holds.env("FREEHOLD_PRELOAD", library()).args(["run", "--", "tail", "-f"]).arg(&held);
+        let mut holds = holds.stdout(std::process::Stdio::null()).spawn().unwrap();
+        let number = || {
+            let all: serde_json::Value =
+                serde_json::from_str(&rig.p.line("clients --json mnt").ok()).unwrap();
+            all.as_array()?.iter().filter_map(|s| s["session"].as_u64()).max()
+        };
+        eventually("a session", || number().is_some());
+        let newest = number().unwrap();
+        holds.kill().unwrap();
+        holds.wait().unwrap();
+        eventually("its end", || number().is_none());
+        newest
+    };
+    // `freehold run` connects as well, to see whether sessions are offered.
+    let (first, before) = (newest(), newest());
+    let usual = before - first;
+    for _ in 0..5 {
+        run(&["true"]);
+        assert_eq!(run(&["echo", "said"]), "said\n");
+    }
+    assert_eq!(newest() - before, 10 * (usual - 1) + usual);
+    assert_eq!(run(&["cat", "f"]), "content");
+    assert_eq!(run(&["sh", "-c", "cat ../d/f; cd ..; ls -d d"]), "contentd\n");
+    assert_eq!(run(&["pwd", "-P"]).trim_end(), rig.mnt.join("d").to_str().unwrap());
+    rig.done();
+}

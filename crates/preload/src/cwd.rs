@@ -27,6 +27,8 @@ pub(crate) enum Cwd {
         above: bool,
         text: Vec<u8>,
     },
+    /// Where the kernel says, in a volume: to find out which directory that is takes a session, which many programs have no other use for.
+    Later,
 }
 
 /// For each processor the same: who looks takes the lock of his only, who changes it those of all. At first it is [`Cwd::FIRST`].
@@ -41,7 +43,24 @@ impl Cwd {
 #[inline]
 fn look<T>(f: impl FnOnce(&Cwd) -> T) -> T {
     let cwd = CWD[lock::part_here(PARTS)].lock();
-    f(cwd.as_deref().unwrap_or(&Cwd::FIRST))
+    match cwd.as_deref() {
+        Some(Cwd::Later) => {
+            drop(cwd);
+            f(&find())
+        }
+        cwd => f(cwd.unwrap_or(&Cwd::FIRST)),
+    }
+}
+
+/// Where the process stands, when nobody has asked before.
+#[cold]
+fn find() -> Cwd {
+    let found = here();
+    // A child of vfork may stand elsewhere than its parent, whose memory this is.
+    if !borrowed_memory() {
+        change(|cwd| matches!(cwd, Cwd::Later).then(|| found.clone()));
+    }
+    found
 }
 
 /// Changes where the process stands to what `to` makes of it.
@@ -124,7 +143,10 @@ fn forget_in_child() {
 /// At the start: where the kernel says, unless something was adopted.
 pub(crate) fn begin_first() {
     if KEPT.load(Ordering::Relaxed) < 0 {
-        begin();
+        match mounts().iter().any(|m| is_below(&kernel_text(), m)) {
+            true => stand(Cwd::Later),
+            false => begin(),
+        }
     }
 }
 
@@ -136,7 +158,7 @@ pub(crate) fn now() -> Cwd {
 pub(crate) fn with<T>(f: impl FnOnce(&Dir) -> T) -> Option<T> {
     look(|cwd| match cwd {
         Cwd::Volume(dir) => Some(f(dir)),
-        Cwd::Kernel { .. } => None,
+        Cwd::Kernel { .. } | Cwd::Later => None,
     })
 }
 
@@ -172,26 +194,32 @@ fn kernel_text() -> Vec<u8> {
 /// Finds out where the program was started, or where a call to the kernel has led.
 fn begin() {
     keep(None);
+    stand(here());
+}
+
+/// Where the kernel thinks we are.
+fn here() -> Cwd {
     let text = kernel_text();
     if let Some(dir) = in_volume(&text) {
-        stand(Cwd::Volume(dir));
-        return;
+        return Cwd::Volume(dir);
     }
     let ends = text.len() - text.ends_with(b"/") as usize;
     let above = mounts()
         .iter()
         .any(|m| m.prefix.strip_prefix(&text[..ends]).is_some_and(|rest| rest.starts_with(b"/")));
-    stand(Cwd::Kernel { above, text });
+    Cwd::Kernel { above, text }
+}
+
+/// Whether a path leads to a mount or below.
+fn is_below(text: &[u8], mount: &Mount) -> bool {
+    text.strip_prefix(&mount.prefix[..]).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
 /// The directory of a volume in which we stand, when the kernel, which stands there too, has this path for it. The path may be that of another one by now:
 /// which directory it is the kernel knows for sure.
 fn in_volume(text: &[u8]) -> Option<Dir> {
     let here = kernel_inode();
-    let below = |m: &&Mount| {
-        text.strip_prefix(&m.prefix[..]).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
-    };
-    if mounts().iter().any(|m| below(&m))
+    if mounts().iter().any(|m| is_below(text, m))
         && let Ok(To::Volume(found)) = path::resolve(AT_FDCWD, text, true)
         && found.attr.kind == FileType::Directory
         && here.is_none_or(|(dev, ino)| dev != found.mount.dev() || ino == found.attr.ino.0)
@@ -278,7 +306,7 @@ fn enter(mut dir: Dir) -> Res<c_int> {
 /// The absolute path of the current directory; `Libc` when the kernel knows it.
 fn current() -> Res<Vec<u8>> {
     match now() {
-        Cwd::Kernel { .. } => Err(Out::Libc),
+        Cwd::Kernel { .. } | Cwd::Later => Err(Out::Libc),
         Cwd::Volume(Dir { mount, ino, path: known }) => {
             let path = known.map(|below| [&mount.prefix[..], &below].concat());
             if let Some(path) = path

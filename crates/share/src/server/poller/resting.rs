@@ -4,6 +4,7 @@ use super::{DEVICES, Poller};
 use crate::region::Region;
 use fs::{Devices, FileSystem};
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,9 @@ use std::time::{Duration, Instant};
 const GAP: Duration = Duration::from_micros(20);
 /// What counts of a longer time.
 const GAP_MAX: Duration = Duration::from_millis(1);
+
+/// Looks at sessions between two looks at the sockets: somebody who connects, or has just done so, would wait until the thread sleeps.
+const SOCKETS: u32 = 64;
 
 /// How long the thread looks for transfers that are in flight, if devices are seen without the kernel.
 const FLIGHT: Duration = Duration::from_micros(500);
@@ -26,7 +30,12 @@ impl<F: FileSystem> Poller<F> {
         let sessions = self.active.iter().filter_map(|id| self.connections.get(id)?.session.as_ref());
         let regions: Vec<(&Region, u64)> = sessions.map(|s| (&*s.client.region, s.stream.closes)).collect();
         let rung = || self.bell.any() || regions.iter().any(|(r, closes)| r.rings(*closes));
-        let looked = || rung() || self.fs.attend(true) == Devices::Done;
+        let (mut looks, mut heard) = (0u32, false);
+        let looked = || {
+            looks = looks.wrapping_add(1);
+            heard = looks.is_multiple_of(SOCKETS) && self.has_events();
+            heard || rung() || self.fs.attend(true) == Devices::Done
+        };
         let begun = Instant::now();
         let mut patience = self.options.patience;
         let mut crowded = self.crowded;
@@ -41,6 +50,9 @@ impl<F: FileSystem> Poller<F> {
             patience.yields_in_a_crowd = Duration::ZERO;
         }
         if !regions.is_empty() && patience.wait(crowded, || false, looked) {
+            if heard {
+                self.events(Some(0));
+            }
             return self.rested(begun);
         }
         regions.iter().for_each(|(r, _)| r.asleep().store(1, Ordering::SeqCst));
@@ -69,6 +81,12 @@ impl<F: FileSystem> Poller<F> {
                 session.client.region.asleep().store(0, Ordering::SeqCst);
             }
         }
+    }
+
+    /// Whether there is something that [`Poller::events`] would take in.
+    fn has_events(&self) -> bool {
+        let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|n| n > 0)
     }
 
     /// Whether completions of devices are to wake the thread, which otherwise takes them in as it comes by.
