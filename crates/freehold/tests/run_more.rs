@@ -85,6 +85,27 @@ fn files_grow_while_they_are_mapped() {
     rig.done();
 }
 
+#[test]
+fn children_of_vfork_leave_their_parents_alone() {
+    let Some(rig) = Rig::new() else { return };
+    std::fs::write(rig.p.path("a.c"), include_str!("run/vfork.c")).unwrap();
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O1", "-w", "-o", "a", "a.c"]).current_dir(rig.p.path(""));
+    if !gcc.status().is_ok_and(|s| s.success()) {
+        return println!("skipped: there is no gcc");
+    }
+    for at in [&rig.mnt, &rig.plain] {
+        std::fs::write(at.join("in"), "content").unwrap();
+    }
+    let program = rig.p.path("a");
+    for before in ["starts", "looks", "opens", "writes"] {
+        let to = if before == "writes" { "> log" } else { "" };
+        let script = format!("cd \"$1\" && exec timeout 60 {} {before} \"$1\" {to}", program.display());
+        rig.same("sh", &["-c", &script, "sh"]);
+    }
+    rig.done();
+}
+
 /// As programs make memory that their children share.
 #[test]
 fn files_without_their_names_are_mapped() {

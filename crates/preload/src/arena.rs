@@ -12,6 +12,7 @@
 //! its parent has closed. A full arena is replaced by a new one, and goes away with its last open file.
 
 use crate::hook::{Res, errno, fail};
+use crate::mounts::borrowed_memory;
 use libc::c_int;
 use share::Description;
 use share::lock::Mutex;
@@ -144,6 +145,23 @@ impl Arena {
         Ok(arena)
     }
 
+    /// See [`take`]; `None` when it is full.
+    fn take(self: &Arc<Arena>, cloexec: c_int) -> Option<Res<(c_int, Place)>> {
+        let number = self.slot(0).used.fetch_add(1, Ordering::Relaxed) as usize;
+        if number >= SLOTS {
+            return None;
+        }
+        let fd = reopen(self.fd.load(Ordering::Relaxed), libc::O_WRONLY | cloexec);
+        if fd < 0 {
+            return Some(fail(errno()));
+        }
+        let to = BASE + number as i64;
+        // SAFETY: a position is set.
+        let at = unsafe { libc::syscall(libc::SYS_lseek, fd, to, libc::SEEK_SET) };
+        assert!(at == to, "a memfd can be positioned anywhere");
+        Some(Ok((fd, Place { arena: self.clone(), number })))
+    }
+
     fn slot(&self, number: usize) -> &Slot {
         assert!(number < SLOTS);
         // SAFETY: in the mapping, which has SLOTS slots and lives as long as self.
@@ -181,25 +199,20 @@ fn reopen(fd: c_int, flags: c_int) -> c_int {
 /// arena's own descriptor is closed.
 pub(crate) fn take(cloexec: c_int) -> Res<(c_int, Place)> {
     let mut current = CURRENT.lock();
-    for _ in 0..2 {
-        if let Some(arena) = &*current {
-            let number = arena.slot(0).used.fetch_add(1, Ordering::Relaxed) as usize;
-            if number < SLOTS {
-                let fd = reopen(arena.fd.load(Ordering::Relaxed), libc::O_WRONLY | cloexec);
-                if fd < 0 {
-                    return fail(errno());
-                }
-                let to = BASE + number as i64;
-                // SAFETY: a position is set.
-                let at = unsafe { libc::syscall(libc::SYS_lseek, fd, to, libc::SEEK_SET) };
-                assert!(at == to, "a memfd can be positioned anywhere");
-                return Ok((fd, Place { arena: arena.clone(), number }));
-            }
-            arena.close();
-        }
-        *current = Some(Arc::new(Arena::new()?));
+    if let Some(arena) = &*current
+        && let Some(taken) = arena.take(cloexec)
+    {
+        return taken;
     }
-    fail(libc::ENFILE)
+    let new = Arc::new(Arena::new()?);
+    let taken = new.take(cloexec).unwrap_or_else(|| fail(libc::ENFILE));
+    if borrowed_memory() {
+        // Of a child of vfork: its parent, whose memory this is, would take it for an arena of its own, without the descriptor.
+        new.close();
+    } else if let Some(full) = current.replace(new) {
+        full.close();
+    }
+    taken
 }
 
 /// Which memfd is behind a descriptor, and where in it the description stands, if that can be a slot of ours.

@@ -55,11 +55,12 @@ fn look<T>(f: impl FnOnce(&Cwd) -> T) -> T {
 /// Where the process stands, when nobody has asked before.
 #[cold]
 fn find() -> Cwd {
-    let found = here();
-    // A child of vfork may stand elsewhere than its parent, whose memory this is.
-    if !borrowed_memory() {
-        change(|cwd| matches!(cwd, Cwd::Later).then(|| found.clone()));
+    // A child of vfork can have no session, and may stand elsewhere than its parent, whose memory this is: the kernel knows.
+    if borrowed_memory() {
+        return Cwd::Kernel { above: false, text: kernel_text() };
     }
+    let found = here();
+    change(|cwd| matches!(cwd, Cwd::Later).then(|| found.clone()));
     found
 }
 

@@ -189,6 +189,15 @@ pub(crate) fn borrowed_memory() -> bool {
     pool::is_never() && unsafe { libc::syscall(libc::SYS_getpid) as u32 != pid() }
 }
 
+/// A child of vfork is about to be made. It has our memory, so it can begin no session: for the files that it has from us, we do now.
+pub(crate) fn begin_for_child() {
+    if active() && !borrowed_memory() {
+        let _inside = inside();
+        let opens = crate::table::ours_in(0, usize::MAX).into_iter().filter_map(crate::table::get);
+        opens.for_each(|open| _ = open.mount.session());
+    }
+}
+
 /// To which session handles belong.
 pub(crate) fn life() -> u64 {
     LIFE.load(Ordering::Relaxed)
@@ -289,10 +298,13 @@ impl Mount {
         connect
     }
 
-    /// The session, for a path that begins here. `None` also while the process has other credentials than it, has the kernel read and write, or may not have our memory.
+    /// The session, for a path that begins here. `None` also while the process has other credentials than it, has the kernel read and write, or may not have our memory;
+    /// and in a child of vfork, where none can begin.
     pub(crate) fn for_paths(&'static self) -> Option<&'static Remote> {
         let elsewhere = crate::ids::others() || crate::rings::used() || crate::limits::too_small();
-        if elsewhere { None } else { self.session() }
+        // A child of vfork would leave its parent a session whose descriptors only the child has.
+        let would_begin = || self.session.load(Ordering::Acquire).is_null() && borrowed_memory();
+        if elsewhere || would_begin() { None } else { self.session() }
     }
 
     /// Runs calls of the session. `EIO` without one.

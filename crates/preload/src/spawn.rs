@@ -166,6 +166,7 @@ mod onward {
     }
 
     extern "C" fn before_vfork() {
+        crate::mounts::begin_for_child();
         pool::never_again();
         parked::close_for_start();
         found();
