@@ -21,7 +21,7 @@ head -c 5000000 /dev/urandom > /tmp/data
 
 expect "both are claimed" "$freehold" device claim "$c" "$d"
 for a in "$c" "$d"; do expect "a volume on $a" "$freehold" mkfs "nvme:$a" --force; done
-cat > /tmp/volumes.toml <<END
+cat > /tmp/group.toml <<END
 [[volume]]
 image = "nvme:$c"
 mountpoint = "$LAB_MNT/c"
@@ -31,9 +31,9 @@ image = "nvme:$d"
 mountpoint = "$LAB_MNT/d"
 options = "cache=32m"
 END
-"$freehold" serve --config /tmp/volumes.toml --log /tmp/serve.log &
+"$freehold" serve --config /tmp/group.toml --log /tmp/group.log &
 server=$!
-served() { [ "$(grep -c 'is served at' /tmp/serve.log)" = 2 ]; }
+served() { [ "$(grep -c 'is served at' /tmp/group.log)" = 2 ]; }
 expect "one server has both" eventually 60 served
 refused "another process has neither" "busy|use" "$freehold" fsck "nvme:$d"
 # Both at work at once, to each from the other.
@@ -50,7 +50,7 @@ done
 expect "the first is unmounted" "$freehold" umount "$LAB_MNT/c"
 expect "the second goes on" cp /tmp/data "$LAB_MNT/d/after"
 expect "it is unmounted too" "$freehold" umount "$LAB_MNT/d"
-wait "$server" && pass "the server ends cleanly" || fail "the server ends with $?: $(tail -n 5 /tmp/serve.log)"
+wait "$server" && pass "the server ends cleanly" || fail "the server ends with $?: $(tail -n 5 /tmp/group.log)"
 for a in "$c" "$d"; do expect "fsck of nvme:$a" "$freehold" fsck "nvme:$a"; done
 expect "both are given back" "$freehold" device release "$c" "$d"
 for v in c d; do
