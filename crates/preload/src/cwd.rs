@@ -59,7 +59,7 @@ fn find() -> Cwd {
     if borrowed_memory() {
         return Cwd::Kernel { above: false, text: kernel_text() };
     }
-    let found = here();
+    let found = here(kernel_text());
     change(|cwd| matches!(cwd, Cwd::Later).then(|| found.clone()));
     found
 }
@@ -144,10 +144,9 @@ fn forget_in_child() {
 /// At the start: where the kernel says, unless something was adopted.
 pub(crate) fn begin_first() {
     if KEPT.load(Ordering::Relaxed) < 0 {
-        match mounts().iter().any(|m| is_below(&kernel_text(), m)) {
-            true => stand(Cwd::Later),
-            false => begin(),
-        }
+        let text = kernel_text();
+        let in_volume = mounts().iter().any(|m| is_below(&text, m));
+        stand(if in_volume { Cwd::Later } else { here(text) });
     }
 }
 
@@ -192,15 +191,14 @@ fn kernel_text() -> Vec<u8> {
     buffer[..n.clamp(1, 4096) as usize - 1].to_vec()
 }
 
-/// Finds out where the program was started, or where a call to the kernel has led.
+/// Finds out where a call to the kernel has led.
 fn begin() {
     keep(None);
-    stand(here());
+    stand(here(kernel_text()));
 }
 
-/// Where the kernel thinks we are.
-fn here() -> Cwd {
-    let text = kernel_text();
+/// Where the kernel thinks we are, which has this path for it.
+fn here(text: Vec<u8>) -> Cwd {
     if let Some(dir) = in_volume(&text) {
         return Cwd::Volume(dir);
     }

@@ -257,13 +257,14 @@ impl Mount {
         }
     }
 
-    /// The session, begun now if need be. `None`: the manager cannot be reached, and the kernel serves this path.
+    /// The session, begun now if need be. `None`: the manager cannot be reached, or this is a child of vfork whose parent has none; the kernel serves this path.
     pub(crate) fn session(&'static self) -> Option<&'static Remote> {
         // SAFETY: made by Box::into_raw below and never freed.
         if let Some(remote) = unsafe { self.session.load(Ordering::Acquire).as_ref() } {
             return Some(remote);
         }
-        if self.failed.load(Ordering::Relaxed) == pid() {
+        // A child of vfork would leave its parent a session whose descriptors only the child has.
+        if self.failed.load(Ordering::Relaxed) == pid() || borrowed_memory() {
             return None;
         }
         let _one = self.connecting.lock();
@@ -298,13 +299,10 @@ impl Mount {
         connect
     }
 
-    /// The session, for a path that begins here. `None` also while the process has other credentials than it, has the kernel read and write, or may not have our memory;
-    /// and in a child of vfork, where none can begin.
+    /// The session, for a path that begins here. `None` also while the process has other credentials than it, has the kernel read and write, or may not have our memory.
     pub(crate) fn for_paths(&'static self) -> Option<&'static Remote> {
         let elsewhere = crate::ids::others() || crate::rings::used() || crate::limits::too_small();
-        // A child of vfork would leave its parent a session whose descriptors only the child has.
-        let would_begin = || self.session.load(Ordering::Acquire).is_null() && borrowed_memory();
-        if elsewhere || would_begin() { None } else { self.session() }
+        if elsewhere { None } else { self.session() }
     }
 
     /// Runs calls of the session. `EIO` without one.

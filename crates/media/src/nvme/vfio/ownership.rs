@@ -1,6 +1,5 @@
 //! How a function becomes this process's own: through a character device of its own and iommufd where the kernel offers both and they
 //! may be opened, else through its group.
-
 //!
 //! The IOMMU cannot tell devices of one group apart, so the kernel gives a group to one owner, who can open it once. Who drives several of its functions
 //! has one address space for all of them ([`Domain`]).
