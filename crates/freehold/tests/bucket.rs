@@ -13,8 +13,8 @@ mod load;
 #[path = "bucket/store.rs"]
 mod store;
 
-use common::{Place, can_mount, eventually};
-use load::{May, Random};
+use common::{Place, Random, can_mount, eventually};
+use load::May;
 use sim::s3::{Faults, Features, Rates};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

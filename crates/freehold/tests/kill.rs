@@ -18,7 +18,7 @@ mod pages;
 #[path = "kill/worker.rs"]
 mod worker;
 
-use common::{Place, can_mount, eventually, library};
+use common::{Place, Random, can_mount, eventually, library};
 use freehold::control;
 use history::{File, State, Step};
 use pages::{Pages, Shown};
@@ -27,7 +27,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use worker::{Random, WORKERS};
+use worker::WORKERS;
 
 #[test]
 #[ignore = "the part of other processes"]

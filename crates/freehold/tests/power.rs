@@ -23,7 +23,7 @@ mod history;
 mod worker;
 
 use check::{Member, Seen};
-use common::{Place, eventually};
+use common::{Place, Random, eventually};
 use freehold::{Cred, VolumeOptions};
 use media::flash::{Config, Contents, CrashState, Event, Order};
 use media::logged::{self, Log};
@@ -33,7 +33,7 @@ use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use worker::{Random, WORKERS};
+use worker::WORKERS;
 
 const BYTES: u64 = 64 << 20;
 

@@ -55,6 +55,18 @@ impl Rig {
         assert!(want == got, "what is left differs");
     }
 
+    /// Makes a program `a` in C; false when there is no compiler.
+    fn compile(&self, source: &str) -> bool {
+        std::fs::write(self.p.path("a.c"), source).unwrap();
+        let mut gcc = Command::new("gcc");
+        gcc.args(["-O1", "-w", "-o", "a", "a.c"]).current_dir(self.p.path(""));
+        let is_made = gcc.status().is_ok_and(|s| s.success());
+        if !is_made {
+            println!("skipped: there is no gcc");
+        }
+        is_made
+    }
+
     #[track_caller]
     fn done(self) {
         self.p.line("umount mnt").ok();
@@ -75,11 +87,8 @@ fn left(at: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 #[test]
 fn files_grow_while_they_are_mapped() {
     let Some(rig) = Rig::new() else { return };
-    std::fs::write(rig.p.path("a.c"), include_str!("run/mapped.c")).unwrap();
-    let mut gcc = Command::new("gcc");
-    gcc.args(["-O1", "-w", "-o", "a", "a.c"]).current_dir(rig.p.path(""));
-    if !gcc.status().is_ok_and(|s| s.success()) {
-        return println!("skipped: there is no gcc");
+    if !rig.compile(include_str!("run/mapped.c")) {
+        return;
     }
     rig.same("./a", &[]);
     rig.done();
@@ -88,11 +97,8 @@ fn files_grow_while_they_are_mapped() {
 #[test]
 fn children_of_vfork_leave_their_parents_alone() {
     let Some(rig) = Rig::new() else { return };
-    std::fs::write(rig.p.path("a.c"), include_str!("run/vfork.c")).unwrap();
-    let mut gcc = Command::new("gcc");
-    gcc.args(["-O1", "-w", "-o", "a", "a.c"]).current_dir(rig.p.path(""));
-    if !gcc.status().is_ok_and(|s| s.success()) {
-        return println!("skipped: there is no gcc");
+    if !rig.compile(include_str!("run/vfork.c")) {
+        return;
     }
     for at in [&rig.mnt, &rig.plain] {
         std::fs::write(at.join("in"), "content").unwrap();

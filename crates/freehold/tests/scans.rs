@@ -3,25 +3,13 @@
 
 mod common;
 
-use common::{Place, can_mount, library};
+use common::{Place, Random, can_mount, library};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-
-/// Pseudo-random numbers (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-}
 
 /// A scan under way.
 struct Scan {
@@ -73,7 +61,7 @@ fn scans_in_turn_with_changes() {
         for seed in 1..40 {
             let dir = mnt.join(format!("{seed}"));
             std::fs::create_dir(&dir).unwrap();
-            let (mut random, mut names, mut scans) = (Random(seed * 7919), BTreeSet::new(), Vec::new());
+            let (mut random, mut names, mut scans) = (Random(seed), BTreeSet::new(), Vec::new());
             for step in 0..400 {
                 let what = format!("seed {seed}, step {step}, options '{options}'");
                 match random.below(12) {

@@ -1,22 +1,11 @@
 //! A program that writes files and is told, close by close, what is done.
 
+use crate::common::Random;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::IntoRawFd;
 use std::path::Path;
-
-/// Random numbers from a seed (xorshift).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % end
-    }
-}
 
 /// For each name what may be there; with more than one state, whoever wrote was not told which. `None`: nothing.
 pub type May = BTreeMap<String, Vec<Option<Vec<u8>>>>;

@@ -3,6 +3,7 @@
 
 use super::check::{FILES_OF_PAGES, PAGE, PAGES, content_of_page};
 use super::history::{Op, State, content};
+use crate::common::Random;
 use freehold::{OpenOptions, VolumeOptions};
 use fs::RenameFlags;
 use fs::client::{Blocking, BlockingFile};
@@ -19,21 +20,6 @@ pub const WORKERS: usize = 4;
 const FILES: usize = 16;
 const LEN_MAX: u64 = 96 << 10;
 type Session = Blocking<freehold::Remote>;
-
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ x >> 31
-    }
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n.max(1)
-    }
-}
 
 /// The machine's clock, nanoseconds.
 pub fn now() -> u64 {
