@@ -104,7 +104,7 @@ fn children_of_vfork_leave_their_parents_alone() {
         std::fs::write(at.join("in"), "content").unwrap();
     }
     let program = rig.p.path("a");
-    for before in ["starts", "looks", "opens", "writes"] {
+    for before in ["starts", "names", "looks", "opens", "writes"] {
         let to = if before == "writes" { "> log" } else { "" };
         let script = format!("cd \"$1\" && exec timeout 60 {} {before} \"$1\" {to}", program.display());
         rig.same("sh", &["-c", &script, "sh"]);

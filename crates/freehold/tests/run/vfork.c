@@ -1,4 +1,4 @@
-/* Children of vfork that open files for what they execute, of a parent that has done nothing, looked at a file, or opened one; or that write to a
+/* Children of vfork that open files for what they execute, of a parent that has done nothing (a child may name its file by a whole path), looked at a file, or opened one; or that write to a
  * file that the parent was started with: what they do is theirs alone, though they have their parent's memory. The last argument but one says which; the
  * last is the directory, in which it is started. */
 #include <fcntl.h>
@@ -37,7 +37,9 @@ int main(int argc, char **argv) {
         sprintf(out, "out%d", i);
         pid_t child = vfork();
         if (child == 0) {
-            int from = open("in", O_RDONLY), to = open(out, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+            char in[5000] = "in";
+            if (!strcmp(before, "names")) snprintf(in, sizeof in, "%s/in", argv[argc - 1]);
+            int from = open(in, O_RDONLY), to = open(out, O_WRONLY | O_CREAT | O_TRUNC, 0600);
             if (from < 0 || to < 0) _exit(8);
             dup2(from, 0);
             dup2(to, 1);
