@@ -148,6 +148,8 @@ ops! {
     PostMkdir = 49,
     /// Posted. object: directory; first: name; extra: number of the lease. `ESTALE`: nothing was done.
     PostRmdir = 50,
+    /// Posted. object: inode; other: its generation. It was read out of the arena, which may move its time of access.
+    WasRead = 51,
 }
 
 /// Whether a read is answered with the data: the cost of a long one is in the copy, and such reads of large files would drive out of the arena

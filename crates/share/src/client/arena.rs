@@ -3,8 +3,10 @@
 
 use super::Session;
 use crate::memory::{self, Mapping};
+use crate::wire::{Op, request};
 use format::shared::{
-    ARENA_BYTES, ARENA_DATA_AT, ARENA_PAGES, PAGE_PLACES_AT, PIECE_PAGES, PageHeader, mark, page_places,
+    ARENA_BYTES, ARENA_DATA_AT, ARENA_PAGES, PAGE_PLACES_AT, PIECE_PAGES, PageHeader, Request, mark,
+    page_places,
 };
 use fs::{Attr, Ino, Time};
 use std::io;
@@ -77,20 +79,34 @@ impl Arena {
 impl Session {
     /// Reads, if all that is needed is here and holds: everything that was asked for, up to the end of the file.
     pub(super) fn read_here(&self, ino: Ino, noatime: bool, offset: u64, to: &mut [u8]) -> Option<usize> {
-        let look = |attr: &Attr| {
-            let stays = noatime || !attr.moves_atime(Time::now());
-            stays.then_some((attr.size, (attr.ino, attr.generation)))
+        // The last is whether the manager must be told.
+        let look = |attr: &Attr, told: bool| {
+            let moves = !noatime && !told && attr.moves_atime(Time::now());
+            (attr.size, (attr.ino, attr.generation), moves)
         };
-        let ((size, inode), noted) = match self.kept.noted(ino, look) {
-            Some((Some(found), noted)) => (found, noted),
+        let kept = self.kept.noted_data(ino, look);
+        let ((size, inode, moves), noted) = match kept {
+            Some((found @ (_, _, false), noted)) => (found, noted),
             // Others may have asked for them, or moved the time of access meanwhile, which the memory of changes does not tell.
-            _ => {
-                let (attr, noted) = self.kept.noticed_inode(ino)?;
-                (look(&attr)?, noted)
-            }
+            _ => match self.kept.noticed_inode(ino) {
+                Some((attr, noted)) => (look(&attr, false), noted),
+                None => kept?,
+            },
         };
         let len = size.saturating_sub(offset).min(to.len() as u64) as usize;
-        (self.copy_noted(inode, noted, offset, &mut to[..len])? == len).then_some(len)
+        let read = self.copy_noted(inode, noted, offset, &mut to[..len])? == len;
+        // The manager knows whether reading nothing is a read.
+        (read && (!moves || len > 0 && self.tells_read(inode))).then_some(len)
+    }
+
+    /// Tells the manager that a file was read that was written since it was read last. False when that cannot be done without waiting.
+    #[cold]
+    fn tells_read(&self, (ino, generation): (Ino, u32)) -> bool {
+        let told = self.tell(&Request { other: (generation as u64).into(), ..request(Op::WasRead, ino.0) });
+        if told {
+            self.kept.posted_read(ino);
+        }
+        told
     }
 
     /// Copies what is here of a file whose attributes held at `noted`; `None` if they do no longer.

@@ -164,6 +164,13 @@ impl Kept {
         self.drop_attr(ino);
     }
 
+    /// The manager was told that an inode was read here, for which nobody waits. Answers from before that know an older time of access.
+    pub fn posted_read(&self, ino: Ino) {
+        self.posts.add(hash_inode(ino.0));
+        self.made.remove(ino);
+        self.inodes.was_read(ino);
+    }
+
     fn drop_attr(&self, ino: Ino) {
         self.made.remove(ino);
         self.inodes.remove(ino);
@@ -263,9 +270,16 @@ impl Kept {
     /// What `f` says of the attributes of an inode, and the clock from before they were asked for.
     #[inline]
     pub fn noted<T>(&self, ino: Ino, f: impl FnOnce(&Attr) -> T) -> Option<(T, u64)> {
+        self.noted_data(ino, |attr, read| (!read).then(|| f(attr)))
+            .and_then(|(said, noted)| Some((said?, noted)))
+    }
+
+    /// As [`Kept::noted`], of who does not care about the time of access, which is not known when the inode was read since then: `f` is told whether it was.
+    #[inline]
+    pub fn noted_data<T>(&self, ino: Ino, f: impl FnOnce(&Attr, bool) -> T) -> Option<(T, u64)> {
         self.inodes.look(ino, |inode| {
             let holds = self.alive() && self.seen.same(inode.word, inode.noted);
-            holds.then(|| (f(&inode.attr), inode.noted))
+            holds.then(|| (f(&inode.attr, inode.read), inode.noted))
         })?
     }
 

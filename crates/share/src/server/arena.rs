@@ -10,6 +10,7 @@
 //! The memory of all arenas together is bounded; what goes is chosen by the E value of the paper ([`SharedUse`]), for pieces of
 //! [`PIECE_PAGES`] pages. Clients mark what they use in their own memory, where it is looked at when a piece is about to go.
 
+mod foresight;
 mod memory;
 mod pieces;
 mod whole;
@@ -18,6 +19,7 @@ use super::session::Client;
 use crate::changes::Changes;
 use crate::memory::HUGE;
 use foldhash::fast::FixedState;
+use foresight::Foresight;
 use format::shared::{ANSWER_PAGES, ARENA_DATA_AT, ARENA_PAGES, NAMES_AT, PIECE_PAGES, mark};
 use fs::cache::policy::{Params, Policy, SharedUse};
 use fs::watched::Change;
@@ -65,6 +67,7 @@ struct Inner {
     clients: Vec<Weak<Client>>,
     files: HashMap<Ino, File, FixedState>,
     policy: SharedUse<(Ino, u64)>,
+    foresight: Foresight,
     /// Pages that hold nothing; pages whose memory was given back; and all from this one on.
     free: Vec<u32>,
     discarded: Vec<u32>,
@@ -77,6 +80,8 @@ struct File {
     /// Where a reader is who reads one page after the other, and how many pages it was given last.
     next: u64,
     given: usize,
+    /// Nobody had asked for its pages, and nobody has read them yet.
+    shown: bool,
 }
 
 /// A read as it is made for an arena: whole pages, perhaps more of the last chunk than was asked for.
@@ -96,6 +101,11 @@ impl Aligned {
     pub fn ends_at(&mut self, size: u64) {
         let pages = size.saturating_sub(self.start).div_ceil(PAGE as u64);
         self.asked = self.asked.min(usize::try_from(pages).unwrap_or(usize::MAX));
+    }
+
+    /// The clock from before the file is read.
+    pub fn noted(&self) -> u64 {
+        self.noted
     }
 
     fn first(&self) -> u64 {
@@ -134,6 +144,7 @@ impl Arenas {
             clients: Vec::new(),
             files: HashMap::default(),
             policy: SharedUse::new(1, Params::default()),
+            foresight: Foresight::default(),
             free: Vec::new(),
             discarded: Vec::new(),
             next: 0,
@@ -197,6 +208,7 @@ impl Arenas {
             inner.policy.touch((ino, number), (CHUNK * PAGE) as u64, client.session as u32, now);
         }
         client.arena.hits.fetch_add(1, Ordering::Relaxed);
+        inner.was_read(ino);
         Some(there)
     }
 
@@ -238,6 +250,28 @@ impl Arenas {
             }
         }
         filled
+    }
+
+    /// Whether what clients of an arena write is mostly read soon, as far as is known; now and then it is tried.
+    pub fn expects_reads(&self, arena: &Arc<Arena>) -> bool {
+        self.state.lock().inner(arena).is_some_and(|inner| inner.foresight.expects())
+    }
+
+    /// Pages of a file were put in for which nobody had asked.
+    pub fn shown(&self, arena: &Arc<Arena>, ino: Ino) {
+        let mut state = self.state.lock();
+        let Some(inner) = state.inner(arena) else { return };
+        if let Some(file) = inner.files.get_mut(&ino) {
+            file.shown = true;
+            inner.foresight.shown();
+        }
+    }
+
+    /// A file was read out of an arena.
+    pub fn was_read(&self, arena: &Arc<Arena>, ino: Ino) {
+        if let Some(inner) = self.state.lock().inner(arena) {
+            inner.was_read(ino);
+        }
     }
 
     /// Takes out the pages that changed, and those of files that others may open from now on, or nobody. The words of the change are
@@ -320,6 +354,13 @@ impl Inner {
         Some(page)
     }
 
+    fn was_read(&mut self, ino: Ino) {
+        let file = self.files.get_mut(&ino);
+        if file.is_some_and(|file| std::mem::take(&mut file.shown)) {
+            self.foresight.was_read();
+        }
+    }
+
     fn resident(&self) -> usize {
         self.next as usize - self.discarded.len()
     }
@@ -337,7 +378,7 @@ impl Inner {
     }
 
     fn keep(&mut self, ino: Ino, generation: u32, chunk: u64, place: usize, page: u32) {
-        let new = || File { generation, chunks: HashMap::default(), next: u64::MAX, given: 1 };
+        let new = || File { generation, chunks: HashMap::default(), next: u64::MAX, given: 1, shown: false };
         let file = self.files.entry(ino).or_insert_with(new);
         file.chunks.entry(chunk).or_insert([NONE; CHUNK])[place] = page;
     }

@@ -1,5 +1,6 @@
 //! Running one call: the request is taken apart and checked, the file system is asked, the answer is written.
 
+mod foresight;
 mod posted;
 pub(super) mod telling;
 
@@ -155,6 +156,28 @@ async fn open<F: FileSystem>(fs: &F, client: &Arc<Client>, ino: Ino, opens: &Ope
     Ok(handle)
 }
 
+/// Opens a file for one read of a client, whose handle it is until [`close_once`], in case that the call is given up.
+async fn open_once<F: FileSystem>(
+    fs: &F,
+    client: &Client,
+    inode: (Ino, u32),
+    flags: OpenFlags,
+) -> Result<Handle> {
+    // It was opened for the client when that was allowed for the last time.
+    let again = flags == OpenFlags::READ && client.may_open_again(inode.0, flags);
+    let checked = again.then(|| Cred { checked: true, ..client.cred.clone() });
+    let handle = fs.open_exact(checked.as_ref().unwrap_or(&client.cred), inode, flags).await?;
+    client.opened(handle, inode.0);
+    Ok(handle)
+}
+
+async fn close_once<F: FileSystem>(fs: &F, client: &Client, handle: Handle) -> Result<()> {
+    match client.closes(handle.0)? {
+        Some(handle) => client.close(fs, handle).await,
+        None => Ok(()),
+    }
+}
+
 /// Creates a file for a client; under the lease on its new files, if it is new and the client wants to post its data.
 async fn create<F: FileSystem>(
     fs: &Watched<F>,
@@ -217,7 +240,7 @@ async fn open_and_run<F: FileSystem>(
 async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one_way: bool) -> Result<u64> {
     let op = Op::from_u16(r.op.get()).ok_or(Error::NotSupported("unknown call"))?;
     // Others wait for what was posted one way: it must wait for nobody's.
-    if one_way != posted::is(op) && !(one_way && matches!(op, Op::Release | Op::Unhold)) {
+    if one_way != posted::is(op) && !(one_way && matches!(op, Op::Release | Op::Unhold | Op::WasRead)) {
         return Err(GARBLED);
     }
     let client = out.client;
@@ -342,14 +365,13 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
         }
         Op::Read if r.flags.get() & wire::OF_INODE != 0 => {
             // Of a file that the client has open without us. Held for this read alone.
-            let again = client.may_open_again(ino, OpenFlags::READ);
-            let checked = again.then(|| Cred { checked: true, ..cred.clone() });
             let inode = (ino, r.other.get() as u32);
-            let handle = fs.open_exact(checked.as_ref().unwrap_or(cred), inode, OpenFlags::READ).await?;
+            let handle = open_once(fs, client, inode, OpenFlags::READ).await?;
             let done = read(fs, r, out, handle, ino).await;
-            fs.release(handle).await?;
+            close_once(fs, client, handle).await?;
             return done;
         }
+        Op::WasRead => return foresight::was_read(fs, client, (ino, r.other.get() as u32)).await,
         Op::Read => {
             let handle = client.handle(object)?;
             return read(fs, r, out, handle, client.inode(handle)?).await;
@@ -395,9 +417,11 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             if r.flags.get() & wire::LEFT != 0 {
                 out.left_now(fs, client.handle(object)?).await?;
             }
+            let file = client.inode(Handle(object));
             if let Some(handle) = client.closes(object)? {
                 client.close(fs, handle).await?;
             }
+            foresight::closed(fs, client, file?).await;
         }
         Op::Fsync => {
             let (handle, datasync) = (client.handle(object)?, r.flags.get() & 1 != 0);

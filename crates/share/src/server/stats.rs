@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// The classes, by the numbers of [`crate::wire::Op`]; 0 is what is no operation.
-const CLASSES: [&str; 51] = [
+const CLASSES: [&str; 52] = [
     "unknown",
     "ping",
     "lookup",
@@ -70,6 +70,7 @@ const CLASSES: [&str; 51] = [
     "pass",
     "post_mkdir",
     "post_rmdir",
+    "was_read",
 ];
 const READ: usize = crate::wire::Op::Read as usize;
 const WRITE: usize = crate::wire::Op::Write as usize;

@@ -101,6 +101,26 @@ fn pages_are_seen_by_their_readers_alone() {
             let attacker = attack(open, Some(secret));
             let pages = Pages::of(&attacker);
             assert!(!pages.contain(b"a secret") && pages.contain(b"no secret"));
+            // What is shown when a file is closed is what the client may read; and only of that it says that it has read it.
+            let closes = |name: &str, perm: u16| {
+                fs.write(name, format!("text of {name}")).unwrap();
+                fs.chmod(name, perm).unwrap();
+                fs.chown(name, Some(4321), None).unwrap();
+                let ino = fs.stat(name).unwrap().ino.0;
+                let writer = attacker.call(&Request { flags: 2.into(), ..request(OPEN, ino) });
+                let closed = attacker.call(&request(RELEASE, writer.value.get()));
+                assert_eq!((writer.errno.get(), closed.errno.get()), (0, 0));
+                assert_eq!(pages.contain(format!("text of {name}").as_bytes()), perm & 0o400 != 0, "{name}");
+                (ino, fs.stat(name).unwrap().generation as u64)
+            };
+            for (name, perm, errno) in [("/drop", 0o200, libc::EACCES), ("/both", 0o600, 0)] {
+                let (ino, generation) = closes(name, perm);
+                let was_read = Request { other: generation.into(), ..request(WAS_READ, ino) };
+                assert_eq!(attacker.call(&was_read).errno.get(), errno);
+                let other = Request { other: (generation + 1).into(), ..request(WAS_READ, ino) };
+                let refused = if errno == 0 { libc::ESTALE } else { errno };
+                assert_eq!(attacker.call(&other).errno.get(), refused);
+            }
             // Who has it open reads on when others may no longer open it, but not where others look.
             let handle = attacker.call(&Request { flags: 1.into(), ..request(OPEN, open) }).value.get();
             fs.chmod("/open", 0o600).unwrap();

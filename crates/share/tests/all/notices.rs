@@ -100,6 +100,41 @@ fn one_reader_moves_the_time_of_access_for_all() {
     assert_eq!((reads(&clients[0]), reads(&clients[1])), (50, 0));
 }
 
+/// Files that are mostly read after they were written: neither their bytes nor that they are read costs a message that is waited for.
+#[test]
+fn what_was_just_written_is_read_without_asking() {
+    let rig = Rig::shared(volume(64 << 20));
+    rig.beside.mkdir("d", 0o777).unwrap();
+    let (client, other) = (rig.client(), rig.client());
+    let name = |i: usize| format!("d/f{i}");
+    let text = |i: usize| vec![i as u8 + 1; 317 * (i + 1)];
+    let mut asked = 0;
+    for i in 0..60 {
+        let file = client.open(name(i), if i % 2 == 0 { NEW } else { RW.create(true) }).unwrap();
+        file.write_all_at(&text(i), 0).unwrap();
+        file.close().unwrap();
+        // A message, for which the manager wakes; and then all that was posted is done.
+        client.stat(name(i)).unwrap();
+        let before = client.stat(name(i)).unwrap();
+        a_tick();
+        client.statfs().unwrap();
+        let reads = rig.count("read");
+        assert!(read(&client, &name(i)) == text(i) && read(&client, &name(i)) == text(i));
+        asked += rig.count("read") - reads;
+        // Whoever asks, and the reader himself, sees that it was read.
+        let after = client.stat(name(i)).unwrap();
+        assert!(after.atime > before.mtime && after.mtime == before.mtime, "{before:?} {after:?}");
+        assert_eq!(rig.beside.stat(name(i)).unwrap(), after);
+        assert_eq!(other.stat(name(i)).unwrap(), after);
+        // Once more: it does not move again.
+        assert!(read(&client, &name(i)) == text(i));
+        assert_eq!(client.stat(name(i)).unwrap(), after);
+    }
+    let told = rig.count("was_read");
+    println!("{asked} reads by messages, {told} posted");
+    assert!(asked + told >= 60 && asked <= 30, "{asked} reads by messages, {told} posted");
+}
+
 /// Who has a directory to himself says that he did something before it is done: nothing that the manager has told counts.
 #[test]
 fn nothing_is_told_of_what_is_lent() {

@@ -15,6 +15,8 @@ pub(super) struct Inode {
     pub noted: u64,
     /// Where the memory of changes tells of it.
     pub word: Word,
+    /// Since then it was read here, and the manager was told: its time of access is another one by now.
+    pub read: bool,
 }
 
 /// See the module.
@@ -49,7 +51,7 @@ impl Inode {
             rdev,
             size,
             blocks,
-            xattrs as u64,
+            xattrs as u64 | (self.read as u64) << 1,
             a.sec as u64,
             m.sec as u64,
             c.sec as u64,
@@ -65,6 +67,7 @@ impl Inode {
             attr: Attr::just_made(FileType::Regular, (Ino(0), 0), (0, 0, 0), time),
             noted: 0,
             word: Word::NONE,
+            read: false,
         }
     };
 
@@ -80,7 +83,8 @@ impl Inode {
         (attr.uid, attr.gid) = halves(record.get(4));
         (attr.generation, attr.nlink) = (record.get(0) as u32, record.get(5) as u32);
         (attr.rdev, attr.size, attr.blocks) = (record.get(6), record.get(7), record.get(8));
-        attr.xattrs = record.get(9) != 0;
+        attr.xattrs = record.get(9) & 1 != 0;
+        self.read = record.get(9) & 2 != 0;
         let Attr { atime, mtime, ctime, btime, .. } = attr;
         for (at, time) in [atime, mtime, ctime, btime].into_iter().enumerate() {
             time.sec = record.get(SECONDS + at) as i64;
@@ -111,9 +115,19 @@ impl Inodes {
         let is = |record: &Words<'_, WORDS>| record.get(1) == attr.ino.0;
         let mut writer = self.0.write();
         if may() {
-            let inode = Inode { attr: *attr, noted, word: Word::of(What::Attr(attr.ino.0)) };
+            let word = Word::of(What::Attr(attr.ino.0));
+            let inode = Inode { attr: *attr, noted, word, read: false };
             // Answers may come in another order than that in which they were asked for.
             writer.put(hash, is, |known| known.get(2) <= noted, &inode.record());
+        }
+    }
+
+    /// From now on only what is not its time of access is known of it.
+    pub fn was_read(&self, ino: Ino) {
+        let mut writer = self.0.write();
+        if let Some(inode) = self.look(ino, |inode| Inode { read: true, ..*inode }) {
+            let is = |record: &Words<'_, WORDS>| record.get(1) == ino.0;
+            writer.put(hash_inode(ino.0), is, |_| true, &inode.record());
         }
     }
 

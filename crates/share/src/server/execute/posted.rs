@@ -1,7 +1,7 @@
 //! What is posted under a lease: nobody waits for the answer, and what fails here may have been acknowledged (see `server::directories`).
 
 use super::super::session::Client;
-use super::{flags, perm, telling};
+use super::{flags, foresight, perm, telling};
 use crate::wire::{self, GARBLED, Op};
 use format::shared::Request;
 use fs::{Error, FileSystem, Handle, Ino, MadeAs, OpenFlags, Result, Source, Watched};
@@ -88,14 +88,17 @@ pub(crate) async fn close<F: FileSystem>(
     number: u64,
     begun: Instant,
 ) -> Instant {
-    // If there is somebody whom that may save a question.
-    let file = client.arena.is_shared().then(|| client.inode(Handle(number)));
+    let file = client.inode(Handle(number));
     if let Ok(Some(handle)) = client.closes(number) {
         if let Err(e) = client.close(fs, handle).await {
             tracing::warn!("session {}: closing a file that its client had made: {e}", client.session);
         }
-        if let Some(Ok(file)) = file {
-            telling::closed(fs, client, file).await;
+        if let Ok(file) = file
+            && !foresight::closed(fs, client, file).await
+            // If there is somebody whom that may save a question.
+            && client.arena.is_shared()
+        {
+            telling::unasked(fs, client, file).await;
         }
     }
     client.tally.closed(begun)

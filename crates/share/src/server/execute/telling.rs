@@ -56,8 +56,8 @@ pub(super) async fn was_read<F: FileSystem>(fs: &Watched<F>, client: &Client, in
     }
 }
 
-/// Tells the attributes of a file that is closed, for which nobody has asked.
-pub(super) async fn closed<F: FileSystem>(fs: &Watched<F>, client: &Client, file: Ino) {
+/// Tells the attributes of a file for which nobody has asked, and waits for nobody.
+pub(super) async fn unasked<F: FileSystem>(fs: &Watched<F>, client: &Client, file: Ino) {
     let noted = client.arenas.clock();
     if !fs.is_lent(file)
         && let Ok(attr) = fs.inner().getattr(file, None).await

@@ -151,5 +151,6 @@ pub const READ: u16 = 18;
 pub const WRITE: u16 = 19;
 pub const RELEASE: u16 = 21;
 pub const SETXATTR: u16 = 29;
+pub const WAS_READ: u16 = 51;
 /// Flag of a call that opens its file first.
 pub const OPENS: u32 = 4;
