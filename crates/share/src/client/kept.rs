@@ -408,7 +408,7 @@ impl Kept {
         self.attr(self.follow(base, path)?.0)
     }
 
-    /// An inode was read, which may have moved its time of access: nobody is told of that.
+    /// An inode was read, which may have moved its time of access, or not, if there was nothing to read: nobody is told of that.
     pub fn was_read(&self, ino: Ino) {
         self.made.remove(ino);
         if self.inodes.look(ino, |inode| inode.attr.moves_atime(Time::now())) == Some(true) {

@@ -257,12 +257,21 @@ impl Arenas {
         self.state.lock().inner(arena).is_some_and(|inner| inner.foresight.expects())
     }
 
+    /// Whether a page of a file is there.
+    pub fn has(&self, arena: &Arc<Arena>, (ino, generation): (Ino, u32), page: u64) -> bool {
+        let (chunk, place) = chunk(page);
+        self.state.lock().inner(arena).is_some_and(|inner| {
+            let is_known = inner.files.get(&ino).is_some_and(|file| file.generation == generation);
+            is_known && inner.page(ino, chunk, place).is_some()
+        })
+    }
+
     /// Pages of a file were put in for which nobody had asked.
     pub fn shown(&self, arena: &Arc<Arena>, ino: Ino) {
         let mut state = self.state.lock();
         let Some(inner) = state.inner(arena) else { return };
-        if let Some(file) = inner.files.get_mut(&ino) {
-            file.shown = true;
+        // One that is shown again before anybody has read it counts once.
+        if inner.files.get_mut(&ino).is_some_and(|file| !std::mem::replace(&mut file.shown, true)) {
             inner.foresight.shown();
         }
     }

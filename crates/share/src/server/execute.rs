@@ -2,6 +2,7 @@
 
 mod foresight;
 mod posted;
+mod reading;
 pub(super) mod telling;
 
 pub(crate) use posted::close;
@@ -11,7 +12,7 @@ use super::payload::{Out, Payload};
 use super::session::Client;
 use crate::region::SlotNo;
 use crate::wire::{self, GARBLED, Op};
-use format::shared::{CALL_DATA_MAX, DATA_MAX, Reply, Request};
+use format::shared::{DATA_MAX, Reply, Request};
 use fs::ordered::Synced;
 use fs::{
     Access, Attr, Cred, DirEntry, Error, Fallocate, FileSystem, Handle, Ino, LockKind, OpenFlags, RecordLock,
@@ -93,45 +94,6 @@ fn nothing_but_kind(attr: &Attr) -> Attr {
     }
 }
 
-/// Answers a read through an open handle.
-async fn read<F: FileSystem>(
-    fs: &Watched<F>,
-    r: &Request,
-    out: &mut Out<'_>,
-    handle: Handle,
-    ino: Ino,
-) -> Result<u64> {
-    let client = out.client;
-    let (offset, len) = (r.offset.get(), r.len.get().min(CALL_DATA_MAX as u64) as usize);
-    let at_once = len.min(out.data_max());
-    let wanted = r.flags.get() & wire::THROUGH_ARENA != 0;
-    if r.flags.get() & wire::DIRECT != 0
-        && let Some(place) = client.place(fs, out.slot, (offset, at_once))
-        && let Some(n) = fs.read_direct(handle, offset, place.memory).await?
-    {
-        out.len = n;
-        telling::was_read(fs, client, ino).await;
-        return Ok(0);
-    }
-    let plan = wanted.then(|| client.arenas.plan(&client.arena, ino, offset, len)).flatten();
-    let Some(mut plan) = plan else {
-        out.pages(&fs.read_pages(handle, offset, at_once).await?, 0, at_once)?;
-        telling::was_read(fs, client, ino).await;
-        return Ok(0);
-    };
-    let pages = fs.read_pages(handle, plan.start, plan.len).await?;
-    // From after the read, which may have moved the time of access.
-    let noted = client.arenas.clock();
-    let attr = fs.getattr(ino, Some(handle)).await?;
-    out.attr(&attr)?;
-    telling::inode(fs, client, &attr, noted);
-    out.through_arena((ino, &attr), &mut plan, &pages, (offset, len));
-    if out.pages == 0 {
-        out.pages(&pages, (offset - plan.start) as usize, at_once)?;
-    }
-    Ok(1)
-}
-
 /// How a file is opened for a client.
 struct Opens {
     flags: OpenFlags,
@@ -154,28 +116,6 @@ async fn open<F: FileSystem>(fs: &F, client: &Arc<Client>, ino: Ino, opens: &Ope
     client.holders.admit(client);
     client.opened(handle, ino);
     Ok(handle)
-}
-
-/// Opens a file for one read of a client, whose handle it is until [`close_once`], in case that the call is given up.
-async fn open_once<F: FileSystem>(
-    fs: &F,
-    client: &Client,
-    inode: (Ino, u32),
-    flags: OpenFlags,
-) -> Result<Handle> {
-    // It was opened for the client when that was allowed for the last time.
-    let again = flags == OpenFlags::READ && client.may_open_again(inode.0, flags);
-    let checked = again.then(|| Cred { checked: true, ..client.cred.clone() });
-    let handle = fs.open_exact(checked.as_ref().unwrap_or(&client.cred), inode, flags).await?;
-    client.opened(handle, inode.0);
-    Ok(handle)
-}
-
-async fn close_once<F: FileSystem>(fs: &F, client: &Client, handle: Handle) -> Result<()> {
-    match client.closes(handle.0)? {
-        Some(handle) => client.close(fs, handle).await,
-        None => Ok(()),
-    }
 }
 
 /// Creates a file for a client; under the lease on its new files, if it is new and the client wants to post its data.
@@ -364,17 +304,12 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             return Ok(handle);
         }
         Op::Read if r.flags.get() & wire::OF_INODE != 0 => {
-            // Of a file that the client has open without us. Held for this read alone.
-            let inode = (ino, r.other.get() as u32);
-            let handle = open_once(fs, client, inode, OpenFlags::READ).await?;
-            let done = read(fs, r, out, handle, ino).await;
-            close_once(fs, client, handle).await?;
-            return done;
+            return reading::read_once(fs, r, out, (ino, r.other.get() as u32)).await;
         }
-        Op::WasRead => return foresight::was_read(fs, client, (ino, r.other.get() as u32)).await,
+        Op::WasRead => return reading::was_read(fs, client, (ino, r.other.get() as u32)).await,
         Op::Read => {
             let handle = client.handle(object)?;
-            return read(fs, r, out, handle, client.inode(handle)?).await;
+            return reading::read(fs, r, out, handle, client.inode(handle)?).await;
         }
         Op::Lease => {
             let (handle, slot) = (client.handle(object)?, r.mode.get() as usize);

@@ -1,10 +1,11 @@
 //! What was written is often read soon. Whoever reads it out of the arena asks for nothing: its pages are put there when it is closed, and that it was read is
-//! posted. How often that was of use says whether it is done ([`crate::server::arena`]).
+//! posted ([`super::reading`]). How often that was of use says whether it is done ([`crate::server::arena`]).
 //!
 //! Nothing here waits for another client, since others may wait for what is posted.
 
 use super::super::session::Client;
-use super::{close_once, open_once, telling};
+use super::reading::{close_once, open_once};
+use super::telling;
 use format::shared::ANSWER_PAGES;
 use fs::{FileSystem, Ino, OpenFlags, Result, Time, Watched};
 use smallvec::SmallVec;
@@ -22,6 +23,10 @@ async fn show<F: FileSystem>(fs: &Watched<F>, client: &Client, file: Ino) -> Res
     let (arenas, inner) = (&client.arenas, &**fs.inner());
     let now = inner.getattr(file, None).await?;
     if !(1..=SIZE_MAX).contains(&now.size) || !now.moves_atime(Time::now()) {
+        return Ok(false);
+    }
+    let last = (now.size - 1) / 4096;
+    if arenas.has(&client.arena, (file, now.generation), last) {
         return Ok(false);
     }
     let Some(mut plan) = arenas.plan(&client.arena, file, 0, now.size as usize) else { return Ok(false) };
@@ -48,21 +53,4 @@ async fn show<F: FileSystem>(fs: &Watched<F>, client: &Client, file: Ino) -> Res
         telling::inode(fs, client, &attr, plan.noted());
     }
     Ok(shown)
-}
-
-/// A client has read a file in its arena.
-pub(super) async fn was_read<F: FileSystem>(
-    fs: &Watched<F>,
-    client: &Client,
-    inode: (Ino, u32),
-) -> Result<u64> {
-    let inner = &**fs.inner();
-    let handle = open_once(inner, client, inode, OpenFlags::READ).await?;
-    // One byte moves the time of access as all of them do.
-    let read = inner.read_pages(handle, 0, 1).await;
-    close_once(inner, client, handle).await?;
-    read?;
-    client.arenas.was_read(&client.arena, inode.0);
-    telling::unasked(fs, client, inode.0).await;
-    Ok(0)
 }
