@@ -151,10 +151,7 @@ fn range(open: &Open, lock: &libc::flock) -> Res<(u64, u64)> {
     let base = match lock.l_whence as c_int {
         libc::SEEK_SET => 0,
         libc::SEEK_CUR => open.place.slot().offset.load(Ordering::Relaxed) as i64,
-        libc::SEEK_END => {
-            let handle = open.handle()?;
-            open.mount.run(|fs| fs.getattr(open.ino, Some(handle)))?.size as i64
-        }
+        libc::SEEK_END => crate::rw::size(open)? as i64,
         _ => return fail(libc::EINVAL),
     };
     let overflow = || Out::Errno(libc::EOVERFLOW);
@@ -321,7 +318,7 @@ unsafe fn of_any_file(fd: c_int, request: c_ulong, value: *mut c_int) -> Res<c_i
     if open.kind != FileType::Regular {
         return fail(libc::ENOTTY);
     }
-    let size = crate::stat::attr_of(&open, |attr| attr.size)?;
+    let size = crate::rw::size(&open)?;
     *value = size.wrapping_sub(slot.offset.load(Ordering::Relaxed)) as c_int;
     Ok(0)
 }

@@ -73,7 +73,10 @@ fn write_here(open: &Open, from: &[u8]) -> Res<ssize_t> {
 
 pub(crate) fn size(open: &Open) -> Res<u64> {
     let handle = open.handle()?;
-    Ok(open.mount.run(|fs| fs.getattr(open.ino, Some(handle)))?.size)
+    match open.mount.session().and_then(|fs| fs.size_now(handle)) {
+        Some(size) => Ok(size),
+        None => Ok(open.mount.run(|fs| fs.getattr(open.ino, Some(handle)))?.size),
+    }
 }
 
 pub(crate) fn position(offset: off_t) -> Res<u64> {

@@ -67,7 +67,7 @@ impl Session {
         want.set(Access::READ, access.contains(Flags::READ));
         want.set(Access::WRITE, write);
         let look = || {
-            self.kept.noted(ino, |attr| {
+            self.kept.noted_data(ino, |attr, _| {
                 let may = attr.kind == FileType::Regular && fs::perm::check(&self.cred, attr, want).is_ok();
                 may.then_some(attr.generation)
             })

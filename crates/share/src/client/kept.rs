@@ -267,6 +267,15 @@ impl Kept {
         self.noted(ino, f).map(|(said, _)| said)
     }
 
+    /// The size of an inode, if it is known; that of one that was read is.
+    #[inline]
+    pub fn size(&self, ino: Ino) -> Option<u64> {
+        if self.leased(ino).is_some() {
+            return None;
+        }
+        self.noted_data(ino, |attr, _| attr.size).map(|(size, _)| size)
+    }
+
     /// What `f` says of the attributes of an inode, and the clock from before they were asked for.
     #[inline]
     pub fn noted<T>(&self, ino: Ino, f: impl FnOnce(&Attr) -> T) -> Option<(T, u64)> {

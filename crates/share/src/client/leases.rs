@@ -429,8 +429,7 @@ impl Remote {
 
     /// A write through this handle is about to be a message.
     pub(super) fn writes(&self, handle: Handle) {
-        let known = || self.inode(handle).and_then(|ino| self.kept().attr(ino));
-        self.now().leases.begins(handle, || known().map_or(0, |attr| attr.size));
+        self.now().leases.begins(handle, || self.size_now(handle).unwrap_or(0));
     }
 
     /// A write through this handle was a message in the session with this serial: asks for a window, if more of them are to be expected.

@@ -12,7 +12,7 @@ impl Remote {
     /// As `FileSystem::read`.
     pub(super) async fn read_parts(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Result<usize> {
         let file = self.file(handle);
-        let size = file.and_then(|file| self.kept().attr(file.ino)).map_or(0, |attr| attr.size);
+        let size = file.and_then(|file| self.kept().size(file.ino)).unwrap_or(0);
         let is_long = wire::is_long_read(to.len(), size);
         let mut through_arena = file.is_some_and(|file| file.through_arena && !is_long);
         let mut done = 0;

@@ -108,7 +108,7 @@ fn what_was_just_written_is_read_without_asking() {
     let (client, other) = (rig.client(), rig.client());
     let name = |i: usize| format!("d/f{i}");
     let text = |i: usize| vec![i as u8 + 1; 317 * (i + 1)];
-    let mut asked = 0;
+    let (mut asked, mut opened) = (0, 0);
     for i in 0..60 {
         let file = client.open(name(i), if i % 2 == 0 { NEW } else { RW.create(true) }).unwrap();
         file.write_all_at(&text(i), 0).unwrap();
@@ -118,9 +118,9 @@ fn what_was_just_written_is_read_without_asking() {
         let before = client.stat(name(i)).unwrap();
         a_tick();
         client.statfs().unwrap();
-        let reads = rig.count("read");
+        let (reads, opens) = (rig.count("read"), rig.count("open"));
         assert!(read(&client, &name(i)) == text(i) && read(&client, &name(i)) == text(i));
-        asked += rig.count("read") - reads;
+        (asked, opened) = (asked + rig.count("read") - reads, opened + rig.count("open") - opens);
         // Whoever asks, and the reader himself, sees that it was read.
         let after = client.stat(name(i)).unwrap();
         assert!(after.atime > before.mtime && after.mtime == before.mtime, "{before:?} {after:?}");
@@ -131,8 +131,9 @@ fn what_was_just_written_is_read_without_asking() {
         assert_eq!(client.stat(name(i)).unwrap(), after);
     }
     let told = rig.count("was_read");
-    println!("{asked} reads by messages, {told} posted");
+    println!("{asked} reads by messages, {told} posted; {opened} opens by messages");
     assert!(asked + told >= 60 && asked <= 30, "{asked} reads by messages, {told} posted");
+    assert!(opened <= 30, "{opened} opens by messages");
 }
 
 /// Who has a directory to himself says that he did something before it is done: nothing that the manager has told counts.

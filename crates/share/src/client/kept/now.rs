@@ -43,4 +43,10 @@ impl Remote {
         let ino = handle.map_or(Some(ino), |handle| self.inode(handle))?;
         self.kept().look(ino, f)
     }
+
+    /// The size of an open file. It is known longer than the other attributes are.
+    #[inline]
+    pub fn size_now(&self, handle: Handle) -> Option<u64> {
+        self.kept().size(self.inode(handle)?)
+    }
 }
