@@ -132,8 +132,10 @@ impl Session {
         if region.asleep().load(Ordering::SeqCst) != 0 {
             // It went to sleep meanwhile: then this is a call like any other.
             self.ring();
-            while region.state(number).load(Ordering::Acquire) != state::DONE && self.check_alive() {
-                std::thread::yield_now();
+            let done = || region.state(number).load(Ordering::Acquire) == state::DONE;
+            while !self.looks_for(done) && self.check_alive() {
+                // Many threads that look would keep the manager from the processor that it was just woken for.
+                self.sleep_until_answered(number);
             }
         }
         // From now on the slot may be another call's.
@@ -169,6 +171,25 @@ impl Session {
         }
     }
 
+    /// A slot and those behind it, `want` in all if they are free, when there is one. `None`: the manager has ended.
+    pub(super) async fn slots_in_turn(self: &Arc<Session>, want: usize) -> Option<(usize, usize)> {
+        poll_fn(|cx| match self.take_slots(want, Some(cx.waker())) {
+            Some(slots) => Poll::Ready(Some(slots)),
+            None if self.is_dead() => Poll::Ready(None),
+            None if self.wait_for_room() => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            None => {
+                if !is_run_here() {
+                    start_helper(self, cx.waker());
+                }
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
     /// A call with two strings, or one and data. Handles are the manager's numbers. A write with more data than fits is one of a part of it; likewise a read.
     pub(super) async fn call(
         self: &Arc<Session>,
@@ -186,21 +207,7 @@ impl Session {
             0..=DATA_MAX => 1,
             long => (long + PAYLOAD_MAX - DATA_MAX).div_ceil(PAYLOAD_MAX),
         };
-        let (number, count) = poll_fn(|cx| match self.take_slots(want, Some(cx.waker())) {
-            Some(slots) => Poll::Ready(Ok(slots)),
-            None if self.is_dead() => Poll::Ready(Err(UNTAKEN)),
-            None if self.wait_for_room() => {
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            }
-            None => {
-                if !is_run_here() {
-                    start_helper(self, cx.waker());
-                }
-                Poll::Pending
-            }
-        })
-        .await?;
+        let (number, count) = self.slots_in_turn(want).await.ok_or(UNTAKEN)?;
         let mut slot = Slot { session: self, number, posted: false };
         let room = if count == want { CALL_DATA_MAX } else { DATA_MAX };
         second = &second[..second.len().min(room)];

@@ -2,7 +2,7 @@
 //! `format::shared` and the manager's side, `server::directories`).
 //!
 //! A lease is asked for after a few files were made in one directory. With it come all names there; from then on they are known here, or known to be
-//! unknown: a name stands here from before any message goes out that may make it, and goes when its file was removed without a message. So a name
+//! unknown: a name stands here from before any message goes out that may make it, and goes when its file was removed ([`messages`]). So a name
 //! that does not stand here is free ([`found`] says so without asking), and a file with a name of which it is known that it was made here, under this very lease, can be
 //! removed. A directory that is made so stands under the same lease: nothing is in it yet, so its names are known as well, and it can be removed as long as there are none.
 //! Anything else in a directory is done by messages, which the manager runs behind what was posted. A client that may change the directory itself uses its lease no more.
@@ -22,11 +22,11 @@ mod answers;
 mod data;
 mod found;
 mod making;
+mod messages;
 mod table;
 
 use super::call::Failed;
 use super::files::OpenFile;
-use super::link::Link;
 use super::{Remote, Session};
 use crate::lock::{Mutex, MutexGuard};
 use crate::region::SlotNo;
@@ -45,6 +45,8 @@ const NEED: u32 = 3;
 const NEED_MAX: u32 = 1 << 9;
 /// Promised inodes that are asked for at a time.
 const PROMISES: u64 = 96;
+/// Calls before something is asked for again that was refused: room for data, or promised inodes.
+const PAUSE: u32 = 64;
 /// Slots that what is posted leaves to calls that are waited for.
 const SPARE: u32 = 8;
 /// Slots that are to be free before one that waits for room goes on: fewer turns of waiting.
@@ -162,19 +164,21 @@ impl Directories {
         self.counted(&table);
     }
 
-    /// Posts a change in a directory under a lease; `done` says so in the table when it counts as done.
+    /// Posts a change in a directory under a lease, in this slot, or one that it takes; `done` says so in the table when it counts as done.
     fn change<T: Copy>(
         &self,
         session: &Session,
         (dir, name): (Ino, &[u8]),
+        slot: Option<SlotNo>,
         prepare: impl FnOnce(&mut Table, u64) -> Posting<(Request, T)>,
         done: impl FnOnce(&mut Table, T),
     ) -> Posting<T> {
         let mut table = self.table.lock();
         let Some((place, number)) = table.find(dir).map(|(dir, number)| (dir.place, number)) else {
+            slot.inspect(|slot| session.give_slot(*slot));
             return Posting::Message;
         };
-        let Some(slot) = session.slot_to_post() else { return Posting::Full };
+        let Some(slot) = slot.or_else(|| session.slot_to_post()) else { return Posting::Full };
         let (mut request, what) = match prepare(&mut table, number) {
             Posting::Done(prepared) => prepared,
             other => {
@@ -240,6 +244,7 @@ impl Directories {
             }
         }
         self.counted(&table);
+        table.clock += 1;
         let need = table.need.max(NEED);
         table.recent = if table.recent.0 == dir.0 { (dir.0, table.recent.1 + 1) } else { (dir.0, 1) };
         if table.recent.1 < need || table.dirs.contains_key(&dir) {

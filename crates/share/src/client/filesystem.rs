@@ -141,22 +141,25 @@ impl FileSystem for Remote {
     }
 
     async fn unlink(&self, _cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
-        if let Some(done) = self.unlink_here(parent, name) {
+        if let Some(done) = self.unlink_here(parent, name).await {
             return done;
         }
-        self.removing(parent, name);
-        self.call_with(request(Op::Unlink, parent.0), cut(name), b"").await.map(drop)
+        let removing = self.removing(parent, name);
+        let answer = self.call_with(request(Op::Unlink, parent.0), cut(name), b"").await;
+        removing.over(&answer);
+        answer.map(drop)
     }
 
     async fn rmdir(&self, _cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
-        if let Some(done) = self.rmdir_here(parent, name) {
+        if let Some(done) = self.rmdir_here(parent, name).await {
             return done;
         }
         // Whatever it is, it is not used any more.
         self.uses_itself(self.made_dir(parent, name).or_else(|| self.kept().name(parent, name)));
-        self.removing(parent, name);
-        let gone = self.call_with(request(Op::Rmdir, parent.0), cut(name), b"").await?.value;
-        self.uses_itself(Some(Ino(gone)));
+        let removing = self.removing(parent, name);
+        let answer = self.call_with(request(Op::Rmdir, parent.0), cut(name), b"").await;
+        removing.over(&answer);
+        self.uses_itself(Some(Ino(answer?.value)));
         Ok(())
     }
 

@@ -124,9 +124,9 @@ pub(super) struct Link {
     order_broken: AtomicBool,
     /// Requests of queues that are with the manager (`super::queue`).
     pub under_way: AtomicUsize,
-    /// Calls under way that may make names; and whether one of them was given up, and may still be made.
+    /// Calls that may make names, and remove them: those under way, and those that were given up, as they may still be done.
     pub naming: AtomicUsize,
-    pub naming_lost: AtomicBool,
+    pub removing: AtomicUsize,
     /// Held while a session is resumed. Says that no manager came the last time.
     resuming: Mutex<bool>,
     pub aside: Aside,
@@ -152,7 +152,7 @@ impl Link {
             order_broken: AtomicBool::new(false),
             under_way: AtomicUsize::new(0),
             naming: AtomicUsize::new(0),
-            naming_lost: AtomicBool::new(false),
+            removing: AtomicUsize::new(0),
             resuming: Mutex::new(false),
             aside: Aside::default(),
         }

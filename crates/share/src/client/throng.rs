@@ -104,6 +104,11 @@ struct Turn {
 }
 
 impl Waiting<'_> {
+    /// Whether so few threads wait that the others need no processor of theirs.
+    pub fn are_few(&self) -> bool {
+        self.0.waiting.load(Relaxed) <= self.0.many
+    }
+
     /// Lets others have the processor for a turn, if there are many who wait soon themselves.
     pub fn let_others_go_first(&self) {
         if let Some(turn) = self.0.begins(processor(), now()) {

@@ -19,17 +19,19 @@ use std::time::{Duration, Instant};
 /// How long a sleeper waits before it looks whether the manager is still there.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A thread that runs a future. The word is a futex: 0 until somebody wakes the future.
+/// A thread that runs a future. The word is a futex: 0, and 1 when somebody has woken the future; [`SLEEPS`] while the thread sleeps until then.
 struct Parker {
     woken: AtomicU32,
 }
+
+const SLEEPS: u32 = 2;
 
 impl Wake for Parker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
     fn wake_by_ref(self: &Arc<Self>) {
-        if self.woken.swap(1, Ordering::AcqRel) == 0 {
+        if self.woken.swap(1, Ordering::AcqRel) == SLEEPS {
             let _ = futex::wake(&self.woken, futex::Flags::PRIVATE, 1);
         }
     }
@@ -246,10 +248,11 @@ const NAP: Duration = Duration::from_micros(200);
 /// Waits until one of the slots is answered, the future is woken, or it is time to look at other things.
 fn sleep(session: &Session, slots: &[usize], woken: &AtomicU32, more: bool, watch: Option<Watch>) {
     let done = |slot: &usize| session.region.state(*slot).load(Ordering::Acquire) == state::DONE;
-    let ready = || slots.iter().any(done) || woken.load(Ordering::Acquire) != 0;
+    let ready = || slots.iter().any(done) || woken.load(Ordering::Acquire) == 1;
     let waiting = session.throng.enter();
     if slots.is_empty() {
         session.ring();
+        waiting.let_others_go_first();
     } else if looks(session, &waiting, ready) {
         return;
     }
@@ -261,8 +264,10 @@ fn sleep(session: &Session, slots: &[usize], woken: &AtomicU32, more: bool, watc
     if let Some(until) = watch.and_then(|watch| watch.until) {
         time = time.min(until.saturating_duration_since(Instant::now()));
     }
+    let sleeps = || woken.compare_exchange(0, SLEEPS, Ordering::AcqRel, Ordering::Acquire).is_ok();
     let slept = match slots {
-        [] => futex::wait(woken, futex::Flags::PRIVATE, 0, Some(&timespec(time))),
+        [] if !sleeps() => return,
+        [] => futex::wait(woken, futex::Flags::PRIVATE, SLEEPS, Some(&timespec(time))),
         [slot, more @ ..] => {
             let word = session.region.state(*slot);
             let posted =
@@ -270,7 +275,11 @@ fn sleep(session: &Session, slots: &[usize], woken: &AtomicU32, more: bool, watc
             if matches!(posted, Err(s) if s != state::SLEEPING) || woken.load(Ordering::Acquire) != 0 {
                 return;
             }
-            match more.is_empty() && watch.is_none() {
+            let alone = more.is_empty() && watch.is_none();
+            if !alone && !sleeps() {
+                return;
+            }
+            match alone {
                 true => futex::wait(word, futex::Flags::empty(), state::SLEEPING, Some(&timespec(time))),
                 false => wait_for_both(word, woken, time),
             }
@@ -313,7 +322,7 @@ fn wait_for_both(slot: &AtomicU32, woken: &AtomicU32, time: Duration) -> rustix:
         wait
     };
     let words =
-        [on(slot, state::SLEEPING, futex::WaitFlags::empty()), on(woken, 0, futex::WaitFlags::PRIVATE)];
+        [on(slot, state::SLEEPING, futex::WaitFlags::empty()), on(woken, SLEEPS, futex::WaitFlags::PRIVATE)];
     let now = clock_gettime(ClockId::Monotonic);
     let until = Duration::new(now.tv_sec as u64, now.tv_nsec as u32) + time;
     let until = timespec(until);

@@ -47,7 +47,7 @@ use table::{Lease, Promised, Shared, Table};
 const NAMES_MAX: usize = 4096;
 const NAME_BYTES_MAX: usize = 60 << 10;
 /// Inodes that are promised to one session, and to all.
-pub(crate) const PROMISES_MAX: usize = 128;
+pub(crate) const PROMISES_MAX: usize = 256;
 const PROMISES_ALL: usize = 4096;
 /// Pages of room for data that one lease has, and all of them.
 const ROOM_MAX: u64 = 1024;

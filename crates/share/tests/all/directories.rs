@@ -69,6 +69,75 @@ fn nobody_waits_for_creates_and_unlinks() {
     assert!(names(&rig.beside, "d").is_empty() && !rig.doors.lends_directories());
 }
 
+/// Whoever removes and makes what he found in the directory waits for each name once.
+#[test]
+fn nobody_waits_twice_for_what_was_there() {
+    let rig = Rig::new(volume(128 << 20));
+    let client = rig.client();
+    client.mkdir("d", 0o755).unwrap();
+    let n = 500;
+    let make = |client: &Blocking<Remote>, i: u32| {
+        client.open(format!("d/f{i}"), Open::new().write(true).create(true)).unwrap().close().unwrap();
+    };
+    (0..n).for_each(|i| drop(rig.beside.open(format!("d/f{i}"), NEW).unwrap()));
+    again(&rig, &client, "d");
+    for _ in 0..4 {
+        for i in 0..n {
+            client.unlink(format!("d/f{i}")).unwrap();
+            assert!(client.stat(format!("d/f{i}")).is_err());
+            assert_eq!(client.unlink(format!("d/f{i}")).map_err(|e| e.errno()), Err(libc::ENOENT));
+            make(&client, i);
+        }
+    }
+    assert!(rig.doors.lends_directories());
+    assert_eq!(names(&rig.beside, "d").len(), n as usize);
+    let removed = (rig.count("unlink"), rig.count("post_unlink"));
+    assert_eq!(removed, (5 * n as u64, 3 * n as u64), "once each, and when it is not there");
+    let made = (rig.count("create"), rig.count("post_create"));
+    assert!(made.0 < 45 && made.1 == 4 * n as u64, "{made:?}");
+}
+
+/// Threads of one program, more than there are slots: they get the lease while others are about to make and remove files there, and then none of them needs a message that others
+/// do not need. Each name has its own thread at any time, which knows whether it is there.
+#[test]
+fn nobody_waits_in_a_throng() {
+    let rig = Rig::new(volume(128 << 20));
+    let (client, threads, rounds) = (rig.client(), 80, 100);
+    client.mkdir("d", 0o755).unwrap();
+    (0..threads).for_each(|i| drop(rig.beside.open(format!("d/f{i}"), NEW).unwrap()));
+    std::thread::scope(|s| {
+        for i in 0..threads {
+            let client = &client;
+            s.spawn(move || {
+                let name = format!("d/f{i}");
+                for round in 0..rounds {
+                    client.unlink(&name).unwrap();
+                    assert!(client.stat(&name).is_err());
+                    if round % 8 == 0 {
+                        assert_eq!(client.unlink(&name).map_err(|e| e.errno()), Err(libc::ENOENT));
+                    }
+                    let file = client.open(&name, NEW).unwrap();
+                    file.write_at(name.as_bytes(), 0).unwrap();
+                    file.close().unwrap();
+                    assert_eq!(
+                        client.open(&name, Open::new().write(true).create_new(true)).map(drop),
+                        Err(Error::Exists)
+                    );
+                    assert_eq!(client.stat(&name).unwrap().size, name.len() as u64);
+                }
+            });
+        }
+    });
+    let all = threads * rounds;
+    let (posted, asked) = (rig.count("post_create"), rig.count("create"));
+    assert!(posted > all * 3 / 4, "{posted} posted of {all}, {asked} messages");
+    for i in 0..threads {
+        let name = format!("d/f{i}");
+        assert_eq!(rig.beside.read(&name).unwrap(), name.as_bytes());
+    }
+    assert_eq!(names(&rig.beside, "d").len(), threads as usize);
+}
+
 /// Closing such a file is not even a request; many are closed at once, also when the manager sleeps and when the lease was taken back meanwhile.
 #[test]
 fn nobody_waits_for_closing() {

@@ -63,7 +63,7 @@ impl Remote {
         let Some(known) = table.made(parent, name) else { return Vec::new() };
         let Some(Dir { names, made, .. }) = table.dirs.get_mut(&parent) else { return Vec::new() };
         let mut out = Vec::new();
-        for name in made.ahead(known.nth).filter(|&name| names.contains_key(name)) {
+        for name in made.ahead(known.number).filter(|&name| names.contains_key(name)) {
             if !out.is_empty() {
                 out.push(b'/');
             }

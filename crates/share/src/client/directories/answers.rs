@@ -13,6 +13,14 @@ impl Session {
         None
     }
 
+    /// A slot for what is to be posted where there was none: when there is room, or it is this one's turn, as if it were a call. The outer `None`: the manager has ended.
+    pub(super) async fn slot_to_wait_for(self: &Arc<Session>) -> Option<Option<SlotNo>> {
+        match self.wait_for_room() {
+            true => Some(None),
+            false => self.slots_in_turn(1).await.map(|(slot, _)| Some(slot)),
+        }
+    }
+
     /// Waits for a while until the manager has done a part of what was posted. False when that is little: most slots are those of calls for whose answers threads wait.
     pub(in crate::client) fn wait_for_room(&self) -> bool {
         let abandoned = self.slots.lock().abandoned;
@@ -31,7 +39,11 @@ impl Session {
         if crowd == 1 {
             patience.yields_in_a_crowd = patience.yields;
         }
-        if !patience.wait(crowd != 0, || self.kept.in_the_way(), ready) {
+        // Nor is he where other threads have something to do.
+        let waiting = self.throng.enter();
+        waiting.let_others_go_first();
+        let looks = || patience.wait(crowd != 0, || self.kept.in_the_way(), ready);
+        if !(ready() || waiting.are_few() && looks()) {
             self.ring();
             // Behind this one there are as many as shall be left when there is room: the manager goes on with them while this thread wakes.
             let slot = self.directories.table.lock().posted_before((SLOTS as u32 - SPARE - ROOM) as usize);

@@ -9,9 +9,6 @@ use super::*;
 use format::limits::FILE_SIZE_MAX;
 use format::shared::DATA_MAX;
 
-/// Writes that go as messages before room is asked for again that was refused.
-const PAUSE: u32 = 64;
-
 /// Whether what is written to a new file that is opened so can be posted: it goes to where the call says, some time.
 pub(in crate::client) fn may_post(flags: OpenFlags) -> bool {
     use OpenFlags as Flags;
@@ -39,7 +36,13 @@ impl Drop for AskingRoom<'_> {
 
 impl Directories {
     /// Posts a write to a file that was made under a lease.
-    fn write(&self, session: &Session, file: &OpenFile, offset: u64, data: &[u8]) -> Posting<()> {
+    fn write(
+        &self,
+        session: &Session,
+        file: &OpenFile,
+        (offset, data): (u64, &[u8]),
+        slot: Option<SlotNo>,
+    ) -> Posting<()> {
         let need = fs::room_for(offset, data.len());
         let place = |table: &mut Table| {
             let place = table.place_of(file.lent).ok_or(Posting::Message)?;
@@ -54,9 +57,10 @@ impl Directories {
             Err(Posting::Room)
         };
         if let Err(other) = place(&mut self.table.lock()) {
+            slot.inspect(|slot| session.give_slot(*slot));
             return other;
         }
-        let Some(slot) = session.slot_to_post() else { return Posting::Full };
+        let Some(slot) = slot.or_else(|| session.slot_to_post()) else { return Posting::Full };
         let mut request = request(Op::PostWrite, file.remote.0);
         (request.offset, request.second) = (offset.into(), (data.len() as u32).into());
         // While others may post.
@@ -170,12 +174,18 @@ impl Remote {
             return Ok(0);
         }
         self.link.keeps_order()?;
-        let mut done = 0;
+        let (mut done, mut slot) = (0, None);
         while done < from.len() {
             let part = &from[done..][..(from.len() - done).min(DATA_MAX)];
-            match session.directories.write(session, &file, offset + done as u64, part) {
+            match session.directories.write(session, &file, (offset + done as u64, part), slot.take()) {
                 Posting::Done(()) => {}
-                Posting::Full if session.wait_for_room() => continue,
+                Posting::Full => match session.slot_to_wait_for().await {
+                    Some(taken) => {
+                        slot = taken;
+                        continue;
+                    }
+                    None => break,
+                },
                 Posting::Room if self.asks_room(session, file.lent).await => continue,
                 Posting::Ask(slot, ()) => match asked(session.answer_in(slot), true) {
                     Some(Ok(())) => {}

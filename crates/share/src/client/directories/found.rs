@@ -22,6 +22,7 @@ impl Directories {
         }
         let since = Since { clock: session.kept.now(), posts: session.kept.posts() };
         let mut table = self.table.lock();
+        let settled = table.find(dir).is_some_and(|(dir, _)| table.is_settled(dir));
         let known = table.find_mut(dir).filter(|_| is_plain(name));
         let Some((under, number)) = known else { return Found::Unknown };
         let place = under.place;
@@ -35,7 +36,8 @@ impl Directories {
             return Found::Unknown;
         }
         match found {
-            None => Found::Missing,
+            None if settled => Found::Missing,
+            None => Found::Unknown,
             Some((Target { ino: Ino(0), .. }, _)) => match session.kept.target_of_lent(dir, name) {
                 Some(target) => {
                     session.kept.learn_name(since, dir, name, Some(target));

@@ -4,28 +4,6 @@ use super::answers::asked;
 use super::table::Lease;
 use super::*;
 
-/// A call that may make names; see the module.
-pub(in crate::client) struct Naming<'a> {
-    link: &'a Link,
-    over: bool,
-}
-
-impl Naming<'_> {
-    /// It was answered.
-    pub fn over(mut self) {
-        self.over = true;
-    }
-}
-
-impl Drop for Naming<'_> {
-    fn drop(&mut self) {
-        if !self.over {
-            self.link.naming_lost.store(true, Ordering::SeqCst);
-        }
-        self.link.naming.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
 /// Whether a name can be made as it is.
 pub(super) fn is_plain(name: &[u8]) -> bool {
     (1..=format::limits::NAME_MAX).contains(&name.len())
@@ -34,29 +12,6 @@ pub(super) fn is_plain(name: &[u8]) -> bool {
 }
 
 impl Remote {
-    /// A message is about to go out that may make these names.
-    pub(in crate::client) fn naming(&self, names: &[(Ino, &[u8])]) -> Naming<'_> {
-        let link = &*self.link;
-        link.naming.fetch_add(1, Ordering::SeqCst);
-        let directories = &self.now().directories;
-        if directories.any() {
-            let mut table = directories.table.lock();
-            names.iter().for_each(|(parent, name)| table.add(*parent, name, Known::default()));
-        }
-        Naming { link, over: false }
-    }
-
-    /// A message is about to go out that may remove a name: it may be there, or not.
-    pub(in crate::client) fn removing(&self, parent: Ino, name: &[u8]) {
-        let directories = &self.now().directories;
-        if directories.any() {
-            let mut table = directories.table.lock();
-            if table.made(parent, name).is_some() {
-                table.add(parent, name, Known::default());
-            }
-        }
-    }
-
     /// A directory, or any of them, is about to be changed itself.
     pub(in crate::client) fn uses_itself(&self, dir: Option<Ino>) {
         self.now().directories.leave(dir);
@@ -80,7 +35,9 @@ impl Remote {
         if directories.any() {
             let mut table = directories.table.lock();
             for dir in table.dirs.values_mut() {
-                dir.names.values_mut().filter(|known| known.ino == ino.0).for_each(|known| known.ino = 0);
+                for known in dir.names.values_mut().filter(|known| known.ino == ino.0) {
+                    (known.ino, known.number) = (0, 0);
+                }
             }
         }
     }
@@ -140,18 +97,13 @@ impl Remote {
         if !may_repeat && matches!(session.directories.find(session, parent, name), Found::There(_)) {
             return Some(Err(Error::Exists));
         }
+        let mut slot = None;
         let made = loop {
-            match session.directories.make(session, (parent, name), perm, open) {
+            match session.directories.make(session, (parent, name), slot.take(), (perm, open)) {
                 Posting::Message | Posting::Room => return None,
-                // Other futures of this thread may have to give slots back.
-                Posting::Full if !session.wait_for_room() => return None,
-                Posting::Full => {}
-                Posting::Promises => {
-                    if !self.asks_promises(session).await {
-                        session.directories.leave(None);
-                        return None;
-                    }
-                }
+                Posting::Full => slot = session.slot_to_wait_for().await?,
+                Posting::Promises if self.asks_promises(session).await => {}
+                Posting::Promises => return None,
                 Posting::Done(made) => break made,
                 Posting::Ask(slot, made) => match asked(session.answer_in(slot), may_repeat)? {
                     Ok(()) => break made,
@@ -160,20 +112,24 @@ impl Remote {
             }
         };
         session.kept.posted(parent, name, None);
+        if session.directories.table.lock().asks_ahead() {
+            // Nobody is told when there are no more.
+            self.asks_promises(session).await;
+        }
         Some(Ok(made))
     }
 
     /// Removes a file without a message that is waited for, if that can be done.
-    pub(in crate::client) fn unlink_here(&self, parent: Ino, name: &[u8]) -> Option<Result<()>> {
-        self.remove_here(Op::PostUnlink, parent, name)
+    pub(in crate::client) async fn unlink_here(&self, parent: Ino, name: &[u8]) -> Option<Result<()>> {
+        self.remove_here(Op::PostUnlink, parent, name).await
     }
 
     /// As [`Remote::unlink_here`], a directory in which nothing is.
-    pub(in crate::client) fn rmdir_here(&self, parent: Ino, name: &[u8]) -> Option<Result<()>> {
-        self.remove_here(Op::PostRmdir, parent, name)
+    pub(in crate::client) async fn rmdir_here(&self, parent: Ino, name: &[u8]) -> Option<Result<()>> {
+        self.remove_here(Op::PostRmdir, parent, name).await
     }
 
-    fn remove_here(&self, op: Op, parent: Ino, name: &[u8]) -> Option<Result<()>> {
+    async fn remove_here(&self, op: Op, parent: Ino, name: &[u8]) -> Option<Result<()>> {
         let session: &Arc<Session> = self.now();
         if !session.directories.any() || session.directories.table.lock().made(parent, name).is_none() {
             return None;
@@ -181,12 +137,11 @@ impl Remote {
         if let Err(e) = self.link.keeps_order() {
             return Some(Err(e));
         }
+        let mut slot = None;
         let ino = loop {
-            match session.directories.remove(session, op, (parent, name)) {
+            match session.directories.remove(session, op, (parent, name), slot.take()) {
                 Posting::Message | Posting::Promises | Posting::Room => return None,
-                // Other futures of this thread may have to give slots back.
-                Posting::Full if !session.wait_for_room() => return None,
-                Posting::Full => {}
+                Posting::Full => slot = session.slot_to_wait_for().await?,
                 Posting::Done(ino) => break ino,
                 Posting::Ask(slot, ino) => match asked(session.answer_in(slot), false)? {
                     Ok(()) => break ino,
@@ -205,19 +160,18 @@ impl Remote {
     async fn asks_promises(&self, session: &Arc<Session>) -> bool {
         let mut r = request(Op::Promise, 0);
         r.len = PROMISES.into();
-        let Ok(answer) = session.call(r, b"", b"").await else { return false };
-        let Ok(promises) = wire::read_promises(&answer.bytes()) else { return false };
-        let mut table = session.directories.table.lock();
-        table.promised(promises);
-        table.has_promises()
+        let promises = match session.call(r, b"", b"").await {
+            Ok(answer) => wire::read_promises(&answer.bytes()).unwrap_or_default(),
+            Err(_) => Vec::new(),
+        };
+        session.directories.table.lock().promised(promises)
     }
 
     /// A file was made in a directory by a message.
     pub(in crate::client) async fn created(&self, parent: Ino) {
         let session: &Arc<Session> = self.now();
         let Some(mut asking) = session.directories.wants(session, parent) else { return };
-        // Whoever makes a name there now is counted, or finds the directory in the table.
-        if self.link.naming.load(Ordering::SeqCst) != 0 || self.link.naming_lost.load(Ordering::SeqCst) {
+        if self.has_others(&session.directories.table.lock()) {
             return;
         }
         let mut r = request(Op::LendDirectory, parent.0);
@@ -238,7 +192,9 @@ impl Remote {
             return;
         };
         for name in names {
-            table.add(parent, &name, Known::default());
+            if let Some((known, _)) = table.may_be(parent, &name) {
+                known.gone = false;
+            }
         }
         if let (Some(lease), Some(dir)) = (&mut table.leases[place], table.dirs.get_mut(&parent)) {
             (lease.number, dir.attr) = (number, Some(attr));
@@ -266,14 +222,15 @@ impl Directories {
         &self,
         session: &Session,
         (parent, name): (Ino, &[u8]),
-        perm: u16,
-        open: Option<OpenFlags>,
+        slot: Option<SlotNo>,
+        (perm, open): (u16, Option<OpenFlags>),
     ) -> Posting<Made> {
         let prepare = |table: &mut Table, lent: u64| {
             let dir = table.dirs.get(&parent).filter(|dir| !dir.names.contains_key(name));
+            let dir = dir.filter(|dir| table.is_settled(dir));
             let Some(of) = dir.and_then(|dir| dir.attr) else { return Posting::Message };
             let Some((promise, noted)) = table.promise(|| session.kept.now()) else {
-                return Posting::Promises;
+                return if table.may_ask() { Posting::Promises } else { Posting::Message };
             };
             let (op, kind, perm) = match open {
                 Some(_) => (Op::PostCreate, FileType::Regular, perm & 0o7777),
@@ -288,19 +245,25 @@ impl Directories {
             let attr = Attr::just_made(kind, (promise.ino, promise.generation), owner, now);
             Posting::Done((r, Made { attr, noted, handle: promise.handle, lent }))
         };
-        self.change(session, (parent, name), prepare, |table, Made { attr, noted, .. }| {
+        self.change(session, (parent, name), slot, prepare, |table, Made { attr, noted, .. }| {
             let is_dir = open.is_none();
             if is_dir {
                 table.enter_made(parent, &attr, &session.cred);
             }
             let (ino, generation) = (attr.ino.0, attr.generation);
-            table.add_made(parent, name, Known { ino, generation, is_dir, nth: 0, looked: false });
+            table.add_made(parent, name, Known { ino, generation, is_dir, ..Known::default() });
             session.kept.made(&attr, noted);
         })
     }
 
     /// Posts that a name goes: of a file that was made here, or of a directory in which nothing is.
-    fn remove(&self, session: &Session, op: Op, (parent, name): (Ino, &[u8])) -> Posting<Ino> {
+    fn remove(
+        &self,
+        session: &Session,
+        op: Op,
+        (parent, name): (Ino, &[u8]),
+        slot: Option<SlotNo>,
+    ) -> Posting<Ino> {
         let prepare = |table: &mut Table, _| {
             let Some(known) = table.made(parent, name) else { return Posting::Message };
             let may = match op {
@@ -315,7 +278,7 @@ impl Directories {
             }
             Posting::Done((request(op, parent.0), Ino(known.ino)))
         };
-        self.change(session, (parent, name), prepare, |table, ino| {
+        self.change(session, (parent, name), slot, prepare, |table, ino| {
             table.remove(parent, name);
             table.forget(ino);
         })

@@ -1,7 +1,8 @@
 //! Leases, and what is known of the directories under them: the one that a lease is on, and those that were made there since.
 
 use super::ahead::Made;
-use super::{DIRECTORIES, NEW_FILES, SLOTS, Session, SlotNo};
+use super::messages::UnderWay;
+use super::{DIRECTORIES, NEW_FILES, PAUSE, SLOTS, Session, SlotNo};
 use foldhash::fast::FixedState;
 use format::shared::{Request, state};
 use fs::{Access, Attr, Cred, Ino, Promise};
@@ -13,6 +14,12 @@ use std::sync::atomic::Ordering;
 const NAMES_MAX: usize = 1 << 18;
 const DIRS_MAX: usize = 1 << 16;
 
+/// Promised inodes that are left when more are asked for: as many as can be posted before the answer is there.
+const PROMISES_LEFT: usize = 64;
+
+/// How long a lease is not used, by [`Table::clock`], before its place is another one's: programs that take turns at more directories than there are places would do nothing but lend them.
+const UNUSED: u64 = 256;
+
 /// Requests that are posted before the clock of the changes is looked at again.
 const NOTED_FOR: u64 = 16;
 
@@ -23,14 +30,17 @@ pub(super) type Name = SmallVec<[u8; 24]>;
 pub(super) struct Known {
     /// The inode, if it was made here and has no other name; else 0.
     pub ino: u64,
-    /// Which one it is of those that were made here.
-    pub nth: u64,
+    /// Which one it is of those that were made here; of others, the last message that may have made it.
+    pub number: u64,
     /// Which one with its number it is.
     pub generation: u32,
     /// It is a directory.
     pub is_dir: bool,
     /// Somebody has looked for it.
     pub looked: bool,
+    /// Messages under way that may remove it, and whether it is not there when they are over.
+    pub removing: u16,
+    pub gone: bool,
 }
 
 /// A lease, or one that is asked for.
@@ -39,7 +49,7 @@ pub(super) struct Lease {
     pub number: u64,
     /// The directory that it is on; `None`: it is for new files, wherever they are.
     pub dir: Option<Ino>,
-    /// When it was used last.
+    /// When it was used last, by [`Table::clock`].
     used: u64,
     /// Pages of room for data that it has, as the manager will count when it comes to it.
     pub room: u64,
@@ -51,6 +61,10 @@ pub(super) struct Lease {
 
 /// A directory.
 pub(super) struct Dir {
+    /// Which one it is of all that ever stood in the table.
+    pub number: u64,
+    /// The last messages that may make names, and remove them, of those that began before anything was known of it.
+    pub since: (u64, u64),
     /// Of the lease that it is under.
     pub place: usize,
     pub attr: Option<Attr>,
@@ -64,15 +78,26 @@ pub(super) struct Dir {
 pub(super) struct Table {
     /// Requests that were posted one way.
     posted: u64,
+    /// Requests that were posted under leases, and messages that made something where there was none.
+    pub clock: u64,
     /// Slots of the last of them.
     order: Order,
     /// By their places.
     pub leases: [Option<Lease>; NEW_FILES + 1],
     pub dirs: HashMap<Ino, Dir, FixedState>,
+    /// Directories that ever stood there.
+    entered: u64,
     /// Names in all of them.
     names: usize,
+    /// Messages that may make names, or remove them.
+    pub naming: UnderWay,
+    pub removing: UnderWay,
     /// Inodes that were promised: the last one is used first.
     promises: Vec<Promise>,
+    /// Somebody asks for more, or did so in vain.
+    asking: bool,
+    /// Things that are made by messages before more is asked for that was refused.
+    pause: u32,
     /// The clock of the changes as of when it was last looked at, and how many requests were posted by then. It is looked at seldom, as the manager moves it with each
     /// change; but not too seldom: changes of other things since may be taken for changes of what is made.
     noted: (u64, u64),
@@ -101,10 +126,23 @@ impl Table {
         self.order.0[self.posted.wrapping_sub(last as u64) as usize % SLOTS] as SlotNo
     }
 
-    /// Inodes were promised, of which the first is to be used first, as files are made in this order otherwise; what there was comes before them.
-    pub fn promised(&mut self, mut promises: Vec<Promise>) {
+    /// Inodes were promised, of which the first is to be used first, as files are made in this order otherwise; what there was comes before them. Whether there are any.
+    pub fn promised(&mut self, mut promises: Vec<Promise>) -> bool {
+        // Where there are no more it is asked again when these are used up.
+        self.asking = promises.is_empty();
         promises.reverse();
         self.promises.splice(0..0, promises);
+        if self.promises.is_empty() {
+            self.pause = PAUSE;
+        }
+        !self.promises.is_empty()
+    }
+
+    /// There are no promises: whether more are to be asked for. Not soon after that was refused.
+    pub fn may_ask(&mut self) -> bool {
+        let pause = self.pause;
+        self.pause = pause.saturating_sub(1);
+        pause == 0
     }
 
     /// The next inode that was promised, and a clock from before anything is made of it; `now` looks at the clock.
@@ -116,9 +154,9 @@ impl Table {
         Some((promise, self.noted.0))
     }
 
-    /// Whether there is one.
-    pub fn has_promises(&self) -> bool {
-        !self.promises.is_empty()
+    /// Whether there are so few that the caller is to ask for more, and nobody does yet: others go on with these meanwhile.
+    pub fn asks_ahead(&mut self) -> bool {
+        self.promises.len() <= PROMISES_LEFT && !std::mem::replace(&mut self.asking, true)
     }
 
     /// What was promised counts no longer.
@@ -128,7 +166,7 @@ impl Table {
 
     /// A lease begins, or is asked for, at a place that is free.
     pub fn begin(&mut self, place: usize, number: u64, dir: Option<Ino>, room: u64) {
-        let used = self.posted;
+        let used = self.clock;
         self.leases[place] = Some(Lease { number, dir, used, room, asking: false, pause: 0 });
         if let Some(dir) = dir {
             self.enter(dir, place, None);
@@ -139,8 +177,11 @@ impl Table {
     pub fn enter(&mut self, dir: Ino, place: usize, attr: Option<Attr>) {
         self.forget(dir);
         if self.dirs.len() < DIRS_MAX {
-            let (names, made) = (HashMap::default(), Made::default());
-            self.dirs.insert(dir, Dir { place, attr, names, made });
+            self.entered += 1;
+            // In one that was just made there was nobody yet.
+            let since = if attr.is_none() { (self.naming.last(), self.removing.last()) } else { (0, 0) };
+            let (number, names, made) = (self.entered, HashMap::default(), Made::default());
+            self.dirs.insert(dir, Dir { number, since, place, attr, names, made });
         }
     }
 
@@ -206,17 +247,23 @@ impl Table {
         self.find(dir)?.0.names.get(name).copied().filter(|known| known.ino != 0)
     }
 
-    /// A name may be in a directory from now on.
-    pub fn add(&mut self, dir: Ino, name: &[u8], known: Known) {
-        if let Some(dir) = self.dirs.get_mut(&dir) {
-            self.names += dir.names.insert(SmallVec::from_slice(name), known).is_none() as usize;
+    /// A name may be in a directory from now on, or not; and whether it was known to be free. `None`: nothing is known of the directory.
+    pub fn may_be(&mut self, dir: Ino, name: &[u8]) -> Option<(&mut Known, bool)> {
+        let dir = self.dirs.get_mut(&dir)?;
+        let before = dir.names.len();
+        let known = dir.names.entry(SmallVec::from_slice(name)).or_default();
+        if known.ino != 0 {
+            *known = Known::default();
         }
+        let is_new = dir.names.len() > before;
+        self.names += is_new as usize;
+        dir.names.get_mut(name).map(|known| (known, is_new))
     }
 
     /// Something was made in a directory.
     pub fn add_made(&mut self, dir: Ino, name: &[u8], known: Known) {
         if let Some(dir) = self.dirs.get_mut(&dir) {
-            let known = Known { nth: dir.made.add(name), ..known };
+            let known = Known { number: dir.made.add(name), ..known };
             self.names += dir.names.insert(SmallVec::from_slice(name), known).is_none() as usize;
         }
     }
@@ -232,14 +279,14 @@ impl Table {
         self.names > NAMES_MAX
     }
 
-    /// A place for a lease on a directory: a free one, or that of the one that was not used the longest.
+    /// A place for a lease on a directory in which a message has made something: a free one, or that of the one that was not used the longest, if that is long.
     pub fn place(&mut self) -> Option<usize> {
         let directories = &self.leases[..DIRECTORIES];
         if let Some(free) = directories.iter().position(Option::is_none) {
             return Some(free);
         }
         let used = |place: &usize| directories[*place].as_ref().map_or(0, |lease| lease.used);
-        let oldest = (0..DIRECTORIES).min_by_key(used)?;
+        let oldest = (0..DIRECTORIES).min_by_key(used).filter(|place| self.clock - used(place) > UNUSED)?;
         self.end(oldest);
         Some(oldest)
     }
@@ -257,7 +304,8 @@ impl Table {
         self.posted += 1;
         self.order.0[self.posted as usize % SLOTS] = slot as u8;
         if let Some(lease) = place.and_then(|place| self.leases[place].as_mut()) {
-            lease.used = self.posted;
+            self.clock += 1;
+            lease.used = self.clock;
         }
         region.put_payload(slot, 0, name);
         region.put(slot, &Request { more: self.posted.into(), ..*request });
