@@ -149,7 +149,9 @@ impl Table {
         else {
             return;
         };
-        known.removing -= 1;
+        if known.removing < u8::MAX {
+            known.removing -= 1;
+        }
         known.gone |= is_gone && there.number == Some(known.number);
         if known.gone && known.removing == 0 {
             self.remove(parent, name);
@@ -243,6 +245,12 @@ mod tests {
         assert!(!is_free(&table, b"old"), "the other may remove what is made now");
         table.answered(b"old", second, false);
         assert!(is_free(&table, b"old"));
+        let all: Vec<_> = (0..300).map(|_| table.removes(DIR, b"old")).collect();
+        for (n, there) in all.into_iter().enumerate() {
+            assert!(!is_free(&table, b"old"), "after {n}");
+            table.answered(b"old", there, true);
+        }
+        assert!(!is_free(&table, b"old"), "they were too many to count");
     }
 
     #[test]

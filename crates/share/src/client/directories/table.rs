@@ -38,10 +38,13 @@ pub(super) struct Known {
     pub is_dir: bool,
     /// Somebody has looked for it.
     pub looked: bool,
-    /// Messages under way that may remove it, and whether it is not there when they are over.
-    pub removing: u16,
+    /// Messages under way that may remove it (the highest number: too many to tell when they are over), and whether it is not there afterwards.
+    pub removing: u8,
     pub gone: bool,
 }
+
+// There are many of them, and who makes files goes through memory of their size.
+const _: () = assert!(size_of::<Known>() == 24);
 
 /// A lease, or one that is asked for.
 pub(super) struct Lease {
