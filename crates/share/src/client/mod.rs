@@ -47,6 +47,7 @@ use link::Link;
 use locks::LockLeases;
 pub use queue::Queue;
 use rustix::event::{PollFd, PollFlags};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -289,13 +290,14 @@ impl Session {
     fn take_slots(&self, want: usize, waker: Option<&Waker>) -> Option<(usize, usize)> {
         let mut slots = self.slots.lock();
         let many = want > 1 || slots.taken.count_ones() >= MANY;
-        let mut abandoned = if many { slots.abandoned } else { 0 };
+        let (mut abandoned, mut freed) = (if many { slots.abandoned } else { 0 }, 0);
         while abandoned != 0 {
             let slot = abandoned.trailing_zeros() as usize;
             abandoned &= abandoned - 1;
             if self.region.state(slot).load(Ordering::Acquire) == format::shared::state::DONE {
                 self.take_told(&mut slots, slot);
                 slots.give(slot);
+                freed += 1;
             }
         }
         let enough = slots.taken.count_ones() as usize + want <= SLOTS_FOR_SEVERAL;
@@ -309,6 +311,14 @@ impl Session {
         };
         if let Some(waker) = waker.filter(|_| !slots.waiting.is_empty()) {
             slots.waiting.retain(|known| !known.will_wake(waker));
+        }
+        if freed > 0 && !slots.waiting.is_empty() {
+            // Nobody gives these back: who waits for them would do so until he looks by himself.
+            let free = SLOTS - slots.taken.count_ones() as usize;
+            let first = slots.waiting.len().min(freed).min(free);
+            let woken: SmallVec<[Waker; 8]> = slots.waiting.drain(..first).collect();
+            drop(slots);
+            woken.into_iter().for_each(Waker::wake);
         }
         Some(taken)
     }
