@@ -97,6 +97,10 @@ impl Remote {
         if !may_repeat && matches!(session.directories.find(session, parent, name), Found::There(_)) {
             return Some(Err(Error::Exists));
         }
+        // Before it is made: who gives this call up while it waits has made nothing.
+        if session.directories.table.lock().asks_ahead(parent) {
+            self.asks_promises(session).await;
+        }
         let mut slot = None;
         let made = loop {
             match session.directories.make(session, (parent, name), slot.take(), (perm, open)) {
@@ -112,10 +116,6 @@ impl Remote {
             }
         };
         session.kept.posted(parent, name, None);
-        if session.directories.table.lock().asks_ahead() {
-            // Nobody is told when there are no more.
-            self.asks_promises(session).await;
-        }
         Some(Ok(made))
     }
 

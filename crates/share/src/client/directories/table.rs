@@ -157,9 +157,11 @@ impl Table {
         Some((promise, self.noted.0))
     }
 
-    /// Whether there are so few that the caller is to ask for more, and nobody does yet: others go on with these meanwhile.
-    pub fn asks_ahead(&mut self) -> bool {
-        self.promises.len() <= PROMISES_LEFT && !std::mem::replace(&mut self.asking, true)
+    /// Whether there are so few that who makes something in this directory is to ask for more, and nobody does yet: others go on with these meanwhile.
+    pub fn asks_ahead(&mut self, dir: Ino) -> bool {
+        self.promises.len() <= PROMISES_LEFT
+            && self.find(dir).is_some()
+            && !std::mem::replace(&mut self.asking, true)
     }
 
     /// What was promised counts no longer.
