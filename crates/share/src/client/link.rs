@@ -124,9 +124,8 @@ pub(super) struct Link {
     order_broken: AtomicBool,
     /// Requests of queues that are with the manager (`super::queue`).
     pub under_way: AtomicUsize,
-    /// Calls that may make names, and remove them: those under way, and those that were given up, as they may still be done.
-    pub naming: AtomicUsize,
-    pub removing: AtomicUsize,
+    /// Calls under way that may make or remove names, in all sessions.
+    pub changing: AtomicUsize,
     /// Held while a session is resumed. Says that no manager came the last time.
     resuming: Mutex<bool>,
     pub aside: Aside,
@@ -151,8 +150,7 @@ impl Link {
             barriers_durable: AtomicU64::new(0),
             order_broken: AtomicBool::new(false),
             under_way: AtomicUsize::new(0),
-            naming: AtomicUsize::new(0),
-            removing: AtomicUsize::new(0),
+            changing: AtomicUsize::new(0),
             resuming: Mutex::new(false),
             aside: Aside::default(),
         }

@@ -13,12 +13,13 @@ impl Session {
         None
     }
 
-    /// A slot for what is to be posted where there was none: when there is room, or it is this one's turn, as if it were a call. The outer `None`: the manager has ended.
-    pub(super) async fn slot_to_wait_for(self: &Arc<Session>) -> Option<Option<SlotNo>> {
-        match self.wait_for_room() {
-            true => Some(None),
-            false => self.slots_in_turn(1).await.map(|(slot, _)| Some(slot)),
+    /// There is no slot for what is to be posted: waits until there is room, or else for a slot as if it were a call, which is taken then. False when the manager has ended.
+    pub(super) async fn waits_for_slot(self: &Arc<Session>, slot: &mut Option<SlotNo>) -> bool {
+        if self.wait_for_room() {
+            return true;
         }
+        *slot = self.slots_in_turn(1).await.map(|(slot, _)| slot);
+        slot.is_some()
     }
 
     /// Waits for a while until the manager has done a part of what was posted. False when that is little: most slots are those of calls for whose answers threads wait.

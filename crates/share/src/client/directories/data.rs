@@ -179,13 +179,7 @@ impl Remote {
             let part = &from[done..][..(from.len() - done).min(DATA_MAX)];
             match session.directories.write(session, &file, (offset + done as u64, part), slot.take()) {
                 Posting::Done(()) => {}
-                Posting::Full => match session.slot_to_wait_for().await {
-                    Some(taken) => {
-                        slot = taken;
-                        continue;
-                    }
-                    None => break,
-                },
+                Posting::Full if session.waits_for_slot(&mut slot).await => continue,
                 Posting::Room if self.asks_room(session, file.lent).await => continue,
                 Posting::Ask(slot, ()) => match asked(session.answer_in(slot), true) {
                     Some(Ok(())) => {}

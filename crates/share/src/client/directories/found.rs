@@ -22,7 +22,6 @@ impl Directories {
         }
         let since = Since { clock: session.kept.now(), posts: session.kept.posts() };
         let mut table = self.table.lock();
-        let settled = table.find(dir).is_some_and(|(dir, _)| table.is_settled(dir));
         let known = table.find_mut(dir).filter(|_| is_plain(name));
         let Some((under, number)) = known else { return Found::Unknown };
         let place = under.place;
@@ -31,6 +30,7 @@ impl Directories {
             let target = Target { ino: Ino(known.ino), generation: known.generation, kind };
             (target, std::mem::replace(&mut known.looked, true))
         });
+        let settled = found.is_some() || table.find(dir).is_some_and(|(dir, _)| table.is_settled(dir));
         drop(table);
         if session.region.directory(place).load(Ordering::SeqCst) != number || session.is_dead() {
             return Found::Unknown;

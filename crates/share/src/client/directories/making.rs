@@ -97,17 +97,12 @@ impl Remote {
         if !may_repeat && matches!(session.directories.find(session, parent, name), Found::There(_)) {
             return Some(Err(Error::Exists));
         }
-        // Before it is made: who gives this call up while it waits has made nothing.
-        if session.directories.table.lock().asks_ahead(parent) {
-            self.asks_promises(session).await;
-        }
         let mut slot = None;
         let made = loop {
             match session.directories.make(session, (parent, name), slot.take(), (perm, open)) {
-                Posting::Message | Posting::Room => return None,
-                Posting::Full => slot = session.slot_to_wait_for().await?,
+                Posting::Full if session.waits_for_slot(&mut slot).await => {}
                 Posting::Promises if self.asks_promises(session).await => {}
-                Posting::Promises => return None,
+                Posting::Message | Posting::Room | Posting::Full | Posting::Promises => return None,
                 Posting::Done(made) => break made,
                 Posting::Ask(slot, made) => match asked(session.answer_in(slot), may_repeat)? {
                     Ok(()) => break made,
@@ -140,8 +135,8 @@ impl Remote {
         let mut slot = None;
         let ino = loop {
             match session.directories.remove(session, op, (parent, name), slot.take()) {
-                Posting::Message | Posting::Promises | Posting::Room => return None,
-                Posting::Full => slot = session.slot_to_wait_for().await?,
+                Posting::Full if session.waits_for_slot(&mut slot).await => {}
+                Posting::Message | Posting::Room | Posting::Full | Posting::Promises => return None,
                 Posting::Done(ino) => break ino,
                 Posting::Ask(slot, ino) => match asked(session.answer_in(slot), false)? {
                     Ok(()) => break ino,
@@ -229,8 +224,12 @@ impl Directories {
             let dir = table.dirs.get(&parent).filter(|dir| !dir.names.contains_key(name));
             let dir = dir.filter(|dir| table.is_settled(dir));
             let Some(of) = dir.and_then(|dir| dir.attr) else { return Posting::Message };
+            // Before it is made: who gives the call up while he asks has made nothing.
+            if table.asks_promises() {
+                return Posting::Promises;
+            }
             let Some((promise, noted)) = table.promise(|| session.kept.now()) else {
-                return if table.may_ask() { Posting::Promises } else { Posting::Message };
+                return Posting::Message;
             };
             let (op, kind, perm) = match open {
                 Some(_) => (Op::PostCreate, FileType::Regular, perm & 0o7777),

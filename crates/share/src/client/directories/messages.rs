@@ -45,35 +45,57 @@ impl UnderWay {
     }
 }
 
-/// A call that may make names. One that is not answered may do so at any time.
-pub(in crate::client) struct Naming<'a> {
+/// A call that changes names: where it began. One that is not answered may be done at any time: its number stays in the table, so no directory that is lent later is settled.
+struct Changing<'a> {
     remote: &'a Remote,
-    names: SmallVec<[(Ino, &'a [u8]); 2]>,
-    /// The session in which it began, and its number there.
+    /// The session, and its number in that one's table.
     serial: u64,
     number: u64,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.remote.link.changing.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl<'a> Changing<'a> {
+    /// Begins one; `begin` says so in the table.
+    fn begin<T>(remote: &'a Remote, begin: impl FnOnce(&mut Table) -> (u64, T)) -> (Changing<'a>, T) {
+        let session = remote.now();
+        let mut table = session.directories.table.lock();
+        remote.link.changing.fetch_add(1, Ordering::SeqCst);
+        let (number, more) = begin(&mut table);
+        (Changing { remote, serial: session.serial, number }, more)
+    }
+
+    /// It was answered; `over` says so in the table, if it is there still.
+    fn over(self, over: impl FnOnce(&mut Table, u64)) {
+        let session = self.remote.now();
+        if session.serial == self.serial {
+            over(&mut session.directories.table.lock(), self.number);
+        }
+    }
+}
+
+/// A call that may make names.
+pub(in crate::client) struct Naming<'a> {
+    call: Changing<'a>,
+    names: SmallVec<[(Ino, &'a [u8]); 2]>,
 }
 
 impl Naming<'_> {
     /// It was answered.
     pub fn over(self) {
-        let session = self.remote.now();
-        let mut table = session.directories.table.lock();
-        if session.serial == self.serial {
-            table.named(&self.names, self.number);
-        }
-        self.remote.link.naming.fetch_sub(1, Ordering::SeqCst);
+        let Naming { call, names } = self;
+        call.over(|table, number| table.named(&names, number));
     }
 }
 
-/// A call that may remove a name. One that is not answered may do so at any time.
+/// A call that may remove a name.
 pub(in crate::client) struct Removing<'a> {
-    remote: &'a Remote,
-    parent: Ino,
-    name: &'a [u8],
-    /// The session in which it began, and its number there.
-    serial: u64,
-    number: u64,
+    call: Changing<'a>,
+    name: (Ino, &'a [u8]),
     /// If the name stands in the table.
     there: Option<There>,
 }
@@ -89,16 +111,9 @@ pub(super) struct There {
 impl Removing<'_> {
     /// It was answered.
     pub fn over(self, answer: &Result<Answer<'_>>) {
-        let session = self.remote.now();
-        let mut table = session.directories.table.lock();
-        if session.serial == self.serial {
-            if let Some(there) = self.there {
-                let is_gone = matches!(answer, Ok(_) | Err(Error::NotFound));
-                table.removed((self.parent, self.name), there, is_gone);
-            }
-            table.removing.over(self.number);
-        }
-        self.remote.link.removing.fetch_sub(1, Ordering::SeqCst);
+        let Removing { call, name, there } = self;
+        let is_gone = matches!(answer, Ok(_) | Err(Error::NotFound));
+        call.over(|table, number| table.removed(name, (number, there), is_gone));
     }
 }
 
@@ -132,8 +147,12 @@ impl Table {
         self.naming.are_after(dir.since.0) && self.removing.are_after(dir.since.1)
     }
 
-    /// A message is about to go out that may remove a name.
-    fn removes(&mut self, parent: Ino, name: &[u8]) -> Option<There> {
+    /// A message is about to go out that may remove a name; its number.
+    fn removes(&mut self, name: (Ino, &[u8])) -> (u64, Option<There>) {
+        (self.removing.begin(), self.removes_known(name))
+    }
+
+    fn removes_known(&mut self, (parent, name): (Ino, &[u8])) -> Option<There> {
         let dir = self.dirs.get(&parent)?.number;
         let (known, is_new) = self.may_be(parent, name)?;
         known.removing = known.removing.saturating_add(1);
@@ -143,7 +162,14 @@ impl Table {
     }
 
     /// It was answered.
-    fn removed(&mut self, (parent, name): (Ino, &[u8]), there: There, is_gone: bool) {
+    fn removed(
+        &mut self,
+        (parent, name): (Ino, &[u8]),
+        (number, there): (u64, Option<There>),
+        is_gone: bool,
+    ) {
+        self.removing.over(number);
+        let Some(there) = there else { return };
         let dir = self.dirs.get_mut(&parent).filter(|dir| dir.number == there.dir);
         let Some(known) = dir.and_then(|dir| dir.names.get_mut(name)).filter(|known| known.removing > 0)
         else {
@@ -162,27 +188,19 @@ impl Table {
 impl Remote {
     /// A message is about to go out that may make these names.
     pub(in crate::client) fn naming<'a>(&'a self, names: &[(Ino, &'a [u8])]) -> Naming<'a> {
-        let session = self.now();
-        let mut table = session.directories.table.lock();
-        self.link.naming.fetch_add(1, Ordering::SeqCst);
-        let number = table.names(names);
-        Naming { remote: self, names: SmallVec::from_slice(names), serial: session.serial, number }
+        let (call, ()) = Changing::begin(self, |table| (table.names(names), ()));
+        Naming { call, names: SmallVec::from_slice(names) }
     }
 
     /// A message is about to go out that may remove a name: it may be there, or not.
     pub(in crate::client) fn removing<'a>(&'a self, parent: Ino, name: &'a [u8]) -> Removing<'a> {
-        let session = self.now();
-        let mut table = session.directories.table.lock();
-        self.link.removing.fetch_add(1, Ordering::SeqCst);
-        let there = table.removes(parent, name);
-        let number = table.removing.begin();
-        Removing { remote: self, parent, name, serial: session.serial, number, there }
+        let (call, there) = Changing::begin(self, |table| table.removes((parent, name)));
+        Removing { call, name: (parent, name), there }
     }
 
-    /// Whether there are messages under way of which the table of this session knows nothing.
+    /// Whether the table of this session does not tell which messages are under way: there are some that began in another one, or some that were given up.
     pub(super) fn has_others(&self, table: &Table) -> bool {
-        self.link.naming.load(Ordering::SeqCst) != table.naming.len()
-            || self.link.removing.load(Ordering::SeqCst) != table.removing.len()
+        self.link.changing.load(Ordering::SeqCst) != table.naming.len() + table.removing.len()
     }
 }
 
@@ -206,8 +224,8 @@ mod tests {
     }
 
     impl Table {
-        fn answered(&mut self, name: &[u8], there: Option<There>, is_gone: bool) {
-            self.removed((DIR, name), there.unwrap(), is_gone);
+        fn answered(&mut self, name: &[u8], removal: (u64, Option<There>), is_gone: bool) {
+            self.removed((DIR, name), removal, is_gone);
         }
     }
 
@@ -215,24 +233,24 @@ mod tests {
     fn what_was_removed_is_free() {
         let mut table = lent();
         assert!(!is_free(&table, b"old") && is_free(&table, b"new"));
-        let there = table.removes(DIR, b"old");
+        let there = table.removes((DIR, b"old"));
         table.answered(b"old", there, false);
         assert!(!is_free(&table, b"old"), "it could not be removed");
-        let there = table.removes(DIR, b"old");
+        let there = table.removes((DIR, b"old"));
         table.answered(b"old", there, true);
         assert!(is_free(&table, b"old"));
         // One that is not there, and may be made by a message meanwhile.
-        let there = table.removes(DIR, b"new");
+        let there = table.removes((DIR, b"new"));
         assert!(!is_free(&table, b"new"), "what is made now could be removed");
         table.answered(b"new", there, false);
         assert!(is_free(&table, b"new"));
-        let there = table.removes(DIR, b"new");
+        let there = table.removes((DIR, b"new"));
         let naming = table.names(&[(DIR, b"new")]);
         table.answered(b"new", there, true);
         assert!(!is_free(&table, b"new"), "it may have been made after it was removed");
         table.named(&[(DIR, b"new")], naming);
         assert!(!is_free(&table, b"new"));
-        let there = table.removes(DIR, b"new");
+        let there = table.removes((DIR, b"new"));
         table.answered(b"new", there, true);
         assert!(is_free(&table, b"new") && is_free(&table, b"old"));
     }
@@ -240,12 +258,12 @@ mod tests {
     #[test]
     fn of_two_who_remove_it_the_last_one_counts() {
         let mut table = lent();
-        let (first, second) = (table.removes(DIR, b"old"), table.removes(DIR, b"old"));
+        let (first, second) = (table.removes((DIR, b"old")), table.removes((DIR, b"old")));
         table.answered(b"old", first, true);
         assert!(!is_free(&table, b"old"), "the other may remove what is made now");
         table.answered(b"old", second, false);
         assert!(is_free(&table, b"old"));
-        let all: Vec<_> = (0..300).map(|_| table.removes(DIR, b"old")).collect();
+        let all: Vec<_> = (0..300).map(|_| table.removes((DIR, b"old"))).collect();
         for (n, there) in all.into_iter().enumerate() {
             assert!(!is_free(&table, b"old"), "after {n}");
             table.answered(b"old", there, true);
@@ -259,11 +277,11 @@ mod tests {
         let name: (Ino, &[u8]) = (DIR, b"old");
         let (first, second) = (table.names(&[name]), table.names(&[name]));
         table.named(&[name], second);
-        let there = table.removes(DIR, b"old");
+        let there = table.removes((DIR, b"old"));
         table.named(&[name], first);
         table.answered(b"old", there, true);
         assert!(!is_free(&table, b"old"), "the first may have come after the removal");
-        let there = table.removes(DIR, b"old");
+        let there = table.removes((DIR, b"old"));
         let other = table.names(&[(DIR, b"other")]);
         table.answered(b"old", there, true);
         assert!(is_free(&table, b"old"), "another name has nothing to do with it");
@@ -274,20 +292,20 @@ mod tests {
     fn who_began_before_the_lease_counts_too() {
         let mut table = Table::default();
         let naming = table.names(&[(DIR, b"a")]);
-        assert!(table.removes(DIR, b"b").is_none());
-        let removing = table.removing.begin();
+        let removing = table.removes((DIR, b"b"));
+        assert!(removing.1.is_none());
         table.begin(0, 1, Some(DIR), 0);
         assert!(!is_free(&table, b"a") && !is_free(&table, b"c"), "nothing is known before these are over");
         table.named(&[(DIR, b"a")], naming);
         assert!(!is_free(&table, b"c"));
-        table.removing.over(removing);
+        table.answered(b"b", removing, true);
         assert!(is_free(&table, b"c") && is_free(&table, b"b") && !is_free(&table, b"a"));
         // Later ones do not matter.
         table.names(&[(DIR, b"d")]);
-        table.removing.begin();
+        table.removes((DIR, b"e"));
         assert!(is_free(&table, b"c") && !is_free(&table, b"d"));
         // The directory has been given up and lent again meanwhile.
-        let there = table.removes(DIR, b"old");
+        let there = table.removes((DIR, b"old"));
         table.end(0);
         table.begin(0, 2, Some(DIR), 0);
         table.may_be(DIR, b"old").unwrap();

@@ -2,12 +2,13 @@
 
 use super::ahead::Made;
 use super::messages::UnderWay;
-use super::{DIRECTORIES, NEW_FILES, PAUSE, SLOTS, Session, SlotNo};
+use super::{DIRECTORIES, NEW_FILES, PAUSE, PROMISES, SLOTS, Session, SlotNo};
 use foldhash::fast::FixedState;
 use format::shared::{Request, state};
 use fs::{Access, Attr, Cred, Ino, Promise};
 use smallvec::SmallVec;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::Ordering;
 
 /// Names that are remembered, of all directories; and directories.
@@ -81,10 +82,10 @@ pub(super) struct Dir {
 pub(super) struct Table {
     /// Requests that were posted one way.
     posted: u64,
-    /// Requests that were posted under leases, and messages that made something where there was none.
-    pub clock: u64,
     /// Slots of the last of them.
     order: Order,
+    /// Requests that were posted under leases, and messages that made something where there was none.
+    pub clock: u64,
     /// By their places.
     pub leases: [Option<Lease>; NEW_FILES + 1],
     pub dirs: HashMap<Ino, Dir, FixedState>,
@@ -97,7 +98,7 @@ pub(super) struct Table {
     pub removing: UnderWay,
     /// Inodes that were promised: the last one is used first.
     promises: Vec<Promise>,
-    /// Somebody asks for more, or did so in vain.
+    /// Somebody asks for more, or was given fewer than he asked for.
     asking: bool,
     /// Things that are made by messages before more is asked for that was refused.
     pause: u32,
@@ -131,8 +132,8 @@ impl Table {
 
     /// Inodes were promised, of which the first is to be used first, as files are made in this order otherwise; what there was comes before them. Whether there are any.
     pub fn promised(&mut self, mut promises: Vec<Promise>) -> bool {
-        // Where there are no more it is asked again when these are used up.
-        self.asking = promises.is_empty();
+        // Where there are not so many it is asked again when these are used up.
+        self.asking = (promises.len() as u64) < PROMISES;
         promises.reverse();
         self.promises.splice(0..0, promises);
         if self.promises.is_empty() {
@@ -141,11 +142,15 @@ impl Table {
         !self.promises.is_empty()
     }
 
-    /// There are no promises: whether more are to be asked for. Not soon after that was refused.
-    pub fn may_ask(&mut self) -> bool {
-        let pause = self.pause;
-        self.pause = pause.saturating_sub(1);
-        pause == 0
+    /// Whether the caller is to ask for more promises: when there are few and nobody does yet, as others go on with these meanwhile; and when there are none, but not soon after that was
+    /// refused.
+    pub fn asks_promises(&mut self) -> bool {
+        if self.promises.is_empty() {
+            let pause = self.pause;
+            self.pause = pause.saturating_sub(1);
+            return pause == 0;
+        }
+        self.promises.len() <= PROMISES_LEFT && !std::mem::replace(&mut self.asking, true)
     }
 
     /// The next inode that was promised, and a clock from before anything is made of it; `now` looks at the clock.
@@ -155,13 +160,6 @@ impl Table {
             self.noted = (now(), self.posted);
         }
         Some((promise, self.noted.0))
-    }
-
-    /// Whether there are so few that who makes something in this directory is to ask for more, and nobody does yet: others go on with these meanwhile.
-    pub fn asks_ahead(&mut self, dir: Ino) -> bool {
-        self.promises.len() <= PROMISES_LEFT
-            && self.find(dir).is_some()
-            && !std::mem::replace(&mut self.asking, true)
     }
 
     /// What was promised counts no longer.
@@ -254,15 +252,19 @@ impl Table {
 
     /// A name may be in a directory from now on, or not; and whether it was known to be free. `None`: nothing is known of the directory.
     pub fn may_be(&mut self, dir: Ino, name: &[u8]) -> Option<(&mut Known, bool)> {
-        let dir = self.dirs.get_mut(&dir)?;
-        let before = dir.names.len();
-        let known = dir.names.entry(SmallVec::from_slice(name)).or_default();
-        if known.ino != 0 {
-            *known = Known::default();
+        match self.dirs.get_mut(&dir)?.names.entry(SmallVec::from_slice(name)) {
+            Entry::Occupied(known) => {
+                let known = known.into_mut();
+                if known.ino != 0 {
+                    *known = Known::default();
+                }
+                Some((known, false))
+            }
+            Entry::Vacant(free) => {
+                self.names += 1;
+                Some((free.insert(Known::default()), true))
+            }
         }
-        let is_new = dir.names.len() > before;
-        self.names += is_new as usize;
-        dir.names.get_mut(name).map(|known| (known, is_new))
     }
 
     /// Something was made in a directory.
