@@ -3,7 +3,7 @@
 # directories are made, looked at and removed in a second, and reads and writes, 32 at a time. Freehold is used by ordinary programs under
 # `freehold run`. Results: systems.md.
 #   LAB_PROGRAMS          must name libfreehold_preload.so and freehold-calls
-#   LAB_SYSTEMS_FILES     files and directories (default 5000)
+#   LAB_SYSTEMS_FILES     files and directories (default 40000: with few, a row measures how the emulator translates what runs for the first time)
 #   LAB_SYSTEMS_SECONDS   of each measurement of reads and writes (default 3)
 #   LAB_SYSTEMS_SIZE      of the file that is read and written, MiB (default 128)
 #   LAB_SYSTEMS_CACHE     page cache of Freehold (default 32m: less than the file, so that the device is read)
@@ -11,7 +11,7 @@
 # all the same; so the file must be much larger than that.
 # Under emulation every instruction is slow, the kernel's and ours: compare within one run, and report ratios alone.
 . "$LAB/lib.sh"
-files=${LAB_SYSTEMS_FILES:-5000}
+files=${LAB_SYSTEMS_FILES:-40000}
 seconds=${LAB_SYSTEMS_SECONDS:-3}
 size=${LAB_SYSTEMS_SIZE:-128}
 cache=${LAB_SYSTEMS_CACHE:-32m}

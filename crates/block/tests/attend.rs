@@ -2,6 +2,8 @@
 
 use block::{MkfsOptions, OpenOptions, Volume};
 use fs::{Cred, Devices, FileSystem, Handle, Ino, OpenFlags, block_on};
+use media::nvme::fake::{Config, FakeController};
+use media::nvme::{NvmeMedia, Options};
 use media::{Arena, ArenaId, Completion, Geometry, Media, MediaError, RamMedia, Request, Wait};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -171,17 +173,27 @@ fn who_sleeps_until_then_is_woken() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     std::fs::File::create(&path).unwrap().set_len(128 << 20).unwrap();
-    let media = Arc::new(media::UringMedia::open(&path, media::uring::Options::default()).unwrap());
+    is_woken(Arc::new(media::UringMedia::open(&path, media::uring::Options::default()).unwrap()));
+}
+
+/// The same where an interrupt announces completions, once.
+#[test]
+fn who_sleeps_until_then_is_woken_by_an_interrupt() {
+    let controller = FakeController::new(Config::new(128 << 20));
+    is_woken(Arc::new(NvmeMedia::start(controller, Options::default()).unwrap()));
+}
+
+fn is_woken(media: Arc<dyn Media>) {
     block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
     let options = OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() };
-    let volume = Arc::new(Volume::open(media.clone(), options).unwrap());
+    let volume = Arc::new(Volume::open(media, options).unwrap());
     let handle = make(&volume, "f");
     let (over, slept, dones) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     thread::scope(|s| {
         s.spawn(|| {
-            let readiness = volume.readiness().expect("a ring has a descriptor");
             let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
             while !over.load(Ordering::Relaxed) {
+                let readiness = volume.readiness().expect("the device has a descriptor");
                 match volume.attend(true) {
                     Devices::Done => drop(dones.fetch_add(1, Ordering::Relaxed)),
                     Devices::Busy => {
@@ -194,7 +206,7 @@ fn who_sleeps_until_then_is_woken() {
             }
             volume.attend(false);
         });
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         work(&volume, handle, 100);
         over.store(true, Ordering::Relaxed);
         // A completion for which it was not woken would have taken until the worker looked, or a second.

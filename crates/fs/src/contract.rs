@@ -44,8 +44,8 @@ pub trait FileSystem: Send + Sync + 'static {
         Devices::Idle
     }
 
-    /// A descriptor that can be read from, as poll(2) has it, while devices have completed something: a thread that attends and finds them busy may sleep until then, instead of
-    /// saying that it does something else.
+    /// A descriptor that can be read from, as poll(2) has it, once devices have completed something: a thread that attends and finds them busy may sleep until then, instead of
+    /// saying that it does something else. It asks for it before each sleep and attends once more, as what was announced before may be forgotten.
     fn readiness(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -180,7 +180,8 @@ pub trait Media: Send + Sync {
         false
     }
 
-    /// A descriptor that can be read from, as poll(2) has it, while there are completions: such a thread can sleep until then.
+    /// A descriptor that can be read from, as poll(2) has it, once there are completions: such a thread can sleep until then. It asks for it before each
+    /// sleep, which may forget what was announced before, and looks once more.
     fn readiness(&self) -> Option<BorrowedFd<'_>> {
         None
     }

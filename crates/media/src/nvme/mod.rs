@@ -48,7 +48,7 @@ use recover::Watch;
 use ring::Shadow;
 use rustix::event::{PollFd, PollFlags};
 use smallvec::SmallVec;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -379,6 +379,14 @@ impl Media for NvmeMedia {
 
     fn is_polled(&self) -> bool {
         !self.options.poll.is_zero()
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        let interrupt = self.bus.interrupt().filter(|_| self.options.interrupts)?;
+        let _ = rustix::io::read(interrupt, &mut [0; 8]);
+        // A reaper that was about to sleep was told by what is forgotten now.
+        self.interrupt();
+        Some(interrupt)
     }
 
     fn look(&self, out: &mut Vec<Completion>) {
