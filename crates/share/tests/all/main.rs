@@ -8,6 +8,7 @@ mod direct;
 mod directories;
 mod directories_random;
 mod directory_attacks;
+mod given_up;
 mod holds;
 mod hostile;
 mod hostile_pages;
