@@ -46,7 +46,9 @@ static PID: AtomicU32 = AtomicU32::new(0);
 static LIFE: AtomicU64 = AtomicU64::new(1);
 /// `FREEHOLD_RESUME`: seconds for which calls wait for another manager when theirs has ended.
 static RESUME: OnceLock<u64> = OnceLock::new();
-static UMASK: AtomicU32 = AtomicU32::new(0o022);
+/// The permission bits that new files do not get, once something was made or the program has set them: to ask for them takes the kernel as long as a session's start.
+static UMASK: AtomicU32 = AtomicU32::new(UMASK_UNKNOWN);
+const UMASK_UNKNOWN: u32 = u32::MAX;
 
 /// Whether there is anything to do for the library.
 #[inline]
@@ -95,7 +97,6 @@ pub(crate) fn start() -> bool {
     PID.store(std::process::id(), Ordering::Relaxed);
     crate::spawn::find();
     crate::limits::ask();
-    UMASK.store(kernel_umask().unwrap_or(0o022), Ordering::Relaxed);
     if let Some(seconds) = std::env::var("FREEHOLD_RESUME").ok().and_then(|s| s.parse().ok()) {
         let _ = RESUME.set(seconds);
     }
@@ -170,7 +171,17 @@ fn kernel_umask() -> Option<u32> {
 
 /// The permission bits that new files do not get.
 pub(crate) fn umask_now() -> u32 {
-    UMASK.load(Ordering::Relaxed)
+    let known = UMASK.load(Ordering::Relaxed);
+    if known != UMASK_UNKNOWN {
+        return known;
+    }
+    let mask = kernel_umask().unwrap_or(0o022);
+    // A child of vfork may have another one than its parent, whose memory this is.
+    if borrowed_memory() {
+        return mask;
+    }
+    // Another thread may have set it meanwhile.
+    UMASK.compare_exchange(UMASK_UNKNOWN, mask, Ordering::Relaxed, Ordering::Relaxed).err().unwrap_or(mask)
 }
 
 /// The program has changed it.

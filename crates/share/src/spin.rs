@@ -24,10 +24,13 @@ pub struct Patience {
 /// Looks between two looks at the clock, which takes about as long as one.
 const LOOKS: u32 = 16;
 
-/// Processors that this process may use, as it was when this was asked for first: to find out reads several files.
+/// Processors that this process may run on, as it was when this was asked for first. Not less for a share of their time that it has (cgroups): both sides run at the same time as
+/// long as that lasts, and to find out reads several files, at the start of each program.
 pub(crate) fn processors() -> usize {
     static PROCESSORS: OnceLock<usize> = OnceLock::new();
-    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+    // More than the call has room for is not one.
+    let ask = || rustix::thread::sched_getaffinity(None).map_or(1024, |set| set.count() as usize);
+    *PROCESSORS.get_or_init(ask)
 }
 
 impl Default for Patience {

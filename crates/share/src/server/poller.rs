@@ -133,7 +133,7 @@ impl<F: FileSystem> Poller<F> {
             crowded: false,
             gap: Duration::ZERO,
             stands_back: false,
-            processors: crate::spin::processors(),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
             next: 1,
             round: 0,
             ready: Vec::new(),
