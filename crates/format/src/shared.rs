@@ -60,7 +60,7 @@ use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 /// "FHSHARED"
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FHSHARED");
 /// Version of everything in this file.
-pub const VERSION: u32 = 18;
+pub const VERSION: u32 = 19;
 /// Slots of a session: calls that it can have under way.
 pub const SLOTS: usize = 64;
 /// Most bytes of file data in one slot.
@@ -77,7 +77,7 @@ pub const HOLDS_IN_LINE: usize = 8;
 /// Where the holds begin.
 pub const HOLDS_AT: usize = (PAGE + SLOTS * size_of::<SlotHeader>()).next_multiple_of(PAGE);
 /// Bits with which a client says what it uses.
-pub const MARKS: usize = 1 << 16;
+pub const MARKS: usize = 1 << 18;
 /// Where these begin.
 pub const MARKS_AT: usize = HOLDS_AT + HOLD_LINES * HOLDS_IN_LINE * 8;
 /// Where the payload of slot 0 begins.

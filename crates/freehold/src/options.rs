@@ -10,6 +10,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Most that `shared_cache=` can be ([`share::server::Options::pages_max`]).
+const SHARED_CACHE_MAX: u64 = 4 << 30;
+
 /// Options of a served volume.
 #[derive(Clone)]
 pub struct ServeOptions {
@@ -19,6 +22,8 @@ pub struct ServeOptions {
     pub mount: MountOptions,
     /// Where other processes begin sessions over shared memory.
     pub share: Share,
+    /// Bytes of file pages that programs read there without a message; `None`: see [`ServeOptions::shared_cache`].
+    pub shared_cache_bytes: Option<usize>,
     /// Where metrics are told over HTTP; `None`: nowhere.
     pub metrics: Option<SocketAddr>,
     /// For how long a stopped or silent client of shared memory may keep others waiting for its locks; `None`: for ever. See
@@ -49,7 +54,7 @@ pub enum Share {
 
 impl ServeOptions {
     /// Parses words separated by commas, later ones winning. Beside those of [`MountOptions::parse`]:
-    /// `cache=` (bytes of the page cache), `dirty=` (most bytes not yet written), `dirty_age=` (seconds until changes are
+    /// `cache=` (bytes of the page cache), `shared_cache=` (bytes of pages that programs read without a message, 0: none), `dirty=` (most bytes not yet written), `dirty_age=` (seconds until changes are
     /// durable by themselves), `engine_read_ahead=` (bytes), `discard`, `nodiscard`, `share=` (path of a socket),
     /// `share` (at the usual place, as without the word), `noshare`,
     /// `metrics=` (address and port), `lock_timeout=` (seconds, 0: none), `write_leases`, `nowrite_leases`,
@@ -76,6 +81,7 @@ impl ServeOptions {
             volume,
             mount,
             share: Share::default(),
+            shared_cache_bytes: None,
             metrics: None,
             lock_timeout: None,
             write_leases: true,
@@ -111,6 +117,13 @@ impl ServeOptions {
         Ok(all)
     }
 
+    /// Bytes of file pages that programs read over shared memory without a message: copies of what is in the page cache, so half as many where nothing else is said, but
+    /// no less than 128 MiB. They take memory as they are used.
+    pub fn shared_cache(&self) -> usize {
+        let usual = (self.volume.cache_bytes as u64 / 2).clamp(128 << 20, SHARED_CACHE_MAX) as usize;
+        self.shared_cache_bytes.unwrap_or(usual)
+    }
+
     fn set(&mut self, word: &str) -> Result<(), String> {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
         let bytes = |least: u64, most: u64| {
@@ -124,6 +137,7 @@ impl ServeOptions {
         let v = &mut self.volume;
         match key {
             "cache" => v.cache_bytes = bytes(8 << 20, 1 << 40)?,
+            "shared_cache" => self.shared_cache_bytes = Some(bytes(0, SHARED_CACHE_MAX)?),
             "dirty" => v.dirty_bytes_max = bytes(1 << 20, 1 << 40)?,
             "engine_read_ahead" => v.read_ahead_max = bytes(0, 1 << 30)?,
             "dirty_age" => {
@@ -214,6 +228,11 @@ mod tests {
         assert!(o.volume.read_only && o.mount.read_only && o.mount.noatime && o.volume.discard);
         assert_eq!((o.volume.cache_bytes, o.volume.dirty_bytes_max), (64 << 20, 32 << 20));
         assert_eq!(o.volume.dirty_age_max, Duration::from_millis(500));
+        let shared = |text| ServeOptions::parse([text], false).unwrap().shared_cache();
+        assert_eq!(
+            ["cache=64m", "cache=1g", "cache=64g", "cache=1g,shared_cache=0", "shared_cache=3g"].map(shared),
+            [128 << 20, 512 << 20, 4 << 30, 0, 3 << 30]
+        );
         let dirty = |text| ServeOptions::parse([text], false).unwrap().volume.dirty_bytes_max;
         assert_eq!(
             [dirty("cache=4g"), dirty("cache=256m"), dirty("cache=64m")],
@@ -277,6 +296,8 @@ mod tests {
             "lock_timeout=inf",
             "cache",
             "cache=1",
+            "shared_cache",
+            "shared_cache=5g",
             "discard=2",
             "dirty_age=nan",
             "resume=-1",

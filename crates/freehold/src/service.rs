@@ -247,6 +247,7 @@ fn open_sessions(
         opening,
         lock_timeout,
         place: node,
+        pages_max: options.shared_cache(),
         directories_max: if options.write_leases { DIRECTORY_LEASES } else { 0 },
         new_files_max: if options.write_leases { NEW_FILES } else { 0 },
         lease_windows_max: if options.write_leases { LEASE_WINDOWS } else { 0 },

@@ -147,14 +147,14 @@ pub(crate) fn tell_inode(memory: &Mapping, attr: &Attr, noted: u64) {
 mod tests {
     use super::*;
     use crate::memory;
-    use format::shared::ARENA_BYTES;
+    use format::shared::arena_bytes;
     use fs::Time;
     use std::sync::atomic::AtomicBool;
 
     /// The manager's side and a client's.
     fn both() -> (Mapping, Mapping) {
-        let (ours, theirs) = memory::published(c"test", ARENA_BYTES).unwrap();
-        (ours, Mapping::read_only(theirs, ARENA_BYTES).unwrap())
+        let (ours, theirs) = memory::published(c"test", arena_bytes(0)).unwrap();
+        (ours, Mapping::read_only(theirs, arena_bytes(0)).unwrap())
     }
 
     fn attr(ino: u64, n: u64) -> Attr {

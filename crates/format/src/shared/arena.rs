@@ -1,7 +1,8 @@
 //! Arenas: what all clients with the same credentials can look at without a message, and nobody but the manager can write (UHSFS: page headers and page
 //! buffers, in groups by who may see them).
 //!
-//! An arena is: a [`PageHeader`] for each page | [`PAGE_PLACES`] words that say where pages stand | notices of names | notices of inodes | the pages.
+//! An arena is: a [`PageHeader`] for each page | [`PAGE_PLACES`] words that say where pages stand | notices of names | notices of inodes | the pages, as many as the manager is
+//! told to have (the memory ends with them).
 //!
 //! A page of a file is looked for by two of these words ([`page_places`]). One that is not 0 is the number of a page, from 1; its header says what the page holds. Whoever copies a page looks at the
 //! header's `word` before and after: if it is the same odd number both times, and the file's word among the changes has not been raised since the file's
@@ -17,10 +18,10 @@ use super::{AttrImage, PAGE, PIECE_PAGES, mix};
 use crate::layout::media_struct;
 use zerocopy::little_endian::{U32, U64};
 
-/// Pages of an arena.
-pub const ARENA_PAGES: usize = 1 << 15;
+/// Pages of an arena, at most.
+pub const ARENA_PAGES: usize = 1 << 20;
 /// Words that say where pages stand.
-pub const PAGE_PLACES: usize = 1 << 18;
+pub const PAGE_PLACES: usize = 1 << 23;
 /// Where these words begin in an arena.
 pub const PAGE_PLACES_AT: usize = ARENA_PAGES * size_of::<PageHeader>();
 /// Notices in a set.
@@ -34,8 +35,12 @@ pub const INODES_AT: usize = NAMES_AT + NOTICE_SETS * (8 + NOTICE_PLACES * size_
 /// Where the pages begin.
 pub const ARENA_DATA_AT: usize =
     (INODES_AT + NOTICE_SETS * (8 + NOTICE_PLACES * size_of::<InodeNotice>())).next_multiple_of(2 << 20);
-/// Bytes of the memory of an arena.
-pub const ARENA_BYTES: usize = ARENA_DATA_AT + ARENA_PAGES * PAGE;
+
+/// Bytes of the memory of an arena of so many pages, of which there may be [`ARENA_PAGES`].
+pub const fn arena_bytes(pages: usize) -> usize {
+    ARENA_DATA_AT + pages * PAGE
+}
+
 /// Bytes of the longest name of which there are notices.
 pub const NOTICE_NAME_MAX: usize = 88;
 

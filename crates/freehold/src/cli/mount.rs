@@ -40,6 +40,8 @@ Options (-o), separated by commas:
   ro, noatime, noexec, suid, dev, sync, dirsync         as for other file systems
   allow_other, noallow_other                            may other users enter? [root: yes]
   cache=SIZE                                            page cache of the engine [an eighth of the memory]
+  shared_cache=SIZE                                     copies of its pages that programs under freehold run read without asking,
+                                                        4g at most; 0: none [half of the page cache, but at least 128m]
   dirty=SIZE, dirty_age=SECONDS                         what may be unwritten, and how long [a quarter of the cache but at least 128m, 5]
   resume=SECONDS                                        how long files without a name, which programs had open when a server ended,
                                                         wait for these programs to come back [30]

@@ -5,7 +5,7 @@ use super::Session;
 use crate::memory::{self, Mapping};
 use crate::wire::{Op, request};
 use format::shared::{
-    ARENA_BYTES, ARENA_DATA_AT, ARENA_PAGES, PAGE_PLACES_AT, PIECE_PAGES, PageHeader, Request, mark,
+    ARENA_DATA_AT, ARENA_PAGES, PAGE_PLACES_AT, PIECE_PAGES, PageHeader, Request, arena_bytes, mark,
     page_places,
 };
 use fs::{Attr, Ino, Time};
@@ -19,33 +19,39 @@ const PAGE: u64 = 4096;
 const CHUNK: u64 = PIECE_PAGES as u64;
 
 #[derive(Debug)]
-pub(super) struct Arena(Arc<Mapping>);
+pub(super) struct Arena {
+    memory: Arc<Mapping>,
+    /// How many it has.
+    pages: usize,
+}
 
 impl Arena {
     /// Maps the memory of an arena.
     pub fn map(fd: impl AsFd) -> io::Result<Arena> {
-        memory::check_sealed(&fd, ARENA_BYTES)?;
-        Ok(Arena(Arc::new(Mapping::read_only(fd, ARENA_BYTES)?)))
+        let bytes = usize::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
+        let pages = (bytes.saturating_sub(ARENA_DATA_AT) / PAGE as usize).min(ARENA_PAGES);
+        memory::check_sealed(&fd, arena_bytes(pages))?;
+        Ok(Arena { memory: Arc::new(Mapping::read_only(fd, arena_bytes(pages))?), pages })
     }
 
     /// Its memory.
     pub fn memory(&self) -> Arc<Mapping> {
-        self.0.clone()
+        self.memory.clone()
     }
 
     /// Copies a part of a page of a file. False when the page is not here.
     #[inline]
     fn copy(&self, (ino, generation): (Ino, u32), page: u64, within: usize, to: &mut [u8]) -> bool {
         page_places(ino.0, page).into_iter().any(|place| {
-            let number = self.0.word(PAGE_PLACES_AT + 4 * place).load(Ordering::Acquire) as usize;
-            if !(1..=ARENA_PAGES).contains(&number) {
+            let number = self.memory.word(PAGE_PLACES_AT + 4 * place).load(Ordering::Acquire) as usize;
+            if !(1..=self.pages).contains(&number) {
                 return false;
             }
             let at = number - 1;
             let header = at * size_of::<PageHeader>();
-            let word = self.0.long(header + offset_of!(PageHeader, word));
+            let word = self.memory.long(header + offset_of!(PageHeader, word));
             let held = word.load(Ordering::Acquire);
-            let said = |field: usize| self.0.long(header + field).load(Ordering::Relaxed);
+            let said = |field: usize| self.memory.long(header + field).load(Ordering::Relaxed);
             if held & 1 == 0
                 || said(offset_of!(PageHeader, ino)) != ino.0
                 || said(offset_of!(PageHeader, page)) != page
@@ -53,7 +59,7 @@ impl Arena {
             {
                 return false;
             }
-            self.0.copy_out(ARENA_DATA_AT + at * PAGE as usize + within, to);
+            self.memory.copy_out(ARENA_DATA_AT + at * PAGE as usize + within, to);
             fence(Ordering::Acquire);
             word.load(Ordering::Relaxed) == held
         })

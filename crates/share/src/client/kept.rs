@@ -457,8 +457,8 @@ mod tests {
 
     /// Of a client that knows nothing yet.
     pub(super) fn alone(changes: &crate::changes::Changes) -> Kept {
-        let fd = crate::memory::sealed(c"test", format::shared::ARENA_BYTES).unwrap();
-        let arena = Mapping::new(fd, format::shared::ARENA_BYTES).unwrap();
+        let fd = crate::memory::sealed(c"test", format::shared::arena_bytes(0)).unwrap();
+        let arena = Mapping::new(fd, format::shared::arena_bytes(0)).unwrap();
         Kept::new(Seen::map(changes.reader()).unwrap(), Arc::new(arena))
     }
 

@@ -38,7 +38,11 @@ use whole::Whole;
 const PAGE: usize = 4096;
 /// Most that are read ahead.
 const CHUNK: usize = PIECE_PAGES;
-const _: () = assert!(ARENA_DATA_AT.is_multiple_of(HUGE) && NAMES_AT == HUGE);
+const _: () = assert!(
+    ARENA_DATA_AT.is_multiple_of(HUGE) && NAMES_AT.is_multiple_of(HUGE) && TABLES_FROM.is_multiple_of(HUGE)
+);
+/// Memory of pages from which on what says where they stand is in huge pages, too, which then takes a fourth of that.
+const TABLES_FROM: usize = 4 * NAMES_AT;
 /// No page.
 const NONE: u32 = u32::MAX;
 /// Arenas that are kept although no client has their credentials now.
@@ -138,7 +142,7 @@ impl Arenas {
             return Ok(inner.arena.clone());
         }
         state.drop_idle();
-        let arena = Arc::new(Arena::new(cred)?);
+        let arena = Arc::new(Arena::new(cred, state.resident_max)?);
         state.arenas.push(Inner {
             arena: arena.clone(),
             clients: Vec::new(),
@@ -325,7 +329,8 @@ impl State {
                 return Some(page);
             }
             if !full {
-                let page = inner.discarded.pop().or_else(|| inner.next_page(&self.whole))?;
+                let page =
+                    inner.discarded.pop().or_else(|| inner.next_page(&self.whole, self.resident_max))?;
                 self.resident += 1;
                 return Some(page);
             }
@@ -349,15 +354,16 @@ impl State {
 
 impl Inner {
     /// A page that was never used. When it is the last one of a part of the memory, all of that is in use from now on.
-    fn next_page(&mut self, whole: &Option<Sender<Whole>>) -> Option<u32> {
-        let page = Some(self.next).filter(|&page| page < ARENA_PAGES as u32)?;
+    fn next_page(&mut self, whole: &Option<Sender<Whole>>, most: usize) -> Option<u32> {
+        let page = Some(self.next).filter(|&page| (page as usize) < most)?;
         self.next += 1;
         let used = self.next as usize * PAGE;
         if let Some(whole) = whole
             && used.is_multiple_of(HUGE)
         {
             // What says where pages stand as well, when there are so many. When nobody takes it, it stays as it is.
-            let which = (used == HUGE).then_some(0).into_iter().chain([ARENA_DATA_AT + used - HUGE]);
+            let tables = if used == TABLES_FROM { NAMES_AT } else { 0 };
+            let which = (0..tables).step_by(HUGE).chain([ARENA_DATA_AT + used - HUGE]);
             which.for_each(|offset| drop(whole.send(Whole { arena: self.arena.clone(), offset })));
         }
         Some(page)

@@ -58,7 +58,7 @@ pub struct Options {
     pub only_user: Option<u32>,
     /// Open handles of one session (`ENFILE`).
     pub handles_max: usize,
-    /// Bytes of file pages that clients read without a message, 128 MiB at most; 0: none.
+    /// Bytes of file pages that clients read without a message, 4 GiB at most; 0: none.
     pub pages_max: usize,
     /// Windows of 2 MiB of files that clients may overwrite without a message (write leases); 0: none.
     pub lease_windows_max: usize,

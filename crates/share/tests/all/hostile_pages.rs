@@ -10,6 +10,9 @@ use share::{Remote, server::Options};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// What of an arena is mapped.
+const LEN: usize = arena_bytes(64);
+
 /// The pages of an arena, as its clients can map them.
 struct Pages(*mut u8);
 
@@ -17,16 +20,7 @@ impl Pages {
     fn of(attacker: &Attacker) -> Pages {
         let map = |prot| {
             // SAFETY: a new mapping at an address that the kernel chooses.
-            unsafe {
-                rustix::mm::mmap(
-                    std::ptr::null_mut(),
-                    ARENA_BYTES,
-                    prot,
-                    MapFlags::SHARED,
-                    &attacker.arena,
-                    0,
-                )
-            }
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), LEN, prot, MapFlags::SHARED, &attacker.arena, 0) }
         };
         assert!(map(ProtFlags::READ | ProtFlags::WRITE).is_err(), "mapped for writing");
         assert!(rustix::io::pwrite(&attacker.arena, &[1], 5000).is_err(), "written to");
@@ -45,7 +39,7 @@ impl Drop for Pages {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours.
         unsafe {
-            let _ = rustix::mm::munmap(self.0.cast(), ARENA_BYTES);
+            let _ = rustix::mm::munmap(self.0.cast(), LEN);
         }
     }
 }

@@ -24,7 +24,11 @@ struct Rig {
 }
 
 fn rig(options: Options) -> Rig {
-    let media = Arc::new(RamMedia::new(128 << 20).unwrap());
+    sized_rig(128 << 20, options)
+}
+
+fn sized_rig(bytes: u64, options: Options) -> Rig {
+    let media = Arc::new(RamMedia::new(bytes).unwrap());
     block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
     let doors = Watched::new(Arc::new(Volume::open(media, OpenOptions::default()).unwrap()));
     let dir = tempfile::tempdir().unwrap();
@@ -237,6 +241,32 @@ fn nobody_asks_for_attributes_that_are_not_there() {
         assert_eq!(client.get_xattr(&path, "user.x"), Err(Error::NoAttribute));
     }
     none();
+}
+
+/// As much as the manager is told to show is read without a message, by whoever comes later, too; and no more than that.
+#[test]
+fn large_files_are_read_without_a_message() {
+    const BYTES: usize = 160 << 20;
+    for (pages_max, all) in [(BYTES + (8 << 20), true), (BYTES / 2, false)] {
+        let rig = sized_rig(256 << 20, Options { pages_max, ..Options::default() });
+        let file = rig.beside.open("large", NEW).unwrap();
+        let part: Vec<u8> = (0..256).flat_map(page).collect();
+        (0..BYTES).step_by(part.len()).for_each(|at| file.write_all_at(&part, at as u64).unwrap());
+        let read_all = || {
+            let client = rig.client();
+            let file = client.open("large", Open::new().read(true)).unwrap();
+            let mut bytes = vec![0; 4 * PAGE];
+            let before = rig.calls();
+            for at in (0..BYTES).step_by(bytes.len()) {
+                assert_eq!(file.read_at(&mut bytes, at as u64).unwrap(), bytes.len());
+                assert_eq!(bytes, part[at % part.len()..][..4 * PAGE]);
+            }
+            rig.calls() - before
+        };
+        assert!(read_all() > 1000, "nothing was there");
+        let again = read_all();
+        assert_eq!(again < 10, all, "{again} messages with {pages_max} bytes of pages");
+    }
 }
 
 /// Writers count up; no reader ever finds less than what was acknowledged before it read, or half of a write.

@@ -50,15 +50,15 @@ mod tests {
     use crate::changes::{Changes, Seen};
     use crate::memory::{self, Mapping};
     use crate::wire::some_attr;
-    use format::shared::ARENA_BYTES;
+    use format::shared::arena_bytes;
     use fs::watched::Change;
     use std::sync::Arc;
 
     #[test]
     fn what_is_told_holds_until_it_changes_or_something_is_posted() {
         let changes = Changes::new().unwrap();
-        let (ours, theirs) = memory::published(c"test", ARENA_BYTES).unwrap();
-        let theirs = Arc::new(Mapping::read_only(theirs, ARENA_BYTES).unwrap());
+        let (ours, theirs) = memory::published(c"test", arena_bytes(0)).unwrap();
+        let theirs = Arc::new(Mapping::read_only(theirs, arena_bytes(0)).unwrap());
         let client = || Kept::new(Seen::map(changes.reader()).unwrap(), theirs.clone());
         let (dir, name) = (Ino(1), &b"name"[..]);
         let tell = |size| {

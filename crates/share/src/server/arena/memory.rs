@@ -3,7 +3,7 @@
 use super::PAGE;
 use crate::memory::{self, Mapping};
 use crate::notices;
-use format::shared::{ARENA_BYTES, ARENA_DATA_AT, PAGE_PLACES_AT, PageHeader, page_places};
+use format::shared::{ARENA_DATA_AT, PAGE_PLACES_AT, PageHeader, arena_bytes, page_places};
 use fs::{Attr, Cred, Ino};
 use parking_lot::Mutex;
 use std::io;
@@ -25,8 +25,9 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    pub(super) fn new(cred: &Cred) -> io::Result<Arena> {
-        let (memory, reader) = memory::published(c"freehold pages", ARENA_BYTES)?;
+    /// One of so many pages.
+    pub(super) fn new(cred: &Cred, pages: usize) -> io::Result<Arena> {
+        let (memory, reader) = memory::published(c"freehold pages", arena_bytes(pages))?;
         let (telling, is_shared) = (Mutex::default(), AtomicBool::new(false));
         Ok(Arena { cred: cred.clone(), memory, reader, telling, is_shared, hits: AtomicU64::new(0) })
     }
