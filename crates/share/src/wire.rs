@@ -19,6 +19,8 @@ pub const OF_INODE: u32 = 2;
 pub const OPENS: u32 = 4;
 /// Flag of a read or write: the client has opened the file with DIRECT.
 pub const DIRECT: u32 = 8;
+/// Flag of a read through the arena: it is of use however long the read is, as the client has read that before.
+pub const AGAIN: u32 = 16;
 /// Flag of a release that is posted: answered with the attributes, when it has a clock.
 pub const LEFT: u32 = 1;
 /// Value of a sync that was answered with order alone.
@@ -152,7 +154,7 @@ ops! {
     WasRead = 51,
 }
 
-/// Whether a read is answered with the data: the cost of a long one is in the copy, and such reads of large files would drive out of the arena
+/// Whether a read is answered with the data, unless it was made [`AGAIN`]: the cost of a long one is in the copy, and such reads of large files would drive out of the arena
 /// what is read again and again.
 pub fn is_long_read(len: usize, size: u64) -> bool {
     const LONG: usize = 32 << 10;

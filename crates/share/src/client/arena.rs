@@ -18,6 +18,9 @@ use std::sync::atomic::{Ordering, fence};
 const PAGE: u64 = 4096;
 const CHUNK: u64 = PIECE_PAGES as u64;
 
+/// Pages that are mapped where there is no place for all: 128 MiB.
+const FEW: usize = 1 << 15;
+
 #[derive(Debug)]
 pub(super) struct Arena {
     memory: Arc<Mapping>,
@@ -26,12 +29,15 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    /// Maps the memory of an arena.
+    /// Maps the memory of an arena, or as much as there is a place for.
     pub fn map(fd: impl AsFd) -> io::Result<Arena> {
         let bytes = usize::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
         let pages = (bytes.saturating_sub(ARENA_DATA_AT) / PAGE as usize).min(ARENA_PAGES);
         memory::check_sealed(&fd, arena_bytes(pages))?;
-        Ok(Arena { memory: Arc::new(Mapping::read_only(fd, arena_bytes(pages))?), pages })
+        // A program whose address space is bounded (RLIMIT_AS) may have no place for all: what it does not see it asks for.
+        let map = |pages: usize| Mapping::read_only(&fd, arena_bytes(pages)).map(|memory| (memory, pages));
+        let (memory, pages) = map(pages).or_else(|_| map(pages.min(FEW)))?;
+        Ok(Arena { memory: Arc::new(memory), pages })
     }
 
     /// Its memory.

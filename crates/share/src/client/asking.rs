@@ -154,11 +154,11 @@ impl Remote {
     }
 
     /// Asks for a part of a file, once; how many bytes there are, and of how many. `through_arena`: for what it can also be found by without a message the next
-    /// time. `None`: it could not be had in this way.
+    /// time; `again`: also if it is long. `None`: it could not be had in this way.
     pub(super) async fn ask_data(
         &self,
         (handle, file): (Handle, Option<OpenFile>),
-        through_arena: bool,
+        (through_arena, again): (bool, bool),
         offset: u64,
         to: &mut [u8],
     ) -> Result<Option<(usize, usize)>> {
@@ -166,7 +166,7 @@ impl Remote {
         let mut r = request(Op::Read, handle.0);
         let direct = file.is_some_and(|file| file.flags.contains(OpenFlags::DIRECT));
         r.flags = match through_arena {
-            true => wire::THROUGH_ARENA.into(),
+            true => (wire::THROUGH_ARENA | (again as u32 * wire::AGAIN)).into(),
             false => (direct as u32 * wire::DIRECT).into(),
         };
         (r.offset, r.len) = (offset.into(), (to.len() as u64).into());

@@ -6,6 +6,7 @@
 //! When the manager is gone, calls wait for another one to serve the volume ([`link`](Connect)); when none comes they fail with
 //! [`Error::Closed`].
 
+mod again;
 mod arena;
 mod aside;
 mod asking;
@@ -32,6 +33,7 @@ use crate::region::Region;
 use crate::spin::Patience;
 use crate::wire::{Op, request};
 use crate::{memory, socket};
+use again::LongReads;
 use arena::Arena;
 pub use descriptions::Description;
 use descriptions::Memories;
@@ -89,6 +91,7 @@ struct Session {
     throng: Throng,
     kept: Kept,
     arena: Arena,
+    long_reads: LongReads,
     holds: Holds,
     /// As the kernel told the manager.
     cred: Cred,
@@ -262,6 +265,7 @@ impl Session {
             throng: Throng::default(),
             kept: Kept::new(Seen::map(&changes)?, arena.memory()),
             arena,
+            long_reads: LongReads::default(),
             holds: Holds::default(),
             cred,
             leases: Leases::default(),

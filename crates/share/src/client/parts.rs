@@ -1,6 +1,7 @@
 //! Reading and writing: what can be done without a message is, and the rest in as many messages as it takes.
 
 use super::Remote;
+use super::files::OpenFile;
 use crate::wire::{self, Op, request};
 use format::shared::{ANSWER_PAGES, CALL_DATA_MAX};
 use fs::{Handle, OpenFlags, Result};
@@ -14,7 +15,10 @@ impl Remote {
         let file = self.file(handle);
         let size = file.and_then(|file| self.kept().size(file.ino)).unwrap_or(0);
         let is_long = wire::is_long_read(to.len(), size);
-        let mut through_arena = file.is_some_and(|file| file.through_arena && !is_long);
+        let through = file.filter(|file| file.through_arena);
+        let again = |file: OpenFile| self.now().long_reads.again(file.ino, offset, to.len());
+        let again = through.is_some_and(|file| is_long && again(file));
+        let mut through_arena = through.is_some() && (!is_long || again);
         let mut done = 0;
         loop {
             let at = offset.saturating_add(done as u64);
@@ -24,7 +28,7 @@ impl Remote {
             let most = if through_arena { THROUGH_ARENA_MAX - (at % 4096) as usize } else { CALL_DATA_MAX };
             let want = (to.len() - done).min(most);
             let part = &mut to[done..][..want];
-            let (n, asked) = match self.ask_data((handle, file), through_arena, at, part).await {
+            let (n, asked) = match self.ask_data((handle, file), (through_arena, again), at, part).await {
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => return Ok(done),
                 Ok(None) => {

@@ -103,9 +103,10 @@ impl<'a> Out<'a> {
         plan: &mut Aligned,
         pages: &Pages,
         (offset, len): (u64, usize),
+        again: bool,
     ) {
         let client = self.client;
-        let is_long = wire::is_long_read(len, attr.size);
+        let is_long = !again && wire::is_long_read(len, attr.size);
         // A file without names may get its number used again unseen; and who has opened a file may read it when others no longer may.
         if is_long || attr.nlink == 0 || fs::perm::check(&client.cred, attr, Access::READ).is_err() {
             return;

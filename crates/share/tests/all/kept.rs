@@ -269,6 +269,36 @@ fn large_files_are_read_without_a_message() {
     }
 }
 
+/// What is read in long pieces is put where it is read without a message when it is read for the second time.
+#[test]
+fn what_is_read_again_in_long_pieces() {
+    const BYTES: usize = 24 << 20;
+    const LEN: usize = 64 << 10;
+    let rig = rig(Options { pages_max: 32 << 20, ..Options::default() });
+    let bytes: Vec<u8> = (0..(BYTES / PAGE) as u64).flat_map(page).collect();
+    rig.beside.write("f", &bytes).unwrap();
+    let client = rig.client();
+    let file = client.open("f", Open::new().read(true)).unwrap();
+    client.stat("f").unwrap();
+    let mut back = vec![0; LEN];
+    let mut pass = || {
+        let before = rig.calls();
+        for at in (0..BYTES).step_by(LEN) {
+            assert_eq!(file.read_at(&mut back, at as u64).unwrap(), LEN);
+            assert!(back == bytes[at..at + LEN], "at {at}");
+        }
+        rig.calls() - before
+    };
+    let all = (BYTES / LEN) as u64;
+    let messages = [pass(), pass(), pass(), pass()];
+    assert!(messages[0] >= all && messages[1] >= all / 2, "{messages:?}");
+    assert!(messages[2] < all / 10 && messages[3] < 10, "{messages:?}");
+    // A change is seen.
+    rig.beside.open("f", Open::new().write(true)).unwrap().write_all_at(b"new", LEN as u64 + 7).unwrap();
+    assert_eq!(file.read_at(&mut back, LEN as u64).unwrap(), LEN);
+    assert_eq!(&back[7..10], b"new");
+}
+
 /// Writers count up; no reader ever finds less than what was acknowledged before it read, or half of a write.
 #[test]
 fn readers_beside_writers() {

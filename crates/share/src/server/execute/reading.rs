@@ -39,7 +39,8 @@ pub(super) async fn read<F: FileSystem>(
     let attr = fs.getattr(ino, Some(handle)).await?;
     out.attr(&attr)?;
     telling::inode(fs, client, &attr, noted);
-    out.through_arena((ino, &attr), &mut plan, &pages, (offset, len));
+    let again = r.flags.get() & wire::AGAIN != 0;
+    out.through_arena((ino, &attr), &mut plan, &pages, (offset, len), again);
     if out.pages == 0 {
         out.pages(&pages, (offset - plan.start) as usize, at_once)?;
     }
