@@ -40,6 +40,11 @@ impl Arena {
         Ok(Arena { memory: Arc::new(memory), pages })
     }
 
+    /// Bytes of its pages.
+    pub fn bytes(&self) -> u64 {
+        self.pages as u64 * PAGE
+    }
+
     /// Its memory.
     pub fn memory(&self) -> Arc<Mapping> {
         self.memory.clone()

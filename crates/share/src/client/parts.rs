@@ -16,7 +16,11 @@ impl Remote {
         let size = file.and_then(|file| self.kept().size(file.ino)).unwrap_or(0);
         let is_long = wire::is_long_read(to.len(), size);
         let through = file.filter(|file| file.through_arena);
-        let again = |file: OpenFile| self.now().long_reads.again(file.ino, offset, to.len());
+        let again = |file: OpenFile| {
+            let session = self.now();
+            // A file that has no place in the arena would only drive out what is there.
+            size <= session.arena.bytes() && session.long_reads.again(file.ino, offset, to.len())
+        };
         let again = through.is_some_and(|file| is_long && again(file));
         let mut through_arena = through.is_some() && (!is_long || again);
         let mut done = 0;
