@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Most that `shared_cache=` can be ([`share::server::Options::pages_max`]).
-const SHARED_CACHE_MAX: u64 = 4 << 30;
+/// Most that `shared_cache=` can be: what an arena has room for.
+const SHARED_CACHE_MAX: u64 = (format::shared::ARENA_PAGES * 4096) as u64;
 
 /// Options of a served volume.
 #[derive(Clone)]

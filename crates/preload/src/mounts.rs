@@ -46,7 +46,8 @@ static PID: AtomicU32 = AtomicU32::new(0);
 static LIFE: AtomicU64 = AtomicU64::new(1);
 /// `FREEHOLD_RESUME`: seconds for which calls wait for another manager when theirs has ended.
 static RESUME: OnceLock<u64> = OnceLock::new();
-/// The permission bits that new files do not get, once something was made or the program has set them: to ask for them takes the kernel as long as a session's start.
+/// The permission bits that new files do not get, once something was made or the program has set them: most programs never need them, and only a text of the kernel's that
+/// is long to make tells them.
 static UMASK: AtomicU32 = AtomicU32::new(UMASK_UNKNOWN);
 const UMASK_UNKNOWN: u32 = u32::MAX;
 

@@ -133,6 +133,7 @@ impl<F: FileSystem> Poller<F> {
             crowded: false,
             gap: Duration::ZERO,
             stands_back: false,
+            // As its control group's share of their time counts, too: with more of them it looks for longer.
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             next: 1,
             round: 0,

@@ -3,20 +3,11 @@
 //! One of the sessions makes most of the calls, so that it has leases, and the others come between. What the kinds of calls can do to a lease, and to what is posted under
 //! it, is in reach of a few names. Verifies results, errors, attributes, listings and what files hold; times are not compared.
 
-use crate::rig::{Rig, volume};
+use crate::rig::{Random, Rig, volume};
 use fs::client::OpenOptions as Open;
 use fs::{Attr, Blocking, Client, Cred, Error, FileSystem, RenameFlags};
 use sim::{Model, system_clock};
 use std::sync::Arc;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-}
 
 /// What was answered, as far as both must say the same.
 type Said = Result<String, i32>;

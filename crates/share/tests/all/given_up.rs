@@ -1,21 +1,12 @@
 //! Calls on names that their program gives up half-way, in directories under a lease: each of them takes effect or does not, until two answers later at the latest, and what
 //! the session says of names from then on is what is there (by the engine itself, of which leases know nothing).
 
-use crate::rig::{NEW, Rig, volume};
+use crate::rig::{NEW, Random, Rig, volume};
 use block::Volume;
 use fs::{Blocking, Client, Cred, Error, FileSystem, RenameFlags};
 use share::Remote;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-}
 
 /// What is known of a name.
 #[derive(Clone, Copy, Debug, PartialEq)]

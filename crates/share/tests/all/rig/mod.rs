@@ -112,6 +112,16 @@ impl<F: FileSystem> Rig<F> {
     }
 }
 
+/// Numbers that look random, the same for the same seed.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
 pub fn page(version: u64) -> Vec<u8> {
     version.to_le_bytes().repeat(PAGE / 8)
 }
