@@ -207,13 +207,16 @@ fn is_woken(media: Arc<dyn Media>) {
             volume.attend(false);
         });
         let begun = Instant::now();
-        work(&volume, handle, 100);
+        // A simulated device may be through before anybody looks.
+        while slept.load(Ordering::Relaxed) < 10 && begun.elapsed() < Duration::from_secs(20) {
+            work(&volume, handle, 100);
+        }
         over.store(true, Ordering::Relaxed);
         // A completion for which it was not woken would have taken until the worker looked, or a second.
-        println!("{:?} for 100 syncs", begun.elapsed());
+        println!("{:?}", begun.elapsed());
         assert!(begun.elapsed() < Duration::from_secs(30));
     });
     let (slept, dones) = (slept.load(Ordering::Relaxed), dones.load(Ordering::Relaxed));
-    assert!(slept > 0 && dones > 0, "{slept} sleeps, {dones} times something had completed");
+    assert!(slept >= 10 && dones > 0, "{slept} sleeps, {dones} times something had completed");
     volume.close_blocking().unwrap();
 }
