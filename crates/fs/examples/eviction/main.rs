@@ -7,6 +7,9 @@ mod fit;
 mod traces;
 
 use fs::cache::policy::{Lru, Params, Policy, S3Fifo, SharedUse};
+use fs::cache::{PageCache, PageKey};
+use media::Arena;
+use std::sync::Arc;
 use traces::{PROCESSES, Trace};
 
 /// Cache sizes, as shares of the bytes of all files of a trace.
@@ -52,32 +55,57 @@ fn run_shared(params: Params, trace: &Trace, cache: f64) -> Hits {
     run(SharedUse::new(PROCESSES as u32, params), trace, trace.capacity(cache))
 }
 
+/// As [`run`] for the page cache, which holds pages of one size and decides by itself.
+fn run_pages(trace: &Trace, capacity: u64) -> Hits {
+    let arena = Arena::new(capacity as usize).expect("no memory is touched");
+    let mut cache = PageCache::new(Arc::new(arena));
+    let (mut hits, mut all) = (0u64, 0u64);
+    for (now, access) in trace.accesses.iter().enumerate() {
+        let key = PageKey { file: access.file.into(), page: 0 };
+        let hit = cache.lookup(key).is_some();
+        if now >= trace.accesses.len() / 5 {
+            (hits, all) = (hits + u64::from(hit), all + 1);
+        }
+        if !hit && let Some(frame) = cache.insert(key) {
+            // As a read that waits for the page and finds it then.
+            cache.set_valid(frame);
+            cache.lookup(key);
+        }
+    }
+    let hits = hits as f64 / all as f64;
+    Hits { objects: hits, bytes: hits }
+}
+
 fn compare() {
-    let columns = ["E", "E+memory", "LRU", "S3-FIFO"];
+    let columns = ["E", "E+memory", "LRU", "S3-FIFO", "page cache"];
     for varied in [true, false] {
         println!(
             "\n{}\n",
             if varied { "Files of 4 KiB to 4 MiB:" } else { "All files of 4 KiB (objects = bytes):" }
         );
+        let columns = if varied { &columns[..4] } else { &columns[..] };
         let head: Vec<String> = match varied {
             true => columns.iter().map(|c| format!("{c} objects | {c} bytes")).collect(),
             false => columns.iter().map(|c| c.to_string()).collect(),
         };
         println!("| trace | cache | {} |", head.join(" | "));
-        println!("|---|---:|{}", "---:|".repeat(if varied { 8 } else { 4 }));
-        let mut sum = [Hits::default(); 4];
+        println!("|---|---:|{}", "---:|".repeat(if varied { 8 } else { 5 }));
+        let mut sum = vec![Hits::default(); columns.len()];
         let mut rows = 0;
         for trace in traces::all(EVALUATION_SEED, 200_000, varied) {
             for cache in CACHES {
                 let capacity = trace.capacity(cache);
-                let hits = [
+                let mut hits = vec![
                     run_shared(Params::PAPER, &trace, cache),
                     run_shared(Params::REMEMBERING, &trace, cache),
                     run(Lru::new(), &trace, capacity),
                     run(S3Fifo::new(), &trace, capacity),
                 ];
+                if !varied {
+                    hits.push(run_pages(&trace, capacity));
+                }
                 print_row(trace.name, &format!("{:.0} %", cache * 100.0), &hits, varied);
-                for (s, h) in sum.iter_mut().zip(hits) {
+                for (s, h) in sum.iter_mut().zip(&hits) {
                     s.objects += h.objects;
                     s.bytes += h.bytes;
                 }
@@ -85,13 +113,14 @@ fn compare() {
             }
         }
         let n = rows as f64;
-        let mean = sum.map(|s| Hits { objects: s.objects / n, bytes: s.bytes / n });
+        let mean: Vec<Hits> =
+            sum.iter().map(|s| Hits { objects: s.objects / n, bytes: s.bytes / n }).collect();
         print_row("mean", "", &mean, varied);
     }
 }
 
 /// The best of each kind is bold.
-fn print_row(trace: &str, cache: &str, hits: &[Hits; 4], varied: bool) {
+fn print_row(trace: &str, cache: &str, hits: &[Hits], varied: bool) {
     let tenths = |x: f64| (x * 1000.0).round();
     let best_objects = hits.iter().map(|h| tenths(h.objects)).fold(0.0, f64::max);
     let best_bytes = hits.iter().map(|h| tenths(h.bytes)).fold(0.0, f64::max);

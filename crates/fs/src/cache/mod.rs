@@ -3,7 +3,7 @@
 //! Invariants:
 //! - A frame with pins is immutable. Transfers and readers pin the frames they use; who wants to change a pinned page gets
 //!   a new frame for it ([`PageCache::replace`]) and the old one lives until its last pin is dropped.
-//! - A dirty frame is never evicted.
+//! - A dirty frame is never evicted. Which of the others goes is chosen by S3-FIFO (`queues`).
 //! - Free frames and evictable ones are handed out in runs of neighbours, so that a long transfer is one buffer.
 //! - Frames that were used before are handed out before fresh ones, for which the system must find and clear memory, unless
 //!   only short runs of them are free where a long one is asked for.
@@ -15,12 +15,14 @@ mod ahead;
 mod bitmap;
 mod lent;
 pub mod policy;
+mod queues;
 pub use bitmap::FreeMap;
 pub use lent::{Lender, Pages};
 
 use ahead::Ahead;
 use hashbrown::HashTable;
 use media::Arena;
+use queues::{Place, Queues};
 use std::hash::BuildHasher;
 use std::io;
 use std::sync::Arc;
@@ -66,20 +68,32 @@ enum State {
     Detached,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    /// It waits for a read, or is about to be written.
+    Absent,
+    Valid,
+    /// And its checksum is known.
+    Summed,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     key: PageKey,
-    /// Of the content, when `summed`.
+    /// Of the content, when that is `Summed`.
     checksum: u32,
-    summed: bool,
     state: State,
-    valid: bool,
-    referenced: bool,
+    content: Content,
+    place: Place,
+    uses: u8,
 }
+
+// There is one for each page of memory.
+const _: () = assert!(size_of::<Frame>() == 24);
 
 impl Frame {
     fn new(key: PageKey, state: State) -> Frame {
-        Frame { key, checksum: 0, summed: false, state, valid: false, referenced: false }
+        Frame { key, checksum: 0, state, content: Content::Absent, place: Place::New, uses: 0 }
     }
 }
 
@@ -116,6 +130,8 @@ pub struct PageCache {
     limbo: Vec<u32>,
     /// How long that list may become before it is looked through: twice what stayed last time, so that looking costs little for each frame.
     limbo_max: usize,
+    /// What goes when room is needed.
+    queues: Queues,
     hand: u32,
     /// Where frames that were used before are looked for next.
     look: u32,
@@ -151,6 +167,7 @@ impl PageCache {
             free: FreeMap::all_free(n),
             limbo: Vec::new(),
             limbo_max: limbo_min(n),
+            queues: Queues::new(n),
             hand: 0,
             look: 0,
             fresh: 0,
@@ -214,7 +231,7 @@ impl PageCache {
         match found {
             Some(f) => {
                 self.counters.hits += 1;
-                self.frames[f.0 as usize].referenced = true;
+                self.use_frame(f.0);
             }
             None => self.counters.misses += 1,
         }
@@ -223,12 +240,15 @@ impl PageCache {
 
     /// Whether the frame's content is there (not waiting for a read).
     pub fn is_valid(&self, frame: FrameNo) -> bool {
-        self.frames[frame.0 as usize].valid
+        self.frames[frame.0 as usize].content != Content::Absent
     }
-    /// Marks the content as there. A page that was just brought in has a first chance before it can be thrown out.
+    /// Marks the content as there.
     pub fn set_valid(&mut self, frame: FrameNo) {
-        self.frames[frame.0 as usize].valid = true;
-        self.frames[frame.0 as usize].referenced = true;
+        let content = &mut self.frames[frame.0 as usize].content;
+        if *content == Content::Absent {
+            *content = Content::Valid;
+            self.arrives(frame.0);
+        }
     }
     /// Whether the frame holds changes that the medium does not have.
     pub fn is_dirty(&self, frame: FrameNo) -> bool {
@@ -237,12 +257,15 @@ impl PageCache {
     /// A checksum of the content that its owner computed while the content was at hand.
     pub fn checksum(&self, frame: FrameNo) -> Option<u32> {
         let f = &self.frames[frame.0 as usize];
-        f.summed.then_some(f.checksum)
+        (f.content == Content::Summed).then_some(f.checksum)
     }
-    /// Remembers a checksum of the content; `None` when the content is about to change.
+    /// Remembers a checksum of the content, which is there; `None` when it is about to change.
     pub fn set_checksum(&mut self, frame: FrameNo, checksum: Option<u32>) {
         let f = &mut self.frames[frame.0 as usize];
-        f.summed = checksum.is_some();
+        debug_assert!(f.content != Content::Absent || checksum.is_none());
+        if f.content != Content::Absent {
+            f.content = if checksum.is_some() { Content::Summed } else { Content::Valid };
+        }
         f.checksum = checksum.unwrap_or(0);
     }
     /// The page that the frame holds.
@@ -267,14 +290,21 @@ impl PageCache {
 
     /// Marks a frame of the index as dirty or clean.
     pub fn set_dirty(&mut self, frame: FrameNo, dirty: bool) {
-        let f = &mut self.frames[frame.0 as usize];
-        debug_assert!(matches!(f.state, State::Clean | State::Dirty));
-        match (f.state, dirty) {
-            (State::Clean, true) => self.dirty += 1,
-            (State::Dirty, false) => self.dirty -= 1,
-            _ => return,
+        let state = self.frames[frame.0 as usize].state;
+        debug_assert!(matches!(state, State::Clean | State::Dirty));
+        match (state, dirty) {
+            (State::Clean, true) => {
+                self.dequeue(frame.0);
+                self.dirty += 1;
+                self.frames[frame.0 as usize].state = State::Dirty;
+            }
+            (State::Dirty, false) => {
+                self.dirty -= 1;
+                self.frames[frame.0 as usize].state = State::Clean;
+                self.is_written(frame.0);
+            }
+            _ => {}
         }
-        f.state = if dirty { State::Dirty } else { State::Clean };
     }
 
     /// Takes a run of 1 to `max` neighbouring frames and enters the pages `key`, `key + 1`, ... for them, clean and not
@@ -300,14 +330,20 @@ impl PageCache {
     /// and holds a copy when `copy`. Dirtiness moves along. `None` when no frame can be had.
     pub fn replace(&mut self, frame: FrameNo, copy: bool) -> Option<FrameNo> {
         let (new, _) = self.take_run(1)?;
-        let old = self.frames[frame.0 as usize];
         if copy {
             self.arena.copy_within(frame.offset(), FrameNo(new).offset(), PAGE);
         }
+        let original = self.original(frame.0);
+        self.dequeue(frame.0);
         self.leave(frame.0);
-        self.frames[new as usize] = Frame { valid: true, referenced: true, ..old };
+        let old = self.frames[frame.0 as usize];
+        let content = if old.content == Content::Absent { Content::Valid } else { old.content };
+        self.frames[new as usize] = Frame { content, ..old };
         self.enter(new);
         self.detach(frame.0);
+        if old.state == State::Clean {
+            self.enqueue_copy(new, original);
+        }
         Some(FrameNo(new))
     }
 
@@ -316,6 +352,7 @@ impl PageCache {
         if self.frames[frame.0 as usize].state == State::Dirty {
             self.dirty -= 1;
         }
+        self.dequeue(frame.0);
         self.leave(frame.0);
         self.detach(frame.0);
     }
@@ -324,7 +361,8 @@ impl PageCache {
     pub fn drop_clean(&mut self) {
         self.sweep_limbo();
         for f in 0..self.frames.len() as u32 {
-            if self.frames[f as usize].state == State::Clean && self.pins.count(f) == 0 {
+            if self.frames[f as usize].state == State::Clean && !self.is_held(f) {
+                self.dequeue(f);
                 self.leave(f);
                 self.release(f);
             }
@@ -381,8 +419,11 @@ impl PageCache {
         if self.limbo.len() >= self.limbo_max {
             self.sweep_limbo();
         }
-        if self.free.free() == 0 && !self.evict_run(max) {
-            self.sweep_limbo();
+        if self.free.free() == 0 {
+            match self.evict_run(max) {
+                Some(first) => self.hand = first,
+                None => self.sweep_limbo(),
+            }
         }
         let (first, n) = self.choose_run(max)?;
         self.free.take(first, n);
@@ -415,40 +456,12 @@ impl PageCache {
         self.free.next_run(fresh, max)
     }
 
-    /// Second-chance sweep (CLOCK): frees up to `max` neighbouring frames that were not used since the last sweep.
-    fn evict_run(&mut self, max: usize) -> bool {
-        let n = self.frames.len();
-        let mut at = self.hand as usize;
-        let mut freed = 0;
-        for _ in 0..2 * n + 1 {
-            if at == n {
-                at = 0;
-                if freed > 0 {
-                    break;
-                }
-            }
-            let f = &mut self.frames[at];
-            let evictable = f.state == State::Clean && self.pins.count(at as u32) == 0;
-            if evictable && !f.referenced {
-                if freed == 0 {
-                    self.hand = at as u32;
-                }
-                self.leave(at as u32);
-                self.release(at as u32);
-                self.counters.evictions += 1;
-                freed += 1;
-                if freed == max {
-                    break;
-                }
-            } else {
-                f.referenced = false;
-                if freed > 0 {
-                    break;
-                }
-            }
-            at += 1;
-        }
-        freed > 0
+    /// Throws out a page that may go.
+    fn evict(&mut self, frame: FrameNo) {
+        self.dequeue(frame.0);
+        self.leave(frame.0);
+        self.release(frame.0);
+        self.counters.evictions += 1;
     }
 }
 
