@@ -15,14 +15,18 @@ use std::sync::Arc;
 
 /// A fresh volume of 256 MiB with a small log, and a cache of 2 MiB.
 fn engine(strict: bool) -> Side<Volume, ByHand> {
+    engine_with(strict, 2 << 20)
+}
+
+fn engine_with(strict: bool, cache_bytes: usize) -> Side<Volume, ByHand> {
     let media = Arc::new(RamMedia::new(256 << 20).unwrap());
     let mkfs = MkfsOptions { strict, log_bytes: Some(8 << 20), ..MkfsOptions::default() };
     block::mkfs(media.clone(), &mkfs).unwrap();
     let clock = HandClock::default();
     clock.set(sim::driver::FIRST_TICK - 1);
     let options = OpenOptions {
-        cache_bytes: 2 << 20,
-        dirty_bytes_max: 1 << 20,
+        cache_bytes,
+        dirty_bytes_max: cache_bytes / 2,
         clock: Arc::new(TestClock(clock.clone())),
         ..OpenOptions::default()
     };
@@ -64,6 +68,12 @@ fn names() {
 #[test]
 fn data() {
     assert_same(model, || engine(false), seeds(8), Knobs::data_heavy(), 2000, STRICT);
+}
+
+/// Pages go as soon as they may.
+#[test]
+fn data_with_hardly_any_cache() {
+    assert_same(model, || engine_with(false, 256 << 10), seeds(8), Knobs::data_heavy(), 2000, STRICT);
 }
 
 #[test]
