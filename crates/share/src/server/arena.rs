@@ -41,6 +41,8 @@ const CHUNK: usize = PIECE_PAGES;
 const _: () = assert!(
     ARENA_DATA_AT.is_multiple_of(HUGE) && NAMES_AT.is_multiple_of(HUGE) && TABLES_FROM.is_multiple_of(HUGE)
 );
+/// Pages of a part of the memory that is as long as a huge page.
+const PART: usize = HUGE / PAGE;
 /// Memory of pages from which on what says where they stand is in huge pages, too, which then takes a fourth of that.
 const TABLES_FROM: usize = 4 * NAMES_AT;
 /// No page.
@@ -353,18 +355,22 @@ impl State {
 }
 
 impl Inner {
-    /// A page that was never used. When it is the last one of a part of the memory, all of that is in use from now on.
+    /// A page that was never used.
     fn next_page(&mut self, whole: &Option<Sender<Whole>>, most: usize) -> Option<u32> {
         let page = Some(self.next).filter(|&page| (page as usize) < most)?;
         self.next += 1;
-        let used = self.next as usize * PAGE;
-        if let Some(whole) = whole
-            && used.is_multiple_of(HUGE)
-        {
-            // What says where pages stand as well, when there are so many. When nobody takes it, it stays as it is.
-            let tables = if used == TABLES_FROM { NAMES_AT } else { 0 };
-            let which = (0..tables).step_by(HUGE).chain([ARENA_DATA_AT + used - HUGE]);
-            which.for_each(|offset| drop(whole.send(Whole { arena: self.arena.clone(), offset })));
+        self.arena.used.store(self.next, Ordering::Relaxed);
+        let Some(whole) = whole else { return Some(page) };
+        // When nobody takes it, it stays as it is.
+        let send = |offset, empty| drop(whole.send(Whole { arena: self.arena.clone(), offset, empty }));
+        let (part, last) = (page as usize / PART, (self.next as usize).is_multiple_of(PART));
+        if (page as usize).is_multiple_of(PART) {
+            whole::ahead(part, most / PART).for_each(|part| send(ARENA_DATA_AT + part * HUGE, true));
+        }
+        if last {
+            // What was not ready in time. And what says where pages stand, when there are so many.
+            let tables = if (part + 1) * HUGE == TABLES_FROM { NAMES_AT } else { 0 };
+            (0..tables).step_by(HUGE).chain([ARENA_DATA_AT + part * HUGE]).for_each(|at| send(at, false));
         }
         Some(page)
     }

@@ -38,7 +38,10 @@ struct Arguments {
     /// All processes make and remove their files in one directory
     #[arg(long)]
     shared: bool,
-    /// Only these kinds of calls (create is always made); mkdir, stat-dir and rmdir are made only when they are named here
+    /// MiB of the file that all processes read (rand-4k, rand-64k)
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(1..=65536))]
+    data: u64,
+    /// Only these kinds of calls (create is always made); mkdir, stat-dir, rmdir, rand-4k and rand-64k are made only when they are named here
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Results as JSON
@@ -53,9 +56,15 @@ struct Arguments {
 const KINDS: &[&str] = &["create", "stat", "open-close", "pread-4k", "pwrite-4k", "small-write", "unlink"];
 /// Of directories, after the others, where they are asked for.
 const DIRECTORIES: &[&str] = &["mkdir", "stat-dir", "rmdir"];
+/// Reads of one file by all processes, after the others, where they are asked for; and the bytes of each.
+const DATA: &[(&str, usize)] = &[("rand-4k", 4 << 10), ("rand-64k", 64 << 10)];
+/// The name of that file; the bytes of each read that gets it ready.
+const DATA_NAME: &str = "data";
+const DATA_PIECE: usize = 64 << 10;
 /// How new files are opened.
 const NEW: libc::c_int = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
 const PAGE: usize = 4096;
+const MIB: usize = 1 << 20;
 /// Bytes of the file that is read and written.
 const BIG: u64 = 8 << 20;
 
@@ -86,7 +95,16 @@ fn wanted(arguments: &Arguments) -> impl Iterator<Item = &'static str> {
     let all = arguments.only.is_empty();
     let is_named = |kind: &str| arguments.only.iter().any(|o| o == kind);
     let usual = KINDS.iter().copied().filter(move |k| all || *k == "create" || is_named(k));
-    usual.chain(DIRECTORIES.iter().copied().filter(move |k| is_named(k)))
+    usual.chain(DIRECTORIES.iter().copied().chain(data_kinds()).filter(move |k| is_named(k)))
+}
+
+fn data_kinds() -> impl Iterator<Item = &'static str> {
+    DATA.iter().map(|kind| kind.0)
+}
+
+/// Whether there is a file that all processes read.
+fn has_data(arguments: &Arguments) -> bool {
+    data_kinds().any(|kind| arguments.only.iter().any(|only| only == kind))
 }
 
 struct Worker {
@@ -113,9 +131,9 @@ impl Drop for Worker {
 }
 
 fn parent(arguments: &Arguments) -> io::Result<()> {
-    let is_known = |kind: &&String| KINDS.contains(&kind.as_str()) || DIRECTORIES.contains(&kind.as_str());
-    if let Some(unknown) = arguments.only.iter().find(|kind| !is_known(kind)) {
-        let all = [KINDS, DIRECTORIES].concat().join(", ");
+    let known: Vec<&str> = KINDS.iter().chain(DIRECTORIES).copied().chain(data_kinds()).collect();
+    if let Some(unknown) = arguments.only.iter().find(|kind| !known.contains(&kind.as_str())) {
+        let all = known.join(", ");
         return Err(io::Error::other(format!("there is no {unknown}: {all}")));
     }
     let own = arguments.dir.join(format!("calls-{}", std::process::id()));
@@ -134,11 +152,18 @@ fn parent(arguments: &Arguments) -> io::Result<()> {
 
 fn measure(arguments: &Arguments, own: &Path) -> io::Result<Vec<Row>> {
     let program = std::env::current_exe()?;
+    if has_data(arguments) {
+        let mut file = File::create_new(own.join(DATA_NAME))?;
+        let bytes = vec![0x5a; MIB];
+        (0..arguments.data).try_for_each(|_| file.write_all(&bytes))?;
+        // Nobody is to write it back while something else is measured.
+        file.sync_all()?;
+    }
     let start = |number: u32| {
         let mut command = Command::new(&program);
         command.arg("--dir").arg(own).args(["--number", &number.to_string()]);
         command.args(["--files", &arguments.files.to_string(), "--calls", &arguments.calls.to_string()]);
-        command.args(["--threads", &arguments.threads.to_string()]);
+        command.args(["--threads", &arguments.threads.to_string(), "--data", &arguments.data.to_string()]);
         if arguments.shared {
             command.arg("--shared");
         }
@@ -192,6 +217,8 @@ fn child(arguments: &Arguments, number: u32) -> io::Result<()> {
     let (paths, small, directories) = (all('f')?, all('s')?, all('d')?);
     let mut page = vec![number as u8 + 1; PAGE];
     let big = File::options().read(true).write(true).create_new(true).open(path('b', 0))?;
+    let data = has_data(arguments).then(|| File::open(arguments.dir.join(DATA_NAME))).transpose()?;
+    let mut unread = data.as_ref();
     let mut out = io::stdout();
     writeln!(out, "0")?;
     out.flush()?;
@@ -207,11 +234,21 @@ fn child(arguments: &Arguments, number: u32) -> io::Result<()> {
                 for at in (0..2 * BIG).step_by(PAGE) {
                     big.read_exact_at(&mut page, at % BIG)?;
                 }
+                if let Some(data) = unread.take() {
+                    let mut bytes = vec![0; DATA_PIECE];
+                    let all = arguments.data * MIB as u64;
+                    for at in (0..2 * all).step_by(DATA_PIECE) {
+                        data.read_exact_at(&mut bytes, at % all)?;
+                    }
+                }
                 0
             }
             kind => in_parts(arguments.threads, |part| match kind {
                 kind if DIRECTORIES.contains(&kind) => {
                     calls_of_directories(kind, arguments, &directories, part)
+                }
+                kind if data_kinds().any(|data| data == kind) => {
+                    calls_of_data(kind, arguments, number, &data, part)
                 }
                 kind => calls_of_files(kind, arguments, part, &paths, &small, &big, &mut page.clone()),
             })?,
@@ -296,4 +333,26 @@ fn calls_of_directories(kind: &str, arguments: &Arguments, paths: &[CString], pa
         _ => paths.iter().try_for_each(|p| calls::rmdir(p))?,
     }
     Ok(if kind == "stat-dir" { made } else { paths.len() } as u64)
+}
+
+/// Reads at places here and there of the file that all processes read, each at others.
+fn calls_of_data(
+    kind: &str,
+    arguments: &Arguments,
+    number: u32,
+    data: &Option<File>,
+    part: Part,
+) -> io::Result<u64> {
+    let found = DATA.iter().find(|data| data.0 == kind);
+    let (Some(&(_, len)), Some(data)) = (found, data) else {
+        return Err(io::Error::other(format!("there is no {kind}")));
+    };
+    let (mut calls, mut bytes) = (part.range(arguments.calls as usize), vec![0; len]);
+    let (made, places) = (calls.len() as u64, arguments.data * MIB as u64 / len as u64);
+    calls.try_for_each(|i| {
+        let nth = (i as u32).wrapping_add(number.wrapping_mul(40_503));
+        let place = (nth.wrapping_mul(2_654_435_761) >> 8) as u64 % places;
+        data.read_exact_at(&mut bytes, place * len as u64)
+    })?;
+    Ok(made)
 }

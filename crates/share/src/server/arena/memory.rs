@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// The arena of some clients.
 pub(crate) struct Arena {
@@ -20,6 +20,8 @@ pub(crate) struct Arena {
     telling: Mutex<()>,
     /// Several clients have it, or had.
     pub(super) is_shared: AtomicBool,
+    /// Pages from here on were never used.
+    pub(super) used: AtomicU32,
     /// Answers given out of it, for tests.
     pub hits: AtomicU64,
 }
@@ -29,7 +31,8 @@ impl Arena {
     pub(super) fn new(cred: &Cred, pages: usize) -> io::Result<Arena> {
         let (memory, reader) = memory::published(c"freehold pages", arena_bytes(pages))?;
         let (telling, is_shared) = (Mutex::default(), AtomicBool::new(false));
-        Ok(Arena { cred: cred.clone(), memory, reader, telling, is_shared, hits: AtomicU64::new(0) })
+        let (used, hits) = (AtomicU32::new(0), AtomicU64::new(0));
+        Ok(Arena { cred: cred.clone(), memory, reader, telling, is_shared, used, hits })
     }
 
     /// For clients.

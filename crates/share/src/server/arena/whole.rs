@@ -1,27 +1,100 @@
 //! Memory of arenas as huge pages: clients that read here and there spend a good part of their time on finding pages (the processor's tables, in a virtual
 //! machine those of two systems).
 
-use super::Arena;
+use super::{Arena, PAGE};
 use crate::memory::HUGE;
+use format::shared::ARENA_DATA_AT;
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::Builder;
+use std::time::{Duration, Instant};
 
-/// A part of an arena's memory, as long as a huge page and at a multiple of that, of which all pages are in use, or should be.
+/// Between two parts that have something in them, so many times as long passes as one of them takes: who reads there waits meanwhile, and whoever reads here and there
+/// soon does.
+const REST: u32 = 9;
+
+/// So many parts are made huge pages before they are used, while nobody reads there yet; fewer while few are in use.
+const AHEAD: usize = 4;
+
+/// Which parts are to be made so when the first page of this one is used, of so many: each of them comes up once.
+pub(super) fn ahead(part: usize, parts: usize) -> Range<usize> {
+    let end = |part: usize| (part + part.min(AHEAD) + 1).min(parts);
+    end(part.saturating_sub(1)).max(part + 1).min(end(part))..end(part)
+}
+
+/// A part of an arena's memory, as long as a huge page and at a multiple of that.
 pub(super) struct Whole {
     pub arena: Arc<Arena>,
     pub offset: usize,
+    /// None of its pages was in use when this was sent.
+    pub empty: bool,
 }
 
-/// Starts a thread that has such parts become huge pages, until nobody sends any more. What the kernel does not join stays as it is.
-pub(super) fn joining() -> Option<Sender<Whole>> {
-    let (send, receive) = channel::<Whole>();
-    let join = move || {
-        for Whole { arena, offset } in receive {
-            if let Err(e) = arena.memory.join(offset, HUGE) {
-                tracing::debug!("pages stay apart: {e}");
-            }
+impl Whole {
+    /// It was empty, and is no longer.
+    fn is_late(&self) -> bool {
+        let used = ARENA_DATA_AT + self.arena.used.load(Ordering::Relaxed) as usize * PAGE;
+        self.empty && self.offset < used
+    }
+
+    fn join(&self) {
+        let memory = &self.arena.memory;
+        // The kernel joins nothing where there is nothing.
+        memory.word(self.offset).load(Ordering::Relaxed);
+        if let Err(e) = memory.join(self.offset, HUGE) {
+            tracing::debug!("pages stay apart: {e}");
         }
-    };
-    Builder::new().name("freehold-pages".into()).spawn(join).is_ok().then_some(send)
+    }
+}
+
+/// Starts a thread that has such parts become huge pages, until nobody sends any more: empty ones at once, unless they are in use by then, others one after the
+/// other with rests between them. What the kernel does not join stays as it is.
+pub(super) fn joining() -> Option<Sender<Whole>> {
+    let (send, receive) = channel();
+    Builder::new().name("freehold-pages".into()).spawn(move || run(&receive)).is_ok().then_some(send)
+}
+
+fn run(receive: &Receiver<Whole>) {
+    let (mut full, mut rests_until) = (VecDeque::new(), Instant::now());
+    loop {
+        let rest = match full.is_empty() {
+            true => Duration::MAX,
+            false => rests_until.saturating_duration_since(Instant::now()),
+        };
+        match receive.recv_timeout(rest) {
+            Ok(part) if !part.empty => full.push_back(part),
+            Ok(part) if part.is_late() => {}
+            Ok(part) => part.join(),
+            Err(RecvTimeoutError::Timeout) => {
+                let begun = Instant::now();
+                full.pop_front().inspect(Whole::join);
+                rests_until = Instant::now() + begun.elapsed() * REST;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_comes_up_once_and_before_it_is_used() {
+        for parts in [0, 1, 2, 3, 64] {
+            let mut seen = Vec::new();
+            for part in 0..parts {
+                let ahead = ahead(part, parts);
+                assert!(
+                    ahead.clone().all(|next| next > part && next <= part + AHEAD.min(part)),
+                    "{ahead:?} at {part}"
+                );
+                seen.extend(ahead);
+            }
+            assert_eq!(seen, (2..parts).collect::<Vec<_>>());
+        }
+    }
 }
