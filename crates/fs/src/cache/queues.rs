@@ -6,8 +6,7 @@
 //! - The small queue gives pages while it has a tenth of all. What was read ahead and not used yet does not count there, and has a second chance:
 //!   readers would otherwise throw out what they will want next.
 //! - Clean pages whose content is there stand in a queue, and no others. One that is pinned goes to the end of its queue; where there are many of these, a
-//!   page of the other queue goes, so that a page costs a bounded number of steps as long as there are others.
-//!
+//!   page of the other queue goes. So a frame costs a bounded number of steps as long as not nearly all pages are pinned.
 //! - A page in a frame that took the place of a pinned one ([`PageCache::replace`]) stays as long as that: the pins may be those of a transfer that has yet to bring
 //!   its content to the medium, or of the log.
 //!
@@ -27,6 +26,8 @@ const SMALL_PART: usize = 10;
 const FEW: usize = 16;
 /// Pages of a file that are remembered beside each other.
 const TOGETHER: u64 = 16;
+/// Pages that are given another chance before the next one goes without: in a large cache of which everything is used a lot, all others would wait for as long as that takes.
+const CHANCES_MAX: usize = 256;
 /// Pages that are pinned, or copies of such, that are passed by before the other queue is looked at.
 const HELD_MAX: usize = 64;
 /// No frame.
@@ -260,19 +261,21 @@ impl PageCache {
 
     /// The page that goes next from a queue; what stood before it is moved elsewhere. `None`: there is none that may go, or too many of those before it are held.
     fn next_of(&mut self, queue: usize, mut held_max: usize) -> Option<u32> {
-        for _ in 0..(MOST_USES as usize + 1) * self.queues.queues[queue].len {
+        let mut chances = CHANCES_MAX;
+        for _ in 0..self.queues.queues[queue].len + CHANCES_MAX {
             let first = self.queues.queues[queue].first;
             if first == NONE {
                 break;
-            }
-            if self.may_go(first) {
-                return Some(first);
             }
             if self.is_held(first) {
                 held_max = held_max.checked_sub(1)?;
                 self.move_to_end(first);
                 continue;
             }
+            if chances == 0 || self.has_no_chance(first) {
+                return Some(first);
+            }
+            chances -= 1;
             let f = &mut self.frames[first as usize];
             let to = match f.place {
                 Place::New => Place::Small,
@@ -290,15 +293,14 @@ impl PageCache {
         None
     }
 
-    /// Whether a page that stands at the front of its queue goes.
-    fn may_go(&self, frame: u32) -> bool {
+    /// Whether a page that stands at the front of its queue, and is not held, goes.
+    fn has_no_chance(&self, frame: u32) -> bool {
         let f = &self.frames[frame as usize];
-        let stays = match f.place {
-            Place::New => true,
-            Place::Small | Place::Copy => f.uses > PROVEN,
-            Place::Main => f.uses > 0,
-        };
-        !stays && !self.is_held(frame)
+        match f.place {
+            Place::New => false,
+            Place::Small | Place::Copy => f.uses <= PROVEN,
+            Place::Main => f.uses == 0,
+        }
     }
 
     /// Throws out a page that is the first to go, and those behind it that stand in the frames behind its own, `max` at most. The first frame; `None`: all are dirty or pinned.
@@ -311,7 +313,9 @@ impl PageCache {
         let (queue, first) =
             tries.into_iter().find_map(|(queue, held)| Some((queue, self.next_of(queue, held)?)))?;
         for next in (first..).take(max) {
-            if self.queues.queues[queue].first != next || !self.may_go(next) {
+            let goes_on =
+                || self.queues.queues[queue].first == next && !self.is_held(next) && self.has_no_chance(next);
+            if next != first && !goes_on() {
                 break;
             }
             if queue == SMALL {

@@ -49,7 +49,8 @@ fn what_is_read_once_drives_out_nothing_that_is_used() {
     for page in 0..10_000 {
         read(&mut c, key(10_000 + page));
     }
-    assert_eq!(hot().filter(|&key| !read(&mut c, key)).count(), 0);
+    let lost = hot().filter(|&key| !read(&mut c, key)).count();
+    assert!(lost <= 700 / 200, "{lost}");
     // And what is used no longer goes.
     for _ in 0..20 {
         (0..700).for_each(|page| _ = read(&mut c, key(50_000 + page)));
@@ -77,6 +78,20 @@ fn what_was_read_ahead_is_there_when_it_is_wanted() {
             }
             assert!(c.lookup(file(reader, page)).is_some(), "{page}");
         }
+    }
+    c.check_queues();
+}
+
+#[test]
+fn a_frame_costs_a_bounded_number_of_steps() {
+    let mut c = cache(20_000);
+    for _ in 0..5 {
+        (0..20_000).for_each(|page| _ = read(&mut c, key(page)));
+    }
+    let moved = |c: &PageCache| c.frames.iter().filter(|frame| frame.place == Place::Main).count();
+    for (frame, page) in (1..=10).zip(20_000..) {
+        assert!(!read(&mut c, key(page)));
+        assert!(moved(&c) <= frame * 256, "all others are used a lot");
     }
     c.check_queues();
 }
