@@ -490,7 +490,9 @@ impl Core {
             let cached = self.cache.lookup(key(slot, page));
             let frame = match cached {
                 Some(f) if whole && self.cache.is_valid(f) && self.cache.is_pinned(f) => {
-                    self.cache.replace(f, false).ok_or_else(|| self.need_frames())?
+                    // A page of a hole may be refused for lack of space yet, and then holds what it held.
+                    let may_be_refused = !self.cache.is_dirty(f) && !self.is_written(slot, page);
+                    self.cache.replace(f, may_be_refused).ok_or_else(|| self.need_frames())?
                 }
                 None if whole => {
                     // Frames for the whole pages that follow, so that they can be written in one transfer.
