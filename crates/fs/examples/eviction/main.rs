@@ -89,7 +89,7 @@ fn compare() {
             false => columns.iter().map(|c| c.to_string()).collect(),
         };
         println!("| trace | cache | {} |", head.join(" | "));
-        println!("|---|---:|{}", "---:|".repeat(if varied { 8 } else { 5 }));
+        println!("|---|---:|{}", "---:|".repeat(head.len() * if varied { 2 } else { 1 }));
         let mut sum = vec![Hits::default(); columns.len()];
         let mut rows = 0;
         for trace in traces::all(EVALUATION_SEED, 200_000, varied) {

@@ -301,7 +301,7 @@ impl PageCache {
             (State::Dirty, false) => {
                 self.dirty -= 1;
                 self.frames[frame.0 as usize].state = State::Clean;
-                self.is_written(frame.0);
+                self.written_back(frame.0);
             }
             _ => {}
         }

@@ -237,7 +237,7 @@ impl PageCache {
     }
 
     /// A changed page is on the medium: what was used much in the meantime is no newcomer.
-    pub(super) fn is_written(&mut self, frame: u32) {
+    pub(super) fn written_back(&mut self, frame: u32) {
         let f = &mut self.frames[frame as usize];
         if f.place == Place::New {
             f.place = Place::Small;

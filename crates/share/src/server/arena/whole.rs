@@ -22,7 +22,7 @@ const AHEAD: usize = 4;
 /// Which parts are to be made so when the first page of this one is used, of so many: each of them comes up once.
 pub(super) fn ahead(part: usize, parts: usize) -> Range<usize> {
     let end = |part: usize| (part + part.min(AHEAD) + 1).min(parts);
-    end(part.saturating_sub(1)).max(part + 1).min(end(part))..end(part)
+    end(part.saturating_sub(1)).max(part + 1)..end(part)
 }
 
 /// A part of an arena's memory, as long as a huge page and at a multiple of that.
