@@ -14,24 +14,24 @@ use format::limits::{FILE_SIZE_MAX, SEGMENT_BLOCKS};
 use fs::cache::{PAGE, Pages};
 use fs::{Access, Attr, Cred, Error, FileType, Handle, OpenFlags, SetAttr, Source, StatFs, perm};
 
+/// Bytes of which transfers through handles with DIRECT are multiples; and those of copies within the volume, where no program's memory is.
+pub(crate) const DIRECT_UNIT: u64 = 512;
+pub(crate) const ANY_UNIT: u64 = 1;
+
 /// Open handles of one volume.
 const HANDLES_MAX: usize = 1 << 20;
 
 impl Core {
-    /// Opens an inode whose kind and permissions were checked.
-    pub fn open_slot(
-        &mut self,
-        cred: &Cred,
-        slot: Slot,
-        flags: OpenFlags,
-        directory: bool,
-    ) -> Result<Handle, Error> {
-        if self.handles.len() >= HANDLES_MAX {
-            return Err(Error::TooManyOpen);
-        }
+    /// `TooManyOpen`, before anything is changed that goes with opening a file.
+    pub fn another_handle(&self) -> Result<(), Error> {
+        if self.handles.len() >= HANDLES_MAX { Err(Error::TooManyOpen) } else { Ok(()) }
+    }
+
+    /// Opens an inode whose kind and permissions were checked, and [`Core::another_handle`].
+    pub fn open_slot(&mut self, cred: &Cred, slot: Slot, flags: OpenFlags, directory: bool) -> Handle {
         self.slab.get_mut(slot).opens += 1;
         let open = Open { slot, flags, directory, ahead: ReadAhead::default() };
-        Ok(self.handles.insert(open, cred.clone()))
+        self.handles.insert(open, cred.clone())
     }
 
     pub fn check_open(&self, cred: &Cred, slot: Slot, flags: OpenFlags) -> Result<(), Error> {
@@ -64,6 +64,7 @@ impl Core {
     pub fn open(&mut self, cred: &Cred, ino: Ino, flags: OpenFlags, ticket: &mut Option<u64>) -> Res<Handle> {
         let (slot, _) = self.inode(ino)?;
         self.check_open(cred, slot, flags)?;
+        self.another_handle()?;
         if flags.contains(OpenFlags::TRUNCATE) {
             self.admit()?;
             self.drop_capability(slot, ticket)?;
@@ -75,7 +76,7 @@ impl Core {
             inode.ctime = now;
             clear_set_ids(inode, writer);
         }
-        Ok(self.open_slot(cred, slot, flags, false)?)
+        Ok(self.open_slot(cred, slot, flags, false))
     }
 
     pub fn opendir(&mut self, cred: &Cred, ino: Ino) -> Res<Handle> {
@@ -86,8 +87,9 @@ impl Core {
         if !cred.checked {
             perm::check(cred, &self.attr(slot), Access::READ)?;
         }
+        self.another_handle()?;
         self.index.begin_scan(slot);
-        Ok(self.open_slot(cred, slot, OpenFlags::READ, true)?)
+        Ok(self.open_slot(cred, slot, OpenFlags::READ, true))
     }
 
     /// Closes a handle; an inode without names goes with its last one.
@@ -174,14 +176,14 @@ impl Core {
     pub fn read(
         &mut self,
         handle: Handle,
-        offset: u64,
+        (offset, unit): (u64, u64),
         to: &mut [u8],
         first: &mut bool,
         done: &mut usize,
         copies: &mut Vec<crate::pages::CopyOut>,
     ) -> Res<usize> {
         let len = to.len();
-        check_direct(self.handles.file(handle, OpenFlags::READ)?, offset, len)?;
+        check_direct(self.handles.file(handle, OpenFlags::READ)?, (offset, unit), len)?;
         self.read_through(handle, len, first, |core, slot, window| {
             core.read_step(slot, window, offset, to, done, copies)
         })
@@ -190,7 +192,7 @@ impl Core {
     /// How much of `len` bytes there is to lend.
     pub fn lendable(&self, handle: Handle, offset: u64, len: usize) -> Result<usize, Error> {
         let open = self.handles.file(handle, OpenFlags::READ)?;
-        check_direct(open, offset, len)?;
+        check_direct(open, (offset, DIRECT_UNIT), len)?;
         let left = self.slab.get(open.slot).size.saturating_sub(offset);
         Ok(len.min(left.try_into().unwrap_or(usize::MAX)))
     }
@@ -245,7 +247,7 @@ impl Core {
     pub fn write(
         &mut self,
         handle: Handle,
-        offset: u64,
+        (offset, unit): (u64, u64),
         from: &dyn Source,
         chunk: usize,
         done: &mut usize,
@@ -255,7 +257,7 @@ impl Core {
         let append = open.flags.contains(OpenFlags::APPEND);
         // What was appended before this repetition ends at the end of the file, or others appended since: go on there.
         let base = if append { self.slab.get(open.slot).size.saturating_sub(*done as u64) } else { offset };
-        check_direct(&open, base, from.len())?;
+        check_direct(&open, (base, unit), from.len())?;
         if from.is_empty() {
             return Ok(());
         }
@@ -265,11 +267,15 @@ impl Core {
         }
         self.drop_capability(open.slot, ticket)?;
         let until = if append { room } else { room.min(*done + chunk) };
-        self.write_step(open.slot, base, (from, until), done, ticket)?;
+        let before = *done;
+        let result = self.write_step(open.slot, base, (from, until), done, ticket);
+        if *done > before {
+            self.wrote_through(handle, open.slot);
+        }
+        result?;
         if open.flags.contains(OpenFlags::DIRECT) {
             self.write_back(open.slot, 0, u64::MAX, Purpose::Memory)?;
         }
-        self.wrote_through(handle, open.slot);
         Ok(())
     }
 
@@ -308,9 +314,10 @@ fn clear_set_ids(inode: &mut crate::inode::Inode, writer: perm::Writer) {
     inode.mode = inode.mode & !0o7777 | after as u32;
 }
 
-/// O_DIRECT: offsets and lengths are multiples of 512 bytes.
-fn check_direct(open: &Open, offset: u64, len: usize) -> Result<(), Error> {
-    if open.flags.contains(OpenFlags::DIRECT) && (!offset.is_multiple_of(512) || !len.is_multiple_of(512)) {
+/// O_DIRECT: offsets and lengths are multiples of a unit.
+fn check_direct(open: &Open, (offset, unit): (u64, u64), len: usize) -> Result<(), Error> {
+    let odd = !offset.is_multiple_of(unit) || !(len as u64).is_multiple_of(unit);
+    if open.flags.contains(OpenFlags::DIRECT) && odd {
         return Err(Error::Invalid("offset and length of a direct transfer must be multiples of 512"));
     }
     Ok(())

@@ -42,7 +42,8 @@ impl Core {
         tail.and_then(|t| t.extents()).unwrap_or_else(|| EMPTY.get_or_init(ExtentMap::default))
     }
 
-    fn is_written(&self, slot: Slot, page: u64) -> bool {
+    /// Whether the page has a block whose content counts.
+    pub fn is_written(&self, slot: Slot, page: u64) -> bool {
         matches!(self.map(slot).lookup(page), Mapping::Block { unwritten: false, .. })
     }
 
@@ -364,6 +365,10 @@ impl Core {
             return Ok(());
         }
         let k = key(slot, 0);
+        // A page of a hole may be left of what the file, or another that had its slot, was before.
+        if let Some(left) = self.cache.find(k) {
+            self.cache.remove(left);
+        }
         let frame = self.cache.insert(k).ok_or_else(|| self.need_frames())?;
         self.cache.arena().copy_in(frame.offset(), &bytes);
         self.cache.arena().zero(frame.offset() + bytes.len() as u64, PAGE - bytes.len());

@@ -197,10 +197,11 @@ impl Volume {
         .await
     }
 
+    /// Reads at an offset, which goes with the unit of direct transfers.
     fn read_now<'a>(
         &'a self,
         handle: Handle,
-        offset: u64,
+        place: (u64, u64),
         to: &'a mut [u8],
     ) -> impl Future<Output = Result<usize>> + Send + 'a {
         let shared = &self.inner.shared;
@@ -208,7 +209,7 @@ impl Volume {
         let mut copies: Vec<CopyOut> = Vec::new();
         poll_fn(move |cx| {
             let mut core = shared.lock();
-            let n = match core.read(handle, offset, to, &mut first, &mut done, &mut copies) {
+            let n = match core.read(handle, place, to, &mut first, &mut done, &mut copies) {
                 Ok(n) => n,
                 Err(Stop::Error(e)) => return Poll::Ready(Err(e)),
                 Err(Stop::Wait(wait)) => {
@@ -261,7 +262,7 @@ impl Volume {
     fn write_now<'a>(
         &'a self,
         handle: Handle,
-        offset: u64,
+        place: (u64, u64),
         from: &'a dyn Source,
     ) -> impl Future<Output = Result<(usize, bool)>> + Send + 'a {
         let shared = &self.inner.shared;
@@ -269,7 +270,7 @@ impl Volume {
         poll_fn(move |cx| {
             loop {
                 let mut core = shared.lock();
-                let result = core.write(handle, offset, from, WRITE_CHUNK, &mut done, &mut ticket);
+                let result = core.write(handle, place, from, WRITE_CHUNK, &mut done, &mut ticket);
                 let everything = self.inner.synchronous == Synchronous::Everything;
                 let syncs =
                     |open: &Open| everything || open.flags.intersects(OpenFlags::SYNC | OpenFlags::DSYNC);

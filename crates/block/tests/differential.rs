@@ -1,7 +1,7 @@
 //! The engine against the reference model: the same operations, every outcome and the final tree compared.
 //!
 //! Verifies results, attributes, times and contents of all operations, with a cache so small that pages and tails come and
-//! go. Does not verify crashes (tests/power.rs) nor concurrency.
+//! go, with calls that are given up while they wait, and on a volume that is nearly full. Does not verify crashes (tests/power.rs) nor concurrency.
 
 mod hand;
 
@@ -9,17 +9,19 @@ use block::{MkfsOptions, OpenOptions, Volume};
 use fs::FileSystem;
 use hand::{ByHand, TestClock};
 use media::ram::RamMedia;
-use sim::differential::{Settings, Side, assert_same};
+use sim::differential::{Settings, Side, Trouble, assert_same};
 use sim::{Driver, HandClock, Knobs, Model, Ticking, Tolerance};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 /// A fresh volume of 256 MiB with a small log, and a cache of 2 MiB.
-fn engine(strict: bool) -> Side<Volume, ByHand> {
-    engine_with(strict, 2 << 20)
+fn engine(strict: bool) -> Side<Volume, Hasty> {
+    engine_with(strict, 256 << 20, 2 << 20)
 }
 
-fn engine_with(strict: bool, cache_bytes: usize) -> Side<Volume, ByHand> {
-    let media = Arc::new(RamMedia::new(256 << 20).unwrap());
+fn engine_with(strict: bool, bytes: u64, cache_bytes: usize) -> Side<Volume, Hasty> {
+    let media = Arc::new(RamMedia::new(bytes).unwrap());
     let mkfs = MkfsOptions { strict, log_bytes: Some(8 << 20), ..MkfsOptions::default() };
     block::mkfs(media.clone(), &mkfs).unwrap();
     let clock = HandClock::default();
@@ -40,7 +42,43 @@ fn engine_with(strict: bool, cache_bytes: usize) -> Side<Volume, ByHand> {
         ..Default::default()
     };
     driver.block_on(volume.setattr(&fs::Cred::root(), fs::Ino::ROOT, set)).unwrap();
-    Side::new(volume, driver)
+    let volume = Arc::new(volume);
+    Side::new(volume.clone(), Hasty { driver, volume })
+}
+
+/// Runs a volume by hand, and empties its caches after some of the calls that are given up.
+struct Hasty {
+    driver: ByHand,
+    volume: Arc<Volume>,
+}
+
+impl Driver for Hasty {
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.driver.block_on(future)
+    }
+
+    fn give_up<T>(&self, future: impl Future<Output = T>, patience: u32) -> Option<T> {
+        let given_up = {
+            let mut future = pin!(future);
+            let mut waits = 0;
+            loop {
+                match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                    Poll::Ready(out) => break Some(out),
+                    Poll::Pending if waits == patience % 4 => break None,
+                    Poll::Pending => waits += 1,
+                }
+                self.driver.worker.borrow_mut().step();
+            }
+        };
+        if given_up.is_none() && (patience / 4).is_multiple_of(2) {
+            self.block_on(self.volume.drop_caches()).unwrap();
+        }
+        given_up
+    }
+
+    fn before_op(&self, index: usize) {
+        self.driver.before_op(index);
+    }
 }
 
 fn model() -> Side<Model, Ticking> {
@@ -48,7 +86,8 @@ fn model() -> Side<Model, Ticking> {
     Side::new(Model::new(driver.0.clock()), driver)
 }
 
-const STRICT: Settings = Settings { tolerance: Tolerance::NONE, tree_every: 500, close_at_end: true };
+const STRICT: Settings =
+    Settings { tolerance: Tolerance::NONE, tree_every: 500, close_at_end: true, trouble: Trouble::NONE };
 
 fn seeds(count: u64) -> std::ops::Range<u64> {
     let from = std::env::var("FREEHOLD_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
@@ -73,10 +112,83 @@ fn data() {
 /// Pages go as soon as they may.
 #[test]
 fn data_with_hardly_any_cache() {
-    assert_same(model, || engine_with(false, 256 << 10), seeds(8), Knobs::data_heavy(), 2000, STRICT);
+    assert_same(
+        model,
+        || engine_with(false, 256 << 20, 256 << 10),
+        seeds(8),
+        Knobs::data_heavy(),
+        2000,
+        STRICT,
+    );
 }
 
 #[test]
 fn data_with_every_overwrite_ordered() {
     assert_same(model, || engine(true), seeds(4), Knobs::data_heavy(), 2000, STRICT);
+}
+
+/// Many calls are begun and given up first.
+const HASTY: Settings = Settings { trouble: Trouble { given_up: 2, full: false }, ..STRICT };
+
+#[test]
+fn data_when_calls_are_given_up() {
+    assert_same(
+        model,
+        || engine_with(false, 256 << 20, 256 << 10),
+        seeds(8),
+        Knobs::data_heavy(),
+        2000,
+        HASTY,
+    );
+    assert_same(
+        model,
+        || engine_with(true, 256 << 20, 256 << 10),
+        seeds(4),
+        Knobs::data_heavy(),
+        2000,
+        HASTY,
+    );
+}
+
+#[test]
+fn everything_when_calls_are_given_up() {
+    assert_same(
+        model,
+        || engine_with(false, 256 << 20, 256 << 10),
+        seeds(8),
+        Knobs::everything(),
+        3000,
+        HASTY,
+    );
+}
+
+/// The volume has room for hardly anything. What a copy has read counts as read also when there was no room for it.
+const FULL: Settings = Settings {
+    tolerance: Tolerance { atime: false, ..Tolerance::NONE },
+    trouble: Trouble { given_up: 0, full: true },
+    ..STRICT
+};
+const HASTY_AND_FULL: Settings = Settings { trouble: Trouble { given_up: 2, full: true }, ..FULL };
+
+#[test]
+fn data_without_space() {
+    assert_same(model, || engine_with(false, 32 << 20, 256 << 10), seeds(8), Knobs::data_heavy(), 2000, FULL);
+}
+
+#[test]
+fn everything_without_space_when_calls_are_given_up() {
+    let knobs = Knobs { range_max: 16 << 20, len_max: 1 << 20, ..Knobs::everything() };
+    assert_same(model, || engine_with(false, 32 << 20, 256 << 10), seeds(8), knobs, 3000, HASTY_AND_FULL);
+}
+
+#[test]
+fn data_without_space_when_calls_are_given_up() {
+    assert_same(
+        model,
+        || engine_with(false, 32 << 20, 256 << 10),
+        seeds(8),
+        Knobs::data_heavy(),
+        2000,
+        HASTY_AND_FULL,
+    );
 }

@@ -7,6 +7,12 @@ pub trait Driver {
     /// Runs this future to its end.
     fn block_on<T>(&self, future: impl Future<Output = T>) -> T;
 
+    /// Begins a future, and gives it up when it has had to wait for as long as `patience`, any number, says: `None`. Drivers that sleep until a future is
+    /// over never do.
+    fn give_up<T>(&self, future: impl Future<Output = T>, _patience: u32) -> Option<T> {
+        Some(self.block_on(future))
+    }
+
     /// Called before each operation of a sequence, with its number: the place to move clocks.
     fn before_op(&self, _index: usize) {}
 }
@@ -24,6 +30,9 @@ impl Driver for Blocking {
 impl<D: Driver> Driver for &D {
     fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         (**self).block_on(future)
+    }
+    fn give_up<T>(&self, future: impl Future<Output = T>, patience: u32) -> Option<T> {
+        (**self).give_up(future, patience)
     }
     fn before_op(&self, index: usize) {
         (**self).before_op(index);

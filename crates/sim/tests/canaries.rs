@@ -4,11 +4,12 @@ mod wrong;
 
 use fs::{Cred, FileSystem, Ino, OpenFlags, SetAttr, Time, XattrFlags, block_on};
 use sim::compare::{self, Options};
-use sim::differential::{Settings, Side, assert_same, check};
+use sim::differential::{Settings, Side, Trouble, assert_same, check};
 use sim::{Blocking, Knobs, Model, Ticking, Tolerance, system_clock};
 use wrong::{Mistake, Wrong};
 
-const STRICT: Settings = Settings { tolerance: Tolerance::NONE, tree_every: 500, close_at_end: true };
+const STRICT: Settings =
+    Settings { tolerance: Tolerance::NONE, tree_every: 500, close_at_end: true, trouble: Trouble::NONE };
 
 fn right() -> Side<Model, Ticking> {
     let driver = Ticking::default();

@@ -8,7 +8,7 @@
 //!
 //! `FREEHOLD_HOST_SEEDS=100` runs so many seeds of each kind instead of a few, `FREEHOLD_HOST_DIR` names another directory.
 
-use sim::differential::{Settings, Side, assert_same};
+use sim::differential::{Settings, Side, Trouble, assert_same};
 use sim::host::HostTicking;
 use sim::{Blocking, HostFs, Knobs, Model, Ticking, Tolerance};
 use std::path::PathBuf;
@@ -84,7 +84,12 @@ fn mostly_data() {
 #[test]
 fn all_times() {
     if able() {
-        let settings = Settings { tolerance: Tolerance::NONE, tree_every: 0, close_at_end: true };
+        let settings = Settings {
+            tolerance: Tolerance::NONE,
+            tree_every: 0,
+            close_at_end: true,
+            trouble: Trouble::NONE,
+        };
         let knobs = Knobs { scan_changes: false, ..Knobs::host() };
         assert_same(model, host_with_times, seeds(2), knobs, 1200, settings);
     }

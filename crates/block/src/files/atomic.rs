@@ -61,6 +61,12 @@ impl Core {
         self.room_for_atomic(slot, &pages, ticket)?;
         self.pages_for_change(slot, &pages)?;
 
+        let frame_of = |core: &Core, page| core.cache.find(key(slot, page)).expect("it was brought in above");
+        // A page that is dirty already may be in the way of the next: each of them may still have to wait.
+        for &page in &pages {
+            self.dirty_page(slot, page, frame_of(self, page), ticket)?;
+        }
+
         // From here on nothing waits.
         self.running.atomic = true;
         for &(at, data) in pieces {
@@ -68,8 +74,7 @@ impl Core {
             while done < data.len() {
                 let pos = at + done as u64;
                 let n = (PAGE - (pos % PAGE64) as usize).min(data.len() - done);
-                let frame = self.cache.find(key(slot, pos / PAGE64)).expect("it was brought in above");
-                self.dirty_page(slot, pos / PAGE64, frame, ticket)?;
+                let frame = frame_of(self, pos / PAGE64);
                 self.cache.arena().copy_in(frame.offset() + pos % PAGE64, &data[done..][..n]);
                 done += n;
             }

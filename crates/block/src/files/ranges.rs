@@ -10,7 +10,7 @@ use crate::pages::key;
 use crate::space::Run;
 use format::BlockNo;
 use format::limits::{FILE_SIZE_MAX, SEGMENT_BLOCKS};
-use fs::cache::PAGE;
+use fs::cache::{FrameNo, PAGE};
 use fs::{Error, Fallocate, Handle, OpenFlags, Seek};
 use std::ops::Range;
 
@@ -51,9 +51,8 @@ impl Core {
             return Ok(());
         }
         let page = part.start / PAGE64;
-        let cached = self.cache.find(key(slot, page));
-        let mapped = matches!(self.map(slot).lookup(page), Mapping::Block { unwritten: false, .. });
-        if cached.is_none() && !mapped {
+        // A page of a hole that nobody has changed has its zeros, and is not to need space.
+        if self.changed_page(slot, page).is_none() && !self.is_written(slot, page) {
             return Ok(());
         }
         let frame = self.page_for_change(slot, page)?;
@@ -63,13 +62,23 @@ impl Core {
 
     /// Sets bytes of a page to zero that is ready. Does not wait.
     fn zero_in_page(&mut self, slot: Slot, part: &Range<u64>) {
-        if let Some(frame) = self.cache.find(key(slot, part.start / PAGE64)).filter(|_| !part.is_empty()) {
+        if !part.is_empty()
+            && let Some(frame) = self.changed_page(slot, part.start / PAGE64)
+        {
             self.cache.arena().zero(frame.offset() + part.start % PAGE64, (part.end - part.start) as usize);
         }
     }
 
-    /// Removes whole pages from a file with extents.
+    /// The frame of a page that has been changed and not written.
+    fn changed_page(&self, slot: Slot, page: u64) -> Option<FrameNo> {
+        self.cache.find(key(slot, page)).filter(|&frame| self.cache.is_dirty(frame))
+    }
+
+    /// Removes whole pages from a file with extents, if there are any.
     fn unmap(&mut self, slot: Slot, start: u64, end: u64) {
+        if start >= end {
+            return;
+        }
         self.edit(slot);
         self.forget_pages(slot, start, end);
         let Some(map) = self.tail_mut(slot).extents_mut() else { return };
@@ -103,15 +112,21 @@ impl Core {
             Fallocate::PunchHole => true,
         };
         if what == Fallocate::PunchHole {
-            self.zero_range(slot, offset, end.min(size.max(offset)), end, ticket)?;
+            let pages = self.zero_range(slot, offset, end.min(size.max(offset)), end, ticket)?;
+            self.unmap(slot, pages.start, pages.end);
         } else {
             self.edit(slot);
             self.tail_mut(slot);
             self.make_extents(slot, ticket)?;
+            let all = offset / PAGE64..end.div_ceil(PAGE64);
+            self.allocate_range(slot, all, ticket)?;
             if matches!(what, Fallocate::ZeroRange { .. }) {
-                self.zero_range(slot, offset, end, end, ticket)?;
+                // What may be refused comes before anything becomes zeros.
+                let first = offset.div_ceil(PAGE64);
+                self.room_to_renew(slot, first..(end / PAGE64).max(first), ticket)?;
+                let pages = self.zero_range(slot, offset, end, end, ticket)?;
+                self.renew(slot, pages)?;
             }
-            self.allocate_range(slot, offset / PAGE64, end.div_ceil(PAGE64), ticket)?;
         }
         let now = self.now().into();
         let inode = self.edit(slot);
@@ -124,7 +139,7 @@ impl Core {
         Ok(())
     }
 
-    /// `start..end` reads as zeros afterwards; whole pages up to `unmap_end` lose their blocks.
+    /// `start..end` reads as zeros when the whole pages up to `unmap_end`, which this returns, do.
     fn zero_range(
         &mut self,
         slot: Slot,
@@ -132,15 +147,15 @@ impl Core {
         end: u64,
         unmap_end: u64,
         ticket: &mut Option<u64>,
-    ) -> Res<()> {
+    ) -> Res<Range<u64>> {
         if self.slab.get(slot).tail.is_none() {
-            return Ok(());
+            return Ok(0..0);
         }
         self.edit(slot);
         if let Data::Inline(bytes) = &mut self.tail_mut(slot).data {
             let (from, to) = ((start as usize).min(bytes.len()), (end as usize).min(bytes.len()));
             bytes[from..to].fill(0);
-            return Ok(());
+            return Ok(0..0);
         }
         let (first, last) = (start.div_ceil(PAGE64), unmap_end / PAGE64);
         let parts = match first > last {
@@ -154,15 +169,36 @@ impl Core {
         for part in &parts {
             self.zero_in_page(slot, part);
         }
-        if first < last {
-            self.unmap(slot, first, last);
+        Ok(first..last.max(first))
+    }
+
+    /// Sees to it that [`Core::renew`] can be done at once.
+    fn room_to_renew(&mut self, slot: Slot, pages: Range<u64>, ticket: &mut Option<u64>) -> Res<()> {
+        let written = self.written_within(slot, &pages).map(|ext| ext.count as u64).sum();
+        self.let_checkpoint_by(written)?;
+        if written > self.space.spare(self.keep) { self.wait_for_space(ticket) } else { Ok(()) }
+    }
+
+    /// Pages that have blocks lose what they hold. Where it counts they get other blocks: a recovery may want what these hold.
+    fn renew(&mut self, slot: Slot, pages: Range<u64>) -> Res<()> {
+        let written: Vec<Ext> = self.written_within(slot, &pages).collect();
+        // What was written to the others is not on the medium yet.
+        self.forget_pages(slot, pages.start, pages.end);
+        for ext in written {
+            self.unmap(slot, ext.file_block, ext.end());
+            self.allocate_range(slot, ext.file_block..ext.end(), &mut None)?;
         }
         Ok(())
     }
 
-    /// Gives blocks to the holes of `start..end`; they read as zeros.
-    fn allocate_range(&mut self, slot: Slot, start: u64, end: u64, ticket: &mut Option<u64>) -> Res<()> {
-        let mut page = start;
+    /// Those of these pages that have blocks whose content counts.
+    fn written_within(&self, slot: Slot, pages: &Range<u64>) -> impl Iterator<Item = Ext> + use<> {
+        self.map(slot).within(pages.start, pages.end).into_iter().filter(|ext| !ext.unwritten)
+    }
+
+    /// Gives blocks to the holes among these pages; they read as zeros.
+    fn allocate_range(&mut self, slot: Slot, pages: Range<u64>, ticket: &mut Option<u64>) -> Res<()> {
+        let Range { start: mut page, end } = pages;
         while page < end {
             match self.map(slot).lookup(page) {
                 Mapping::Block { count, .. } => page += count as u64,

@@ -10,6 +10,7 @@
 
 use super::{New, Slot};
 use crate::core::{Core, Res};
+use crate::files::DIRECT_UNIT;
 use crate::handles::{Open, ReadAhead};
 use format::Ino;
 use format::limits::SEGMENT_BLOCKS;
@@ -83,7 +84,7 @@ impl Core {
         ticket: &mut Option<u64>,
     ) -> Res<()> {
         self.space.begin_drawing(*room);
-        let result = self.write(handle, offset, from, chunk, done, ticket);
+        let result = self.write(handle, (offset, DIRECT_UNIT), from, chunk, done, ticket);
         *room = self.space.end_drawing();
         result
     }

@@ -6,6 +6,7 @@
 
 use super::Volume;
 use crate::core::{Stop, Synchronous};
+use crate::files::{ANY_UNIT, DIRECT_UNIT};
 use crate::loans::Loans;
 use crate::names::New;
 use format::Ino;
@@ -186,6 +187,7 @@ impl FileSystem for Volume {
                 core.inode(parent)?;
                 return Err(Error::Invalid("a file is opened for reading, writing or both").into());
             }
+            core.another_handle()?;
             let slot = match core.make(cred, parent, name, &new, &mut ticket) {
                 Err(Stop::Error(Error::Exists)) if !flags.contains(OpenFlags::EXCLUSIVE) => {
                     let found = core.lookup(cred, parent, name)?;
@@ -201,7 +203,7 @@ impl FileSystem for Volume {
                 made => made?,
             };
             made = Some(Synchronous::Directories);
-            let handle = core.open_slot(cred, slot, flags, false)?;
+            let handle = core.open_slot(cred, slot, flags, false);
             Ok((core.attr(slot), handle))
         });
         let (attr, handle) = opened.await?;
@@ -258,15 +260,16 @@ impl FileSystem for Volume {
         let mut ticket = None;
         self.op(move |core| {
             let linkable = !flags.contains(OpenFlags::EXCLUSIVE);
+            core.another_handle()?;
             let slot = core.make_nameless(cred, parent, perm & 0o7777, linkable, &mut ticket)?;
-            let handle = core.open_slot(cred, slot, flags, false)?;
+            let handle = core.open_slot(cred, slot, flags, false);
             Ok((core.attr(slot), handle))
         })
         .await
     }
 
     async fn read(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Result<usize> {
-        self.read_now(handle, offset, to).await
+        self.read_now(handle, (offset, DIRECT_UNIT), to).await
     }
 
     async fn read_pages(&self, handle: Handle, offset: u64, len: usize) -> Result<Pages> {
@@ -283,7 +286,7 @@ impl FileSystem for Volume {
     }
 
     async fn write_from(&self, handle: Handle, offset: u64, from: &dyn Source) -> Result<usize> {
-        let (n, syncs) = self.write_now(handle, offset, from).await?;
+        let (n, syncs) = self.write_now(handle, (offset, DIRECT_UNIT), from).await?;
         if syncs && n > 0 {
             self.sync_all().await?;
         }
@@ -453,16 +456,19 @@ impl FileSystem for Volume {
         let (mut copied, mut syncs) = (0, false);
         while copied < len {
             let want = buffer.len().min((len - copied) as usize);
-            let n = self.read_now(from, from_offset + copied, &mut buffer[..want]).await?;
-            if n == 0 {
-                break;
-            }
-            match self.write_now(to, to_offset + copied, &&buffer[..n]).await {
+            let (read_at, write_at) = ((from_offset + copied, ANY_UNIT), (to_offset + copied, ANY_UNIT));
+            let copy = match self.read_now(from, read_at, &mut buffer[..want]).await {
+                Ok(0) => break,
+                Ok(n) => self.write_now(to, write_at, &&buffer[..n]).await,
+                Err(e) => Err(e),
+            };
+            match copy {
                 Ok((written, asked)) => {
                     copied += written as u64;
                     syncs = asked;
                 }
                 Err(e) if copied == 0 => return Err(e),
+                // What was copied counts.
                 Err(_) => break,
             }
         }

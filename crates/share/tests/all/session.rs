@@ -7,7 +7,7 @@
 use fs::client::OpenOptions as Open;
 use fs::{Client, Cred, Error, FileSystem, Ino, LockKind, OpenFlags};
 use share::{Remote, Server, server::Options};
-use sim::differential::{Settings, Side, assert_same};
+use sim::differential::{Settings, Side, Trouble, assert_same};
 use sim::{Driver, HandClock, Knobs, Model, Ticking, Tolerance};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ fn same_outcomes_as_without_a_session() {
     // That a file was read may be posted, and is dated by when the manager does it.
     for settles in [true, false] {
         let tolerance = Tolerance { atime: settles, ..Tolerance::NONE };
-        let settings = Settings { tolerance, tree_every: 500, close_at_end: true };
+        let settings = Settings { tolerance, tree_every: 500, close_at_end: true, trouble: Trouble::NONE };
         let served = || served_model(settles);
         assert_same(model, served, 1..4, plain(Knobs::everything()), 2000, settings);
         assert_same(model, served, 4..6, plain(Knobs::data_heavy()), 1500, settings);

@@ -285,7 +285,12 @@ impl FileSystem for Model {
                 }
                 Some(kind) => {
                     let lock = RecordLock { start: 0, end: u64::MAX, kind, pid: 0 };
-                    Ok(Some(Held { ino, who, lock }))
+                    let asked = Held { ino, who, lock };
+                    if !state.locks.holds(&asked) {
+                        // A lock of the other kind is lost, also when this one is refused.
+                        state.locks.release(ino, who, 0, u64::MAX);
+                    }
+                    Ok(Some(asked))
                 }
             }
         })?;

@@ -61,6 +61,11 @@ impl Locks {
         Ok(())
     }
 
+    /// Whether there is just this lock.
+    pub fn holds(&self, asked: &Held) -> bool {
+        self.held.iter().any(|h| h.ino == asked.ino && h.who == asked.who && h.lock == asked.lock)
+    }
+
     /// Gives a range back; locks that reach over its borders are cut.
     pub fn release(&mut self, ino: Ino, who: Who, start: u64, end: u64) {
         let mut rest = Vec::new();

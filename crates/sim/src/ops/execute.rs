@@ -26,6 +26,7 @@ struct OpenSlot {
     handle: Handle,
     ino: Ino,
     open: bool,
+    append: bool,
 }
 
 /// An inode number that no volume has, for slots that were never filled.
@@ -36,7 +37,10 @@ impl Default for State {
     fn default() -> State {
         let mut nodes = vec![NO_INO; NODE_SLOTS as usize];
         nodes[0] = Ino::ROOT;
-        let handles = vec![OpenSlot { handle: NO_HANDLE, ino: NO_INO, open: false }; HANDLE_SLOTS as usize];
+        let handles = vec![
+            OpenSlot { handle: NO_HANDLE, ino: NO_INO, open: false, append: false };
+            HANDLE_SLOTS as usize
+        ];
         State { nodes, handles, ids: HashMap::new(), lent: lent::Lent::default() }
     }
 }
@@ -46,19 +50,40 @@ impl State {
         self.nodes[(slot % NODE_SLOTS) as usize]
     }
 
+    fn slot(&self, slot: u8) -> &OpenSlot {
+        &self.handles[(slot % HANDLE_SLOTS) as usize]
+    }
+
     pub(crate) fn handle(&self, slot: u8) -> Handle {
-        self.handles[(slot % HANDLE_SLOTS) as usize].handle
+        self.slot(slot).handle
     }
 
     /// The handle in a slot, if it is open.
     pub(crate) fn open_handle(&self, slot: u8) -> Option<Handle> {
-        let slot = &self.handles[(slot % HANDLE_SLOTS) as usize];
+        let slot = self.slot(slot);
         slot.open.then_some(slot.handle)
+    }
+
+    /// Whether an operation that was given up may be made again, and is the same as if it had been made once: what it had done until then it does
+    /// once more.
+    pub(crate) fn may_be_repeated(&self, op: &Op) -> bool {
+        match op {
+            Op::Write { handle, .. } => !self.slot(*handle).append,
+            // It would copy what it has copied.
+            Op::CopyRange { from, to, .. } => self.slot(*from).ino != self.slot(*to).ino,
+            Op::ScanDuring { .. } => false,
+            _ => true,
+        }
+    }
+
+    /// What is lent is not touched again: a call that was given up may still be using it.
+    pub(crate) fn forget_lent(&mut self) {
+        self.lent = lent::Lent::default();
     }
 
     /// The inode and handle for a call that takes both: they always belong together, so with a handle its inode counts.
     fn with_handle(&self, node: u8, handle: Option<u8>) -> (Ino, Option<Handle>) {
-        let slot = handle.map(|slot| self.handles[(slot % HANDLE_SLOTS) as usize]);
+        let slot = handle.map(|slot| self.slot(slot));
         slot.map_or((self.node(node), None), |slot| (slot.ino, Some(slot.handle)))
     }
 
@@ -101,45 +126,45 @@ impl State {
 
 /// Executes one operation with a driver and returns what came out.
 pub fn execute<F: FileSystem, D: Driver>(driver: &D, fs: &F, state: &mut State, op: &Op) -> Outcome {
-    let mut run = Run { driver, fs, state };
-    run.op(op).unwrap_or_else(|e| Outcome::Failed(e.errno()))
+    driver.block_on(perform(fs, state, op))
+}
+
+/// One operation as a future, for who may not wait for its end.
+pub async fn perform<F: FileSystem>(fs: &F, state: &mut State, op: &Op) -> Outcome {
+    let mut run = Run { fs, state };
+    run.op(op).await.unwrap_or_else(|e| Outcome::Failed(e.errno()))
 }
 
 /// Closes all handles that are still open, in the order of their slots.
 pub fn close_all<F: FileSystem, D: Driver>(driver: &D, fs: &F, state: &mut State) {
-    let mut run = Run { driver, fs, state };
+    let mut run = Run { fs, state };
     for slot in 0..HANDLE_SLOTS {
-        run.close(slot);
+        driver.block_on(run.close(slot));
     }
 }
 
-struct Run<'a, F, D> {
-    driver: &'a D,
+struct Run<'a, F> {
     fs: &'a F,
     state: &'a mut State,
 }
 
 type Out = Result<Outcome>;
 
-impl<F: FileSystem, D: Driver> Run<'_, F, D> {
-    fn wait<T>(&self, call: impl Future<Output = T>) -> T {
-        self.driver.block_on(call)
-    }
-
-    fn close(&mut self, slot: u8) {
+impl<F: FileSystem> Run<'_, F> {
+    async fn close(&mut self, slot: u8) {
         let slot = slot % HANDLE_SLOTS;
         let open = &mut self.state.handles[slot as usize];
         if std::mem::take(&mut open.open) {
             let handle = open.handle;
-            let _ = self.wait(self.fs.flush(handle, State::owner(slot)));
-            let _ = self.wait(self.fs.release(handle));
+            let _ = self.fs.flush(handle, State::owner(slot)).await;
+            let _ = self.fs.release(handle).await;
         }
     }
 
     /// Puts a handle into a slot; what was open there before is closed.
-    fn opened(&mut self, slot: u8, handle: Handle, ino: Ino) {
-        self.close(slot);
-        self.state.handles[(slot % HANDLE_SLOTS) as usize] = OpenSlot { handle, ino, open: true };
+    async fn opened(&mut self, slot: u8, (handle, ino): (Handle, Ino), append: bool) {
+        self.close(slot).await;
+        self.state.handles[(slot % HANDLE_SLOTS) as usize] = OpenSlot { handle, ino, open: true, append };
     }
 
     fn shown(&mut self, attr: Attr) -> Out {
@@ -152,96 +177,96 @@ impl<F: FileSystem, D: Driver> Run<'_, F, D> {
         Ok(Outcome::Node(shown))
     }
 
-    fn set(&mut self, who: Who, node: u8, set: SetAttr) -> Out {
-        let attr = self.wait(self.fs.setattr(&who.cred(), self.state.node(node), set))?;
+    async fn set(&mut self, who: Who, node: u8, set: SetAttr) -> Out {
+        let attr = self.fs.setattr(&who.cred(), self.state.node(node), set).await?;
         self.shown(attr)
     }
 
-    fn op(&mut self, op: &Op) -> Out {
+    async fn op(&mut self, op: &Op) -> Out {
         let fs = self.fs;
         match *op {
             Op::Lookup { who, dir, name: n, into } => {
-                let attr = self.wait(fs.lookup(&who.cred(), self.state.node(dir), &name(n)))?;
+                let attr = fs.lookup(&who.cred(), self.state.node(dir), &name(n)).await?;
                 self.found(attr, into)
             }
             Op::Walk { who, dir, ref names, into } => {
                 let path = names.iter().map(|&n| name(n)).collect::<Vec<_>>().join(&b'/');
-                let attr = self.wait(fs.walk(&who.cred(), self.state.node(dir), &path))?;
+                let attr = fs.walk(&who.cred(), self.state.node(dir), &path).await?;
                 self.found(attr, into)
             }
             Op::GetAttr { node, handle } => {
                 let (ino, handle) = self.state.with_handle(node, handle);
-                let attr = self.wait(fs.getattr(ino, handle))?;
+                let attr = fs.getattr(ino, handle).await?;
                 self.shown(attr)
             }
             Op::Chmod { who, node, perm } => {
-                self.set(who, node, SetAttr { perm: Some(perm), ..SetAttr::default() })
+                self.set(who, node, SetAttr { perm: Some(perm), ..SetAttr::default() }).await
             }
             Op::Chown { who, node, uid, gid } => {
-                self.set(who, node, SetAttr { uid, gid, ..SetAttr::default() })
+                self.set(who, node, SetAttr { uid, gid, ..SetAttr::default() }).await
             }
             Op::Truncate { who, node, size, handle } => {
                 let (ino, handle) = self.state.with_handle(node, handle);
                 let set = SetAttr { size: Some(size), handle, ..SetAttr::default() };
-                let attr = self.wait(fs.setattr(&who.cred(), ino, set))?;
+                let attr = fs.setattr(&who.cred(), ino, set).await?;
                 self.shown(attr)
             }
             Op::SetTimes { who, node, atime, mtime } => {
                 let (atime, mtime) = (atime.map(When::set_time), mtime.map(When::set_time));
-                self.set(who, node, SetAttr { atime, mtime, ..SetAttr::default() })
+                self.set(who, node, SetAttr { atime, mtime, ..SetAttr::default() }).await
             }
             Op::SetMany { who, node, perm, uid, gid, size, mtime } => {
                 let mtime = mtime.map(When::set_time);
-                self.set(who, node, SetAttr { perm, uid, gid, size, mtime, ..SetAttr::default() })
+                self.set(who, node, SetAttr { perm, uid, gid, size, mtime, ..SetAttr::default() }).await
             }
             Op::Access { who, node, mask } => {
                 let mask = Access::from_bits_truncate(mask);
-                self.wait(fs.access(&who.cred(), self.state.node(node), mask))?;
+                fs.access(&who.cred(), self.state.node(node), mask).await?;
                 Ok(Outcome::Done)
             }
             Op::ReadLink { who, node } => {
-                let target = self.wait(fs.readlink(&who.cred(), self.state.node(node)))?;
+                let target = fs.readlink(&who.cred(), self.state.node(node)).await?;
                 Ok(Outcome::Bytes(target))
             }
             Op::MkNod { who, dir, name: n, mode, rdev, into } => {
                 let dir = self.state.node(dir);
-                let attr = self.wait(fs.mknod(&who.cred(), dir, &name(n), mode, rdev))?;
+                let attr = fs.mknod(&who.cred(), dir, &name(n), mode, rdev).await?;
                 self.found(attr, into)
             }
             Op::MkDir { who, dir, name: n, perm, into } => {
-                let attr = self.wait(fs.mkdir(&who.cred(), self.state.node(dir), &name(n), perm))?;
+                let attr = fs.mkdir(&who.cred(), self.state.node(dir), &name(n), perm).await?;
                 self.found(attr, into)
             }
             Op::SymLink { who, dir, name: n, target: t, into } => {
                 let (dir, target) = (self.state.node(dir), target(t));
-                let attr = self.wait(fs.symlink(&who.cred(), dir, &name(n), &target))?;
+                let attr = fs.symlink(&who.cred(), dir, &name(n), &target).await?;
                 self.found(attr, into)
             }
             Op::Link { who, node, dir, name: n } => {
                 let (node, dir) = (self.state.node(node), self.state.node(dir));
-                let attr = self.wait(fs.link(&who.cred(), node, dir, &name(n)))?;
+                let attr = fs.link(&who.cred(), node, dir, &name(n)).await?;
                 self.shown(attr)
             }
             Op::Unlink { who, dir, name: n } => {
-                self.wait(fs.unlink(&who.cred(), self.state.node(dir), &name(n)))?;
+                fs.unlink(&who.cred(), self.state.node(dir), &name(n)).await?;
                 Ok(Outcome::Done)
             }
             Op::RmDir { who, dir, name: n } => {
-                self.wait(fs.rmdir(&who.cred(), self.state.node(dir), &name(n)))?;
+                fs.rmdir(&who.cred(), self.state.node(dir), &name(n)).await?;
                 Ok(Outcome::Done)
             }
             Op::Rename { who, dir, name: n, new_dir, new_name, flags } => {
                 let (dir, new_dir) = (self.state.node(dir), self.state.node(new_dir));
                 let flags = RenameFlags::from_bits_truncate(flags);
-                self.wait(fs.rename(&who.cred(), dir, &name(n), new_dir, &name(new_name), flags))?;
+                fs.rename(&who.cred(), dir, &name(n), new_dir, &name(new_name), flags).await?;
                 Ok(Outcome::Done)
             }
             Op::Sync => {
-                self.wait(fs.sync())?;
+                fs.sync().await?;
                 Ok(Outcome::Done)
             }
             Op::StatFs => {
-                let s = self.wait(fs.statfs())?;
+                let s = fs.statfs().await?;
                 let sane = s.block_size.is_power_of_two()
                     && s.blocks_free <= s.blocks
                     && s.blocks_available <= s.blocks_free
@@ -250,65 +275,64 @@ impl<F: FileSystem, D: Driver> Run<'_, F, D> {
                 Ok(if sane { Outcome::Done } else { Outcome::Broken(format!("statfs: {s:?}")) })
             }
             Op::GetXattr { who, node, attr } => {
-                let value = self.wait(fs.getxattr(&who.cred(), self.state.node(node), &xattr_name(attr)))?;
+                let value = fs.getxattr(&who.cred(), self.state.node(node), &xattr_name(attr)).await?;
                 Ok(Outcome::Bytes(value))
             }
             Op::ListXattr { who, node } => {
-                let mut names = self.wait(fs.listxattr(&who.cred(), self.state.node(node)))?;
+                let mut names = fs.listxattr(&who.cred(), self.state.node(node)).await?;
                 names.sort();
                 Ok(Outcome::Names(names.into_iter().map(|name| (name, None)).collect()))
             }
             Op::SetXattr { who, node, attr, len, pattern: seed, flags } => {
                 let (node, value) = (self.state.node(node), pattern(seed, len));
                 let flags = XattrFlags::from_bits_truncate(flags);
-                self.wait(fs.setxattr(&who.cred(), node, &xattr_name(attr), &value, flags))?;
+                fs.setxattr(&who.cred(), node, &xattr_name(attr), &value, flags).await?;
                 Ok(Outcome::Done)
             }
             Op::RemoveXattr { who, node, attr } => {
-                self.wait(fs.removexattr(&who.cred(), self.state.node(node), &xattr_name(attr)))?;
+                fs.removexattr(&who.cred(), self.state.node(node), &xattr_name(attr)).await?;
                 Ok(Outcome::Done)
             }
-            _ => self.handle_op(op),
+            _ => self.handle_op(op).await,
         }
     }
 
     /// Operations that open or use handles.
-    fn handle_op(&mut self, op: &Op) -> Out {
+    async fn handle_op(&mut self, op: &Op) -> Out {
         let fs = self.fs;
         match *op {
             Op::Open { who, node, flags, into } => {
                 let flags = OpenFlags::from_bits_truncate(flags);
                 let ino = self.state.node(node);
-                let handle = self.wait(fs.open(&who.cred(), ino, flags))?;
-                self.opened(into, handle, ino);
+                let handle = fs.open(&who.cred(), ino, flags).await?;
+                self.opened(into, (handle, ino), flags.contains(OpenFlags::APPEND)).await;
                 Ok(Outcome::Done)
             }
             Op::Create { who, dir, name: n, perm, flags, node_into, into } => {
                 let flags = OpenFlags::from_bits_truncate(flags);
                 let dir = self.state.node(dir);
-                let (attr, handle) = self.wait(fs.create(&who.cred(), dir, &name(n), perm, flags))?;
-                self.opened(into, handle, attr.ino);
+                let (attr, handle) = fs.create(&who.cred(), dir, &name(n), perm, flags).await?;
+                self.opened(into, (handle, attr.ino), flags.contains(OpenFlags::APPEND)).await;
                 self.found(attr, node_into)
             }
             Op::TmpFile { who, dir, perm, flags, node_into, into } => {
                 let flags = OpenFlags::from_bits_truncate(flags);
                 let dir = self.state.node(dir);
-                let (attr, handle) = self.wait(fs.tmpfile(&who.cred(), dir, perm, flags))?;
-                self.opened(into, handle, attr.ino);
+                let (attr, handle) = fs.tmpfile(&who.cred(), dir, perm, flags).await?;
+                self.opened(into, (handle, attr.ino), flags.contains(OpenFlags::APPEND)).await;
                 self.found(attr, node_into)
             }
             Op::Read { handle, offset, len } => {
                 let handle = self.state.handle(handle);
                 if offset % 3 == 1 {
-                    let pages = self.wait(fs.read_pages(handle, offset, len as usize))?;
+                    let pages = fs.read_pages(handle, offset, len as usize).await?;
                     return Ok(Outcome::Bytes(pages.to_vec()));
                 }
-                let engine = (self.driver, fs);
-                if let Some(bytes) = self.state.lent.read(engine, (handle, offset, len as usize))? {
+                if let Some(bytes) = self.state.lent.read(fs, (handle, offset, len as usize)).await? {
                     return Ok(Outcome::Bytes(bytes));
                 }
                 let mut bytes = vec![0xa5; len as usize];
-                let n = self.wait(fs.read(handle, offset, &mut bytes))?;
+                let n = fs.read(handle, offset, &mut bytes).await?;
                 if n > bytes.len() {
                     return Ok(Outcome::Broken(format!("read {n} of {len} bytes")));
                 }
@@ -317,40 +341,40 @@ impl<F: FileSystem, D: Driver> Run<'_, F, D> {
             }
             Op::Write { handle, offset, len, pattern: seed } => {
                 let (bytes, handle) = (pattern(seed, len), self.state.handle(handle));
-                let n = match self.state.lent.write((self.driver, fs), (handle, offset), &bytes)? {
+                let n = match self.state.lent.write(fs, (handle, offset), &bytes).await? {
                     Some(n) => n,
-                    None => self.wait(fs.write(handle, offset, &bytes))?,
+                    None => fs.write(handle, offset, &bytes).await?,
                 };
                 Ok(Outcome::Count(n as u64))
             }
             Op::Flush { handle } => {
-                self.wait(fs.flush(self.state.handle(handle), State::owner(handle)))?;
+                fs.flush(self.state.handle(handle), State::owner(handle)).await?;
                 Ok(Outcome::Done)
             }
             Op::Close { handle } => {
                 let slot = (handle % HANDLE_SLOTS) as usize;
-                let flushed = self.wait(fs.flush(self.state.handle(handle), State::owner(handle)));
+                let flushed = fs.flush(self.state.handle(handle), State::owner(handle)).await;
                 self.state.handles[slot].open = false;
-                self.wait(fs.release(self.state.handle(handle)))?;
+                fs.release(self.state.handle(handle)).await?;
                 flushed?;
                 Ok(Outcome::Done)
             }
             Op::Fsync { handle, datasync } => {
-                self.wait(fs.fsync(self.state.handle(handle), datasync))?;
+                fs.fsync(self.state.handle(handle), datasync).await?;
                 Ok(Outcome::Done)
             }
             Op::Barrier { handle, datasync } => {
-                self.wait(fs.barrier(self.state.handle(handle), datasync))?;
+                fs.barrier(self.state.handle(handle), datasync).await?;
                 Ok(Outcome::Done)
             }
             Op::OpenDir { who, node, into } => {
                 let ino = self.state.node(node);
-                let handle = self.wait(fs.opendir(&who.cred(), ino))?;
-                self.opened(into, handle, ino);
+                let handle = fs.opendir(&who.cred(), ino).await?;
+                self.opened(into, (handle, ino), false).await;
                 Ok(Outcome::Done)
             }
-            Op::ReadDir { handle, batch } => self.scan(handle, batch, &[]),
-            Op::ScanDuring { handle, batch, ref changes } => self.scan(handle, batch, changes),
+            Op::ReadDir { handle, batch } => self.scan(handle, batch, &[]).await,
+            Op::ScanDuring { handle, batch, ref changes } => self.scan(handle, batch, changes).await,
             Op::Fallocate { handle, what, offset, len } => {
                 let what = match what {
                     Space::Allocate => Fallocate::Allocate { keep_size: false },
@@ -359,19 +383,19 @@ impl<F: FileSystem, D: Driver> Run<'_, F, D> {
                     Space::Zero => Fallocate::ZeroRange { keep_size: false },
                     Space::ZeroKeep => Fallocate::ZeroRange { keep_size: true },
                 };
-                self.wait(fs.fallocate(self.state.handle(handle), what, offset, len))?;
+                fs.fallocate(self.state.handle(handle), what, offset, len).await?;
                 Ok(Outcome::Done)
             }
-            Op::Seek { handle, offset, hole } => self.seek(self.state.handle(handle), offset, hole),
+            Op::Seek { handle, offset, hole } => self.seek(self.state.handle(handle), offset, hole).await,
             Op::CopyRange { from, from_offset, to, to_offset, len } => {
                 let (from, to) = (self.state.handle(from), self.state.handle(to));
-                let n = self.wait(fs.copy_range(from, from_offset, to, to_offset, len))?;
+                let n = fs.copy_range(from, from_offset, to, to_offset, len).await?;
                 Ok(Outcome::Count(n))
             }
             Op::GetLk { handle, start, end, exclusive } => {
                 let lock = RecordLock { start, end, kind: lock_kind(exclusive), pid: 1 };
                 let owner = State::owner(handle);
-                let Some(held) = self.wait(fs.getlk(self.state.handle(handle), owner, lock))? else {
+                let Some(held) = fs.getlk(self.state.handle(handle), owner, lock).await? else {
                     return Ok(Outcome::Locked(false));
                 };
                 let conflicts =
@@ -387,11 +411,11 @@ impl<F: FileSystem, D: Driver> Run<'_, F, D> {
                     Some(exclusive) => Ok(RecordLock { start, end, kind: lock_kind(exclusive), pid: 1 }),
                     None => Err((start, end)),
                 };
-                self.wait(fs.setlk(self.state.handle(handle), State::owner(handle), lock, false))?;
+                fs.setlk(self.state.handle(handle), State::owner(handle), lock, false).await?;
                 Ok(Outcome::Done)
             }
             Op::Flock { handle, exclusive } => {
-                self.wait(fs.flock(self.state.handle(handle), exclusive.map(lock_kind), false))?;
+                fs.flock(self.state.handle(handle), exclusive.map(lock_kind), false).await?;
                 Ok(Outcome::Done)
             }
             _ => Ok(Outcome::Broken(format!("{op:?} is not executed"))),

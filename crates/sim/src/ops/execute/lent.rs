@@ -1,7 +1,6 @@
 //! Memory that is lent to a file system: transfers of whole blocks go through it where the file system takes it, so that what is tested of data is tested of
 //! direct transfers too.
 
-use crate::driver::Driver;
 use crate::gate::Buffer;
 use fs::{ArenaId, BufRef, FileSystem, Handle, Result};
 use media::Arena;
@@ -28,13 +27,13 @@ impl Lent {
     }
 
     /// Reads directly, if that can be done.
-    pub fn read<F: FileSystem, D: Driver>(
+    pub async fn read<F: FileSystem>(
         &mut self,
-        (driver, fs): (&D, &F),
+        fs: &F,
         (handle, offset, len): (Handle, u64, usize),
     ) -> Result<Option<Vec<u8>>> {
         let Some((to, arena)) = self.place(fs, offset, len) else { return Ok(None) };
-        let n = driver.block_on(fs.read_direct(handle, offset, to))?;
+        let n = fs.read_direct(handle, offset, to).await?;
         Ok(n.map(|n| {
             let mut bytes = vec![0; n];
             arena.copy_out(0, &mut bytes);
@@ -43,15 +42,15 @@ impl Lent {
     }
 
     /// Writes directly, if that can be done. What is in the memory changes as soon as the call is over.
-    pub fn write<F: FileSystem, D: Driver>(
+    pub async fn write<F: FileSystem>(
         &mut self,
-        (driver, fs): (&D, &F),
+        fs: &F,
         (handle, offset): (Handle, u64),
         bytes: &[u8],
     ) -> Result<Option<usize>> {
         let Some((from, arena)) = self.place(fs, offset, bytes.len()) else { return Ok(None) };
         arena.copy_in(0, bytes);
-        let n = driver.block_on(fs.write_direct(handle, offset, from));
+        let n = fs.write_direct(handle, offset, from).await;
         arena.zero(0, bytes.len());
         n
     }
