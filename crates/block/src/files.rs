@@ -211,6 +211,12 @@ impl Core {
         })
     }
 
+    /// See [`fs::FileSystem::is_at_hand`].
+    pub fn is_at_hand(&self, handle: Handle, offset: u64, len: usize) -> bool {
+        let Ok(&Open { slot, .. }) = self.handles.file(handle, OpenFlags::READ) else { return false };
+        self.is_cached(slot, offset, offset.saturating_add(len as u64))
+    }
+
     fn read_through<T>(
         &mut self,
         handle: Handle,

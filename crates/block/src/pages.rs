@@ -3,7 +3,7 @@
 use crate::core::{Core, Res, Stop, Wait};
 use crate::extents::{ExtentMap, Mapping};
 use crate::handles::ReadAhead;
-use crate::inode::{Data, Slot};
+use crate::inode::{Data, Slot, TAIL_ON_MEDIUM};
 use crate::io::{Frames, Io, IoKind};
 use crate::writeback::Purpose;
 use format::limits::INLINE_MAX;
@@ -168,6 +168,17 @@ impl Core {
     fn ready(&self, slot: Slot, pos: u64, end: u64) -> (u64, Option<u64>) {
         let missing = self.first_missing(slot, pos / PAGE64, end.div_ceil(PAGE64));
         (missing.map_or(end, |page| (page * PAGE64).clamp(pos, end)), missing)
+    }
+
+    /// Whether what there is of `start..end` can be read without the medium.
+    pub fn is_cached(&self, slot: Slot, start: u64, end: u64) -> bool {
+        let inode = self.slab.get(slot);
+        let end = end.min(inode.size);
+        inode.flags & TAIL_ON_MEDIUM == 0
+            && match inode.tail.as_ref().map(|tail| &tail.data) {
+                Some(Data::Extents(_)) => self.ready(slot, start, end).1.is_none(),
+                _ => true,
+            }
     }
 
     /// Counts what a read of `pos..end` finds when it comes; what it has to wait for is counted once, not again when it is there.

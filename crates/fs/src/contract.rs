@@ -276,6 +276,11 @@ pub trait FileSystem: Send + Sync + 'static {
         read_copy(self, handle, offset, len)
     }
 
+    /// Whether reading this range would not have to wait for a device, as far as is known: for who may read more than was asked for. Reads nothing.
+    fn is_at_hand(&self, _handle: Handle, _offset: u64, _len: usize) -> bool {
+        false
+    }
+
     /// Writes at `offset` (at the end, with APPEND) and returns the number of bytes: all, unless an error came after a part
     /// was written (then the part). `TooLarge`.
     fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> impl Future<Output = Result<usize>> + Send;

@@ -281,6 +281,10 @@ impl FileSystem for Volume {
         }
     }
 
+    fn is_at_hand(&self, handle: Handle, offset: u64, len: usize) -> bool {
+        self.inner.shared.lock().is_at_hand(handle, offset, len)
+    }
+
     async fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> Result<usize> {
         self.write_from(handle, offset, &from).await
     }

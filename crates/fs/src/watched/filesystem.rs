@@ -257,6 +257,11 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         self.fs.read(handle, offset, to).await
     }
 
+    fn is_at_hand(&self, handle: Handle, offset: u64, len: usize) -> bool {
+        // What others have of it would have to be asked for.
+        !self.lends_behind(handle) && self.fs.is_at_hand(handle, offset, len)
+    }
+
     async fn read_pages(&self, handle: Handle, offset: u64, len: usize) -> Result<Pages> {
         self.settle_read(handle, offset, len).await?;
         self.fs.read_pages(handle, offset, len).await

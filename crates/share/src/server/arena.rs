@@ -38,6 +38,10 @@ use whole::Whole;
 const PAGE: usize = 4096;
 /// Most that are read ahead.
 const CHUNK: usize = PIECE_PAGES;
+/// Bytes of that.
+pub(crate) const PIECE_BYTES: usize = CHUNK * PAGE;
+/// Pieces of a file of which pages are there, from which on whoever asks for one page of another gets it all, if it is at hand: the file is read here and there.
+const SCATTERED: usize = 4;
 const _: () = assert!(
     ARENA_DATA_AT.is_multiple_of(HUGE) && NAMES_AT.is_multiple_of(HUGE) && TABLES_FROM.is_multiple_of(HUGE)
 );
@@ -96,8 +100,10 @@ pub(crate) struct Aligned {
     pub start: u64,
     /// Bytes.
     pub len: usize,
-    /// Pages that were asked for.
+    /// Pages up to the last that was asked for.
     asked: usize,
+    /// It may be made [wider](Aligned::widen).
+    pub may_be_wider: bool,
     /// The clock from before the file is read.
     noted: u64,
 }
@@ -112,6 +118,18 @@ impl Aligned {
     /// The clock from before the file is read.
     pub fn noted(&self) -> u64 {
         self.noted
+    }
+
+    /// Where the whole piece begins in which it lies.
+    pub fn piece(&self) -> u64 {
+        self.start - self.start % PIECE_BYTES as u64
+    }
+
+    /// Makes it the whole piece in which it lies.
+    pub fn widen(&mut self) {
+        let piece = self.piece();
+        self.asked += (self.start - piece) as usize / PAGE;
+        (self.start, self.len) = (piece, PIECE_BYTES);
     }
 
     fn first(&self) -> u64 {
@@ -182,13 +200,18 @@ impl Arenas {
         let mut pages = asked;
         // Up to the end of the first chunk.
         let place = chunk(first).1;
+        // What nobody has asked for drives nothing out.
+        let mut may_be_wider = place + asked <= CHUNK && state.resident + CHUNK <= state.resident_max;
         if let Some(file) = state.inner(arena).and_then(|inner| inner.files.get_mut(&ino)) {
             if file.next == first {
                 pages = pages.max((file.given * 2).min(CHUNK - place));
             }
+            may_be_wider &= file.next != first && file.chunks.len() >= SCATTERED;
             (file.next, file.given) = (first + pages as u64, pages);
+        } else {
+            may_be_wider = false;
         }
-        Some(Aligned { start: first * PAGE as u64, len: pages * PAGE, asked, noted })
+        Some(Aligned { start: first * PAGE as u64, len: pages * PAGE, asked, noted, may_be_wider })
     }
 
     /// How many pages of what was planned are there, from the first one on, if all that were asked for are.

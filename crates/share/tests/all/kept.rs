@@ -18,6 +18,7 @@ const NEW: Open = Open::new().read(true).write(true).create_new(true);
 
 struct Rig {
     server: Server,
+    volume: Arc<Volume>,
     /// Another door.
     beside: Blocking<Watched<Volume>>,
     _dir: tempfile::TempDir,
@@ -30,10 +31,11 @@ fn rig(options: Options) -> Rig {
 fn sized_rig(bytes: u64, options: Options) -> Rig {
     let media = Arc::new(RamMedia::new(bytes).unwrap());
     block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
-    let doors = Watched::new(Arc::new(Volume::open(media, OpenOptions::default()).unwrap()));
+    let volume = Arc::new(Volume::open(media, OpenOptions::default()).unwrap());
+    let doors = Watched::new(volume.clone());
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start_at_door(doors.door(), &dir.path().join("socket"), options).unwrap();
-    Rig { server, beside: Client::new(Arc::new(doors), Cred::root()).blocking(), _dir: dir }
+    Rig { server, volume, beside: Client::new(Arc::new(doors), Cred::root()).blocking(), _dir: dir }
 }
 
 impl Rig {
@@ -285,6 +287,33 @@ fn what_is_read_again_in_long_pieces() {
             false => assert!(messages[3] >= ALL, "{messages:?}"),
         }
     }
+}
+
+/// A file that is read here and there is found whole soon if the page cache has it, and nothing is read from the medium that nobody asked for.
+#[test]
+fn what_is_read_here_and_there() {
+    const PAGES: usize = 2048;
+    let rig = rig(Options { pages_max: 32 << 20, ..Options::default() });
+    let bytes: Vec<u8> = (0..PAGES as u64).flat_map(page).collect();
+    rig.beside.write("f", &bytes).unwrap();
+    let file = rig.client().open("f", Open::new().read(true)).unwrap();
+    let mut back = vec![0; PAGE];
+    let mut read = |range: std::ops::Range<usize>| {
+        let before = (rig.calls(), rig.volume.counters().read_blocks);
+        for i in range {
+            // Each of them once.
+            let at = i * 997 % PAGES * PAGE;
+            assert_eq!(file.read_at(&mut back, at as u64).unwrap(), PAGE);
+            assert!(back == bytes[at..at + PAGE], "at {at}");
+        }
+        (rig.calls() - before.0, rig.volume.counters().read_blocks - before.1)
+    };
+    fs::block_on(rig.volume.drop_caches()).unwrap();
+    assert_eq!(read(0..50), (50, 50), "from the medium");
+    rig.beside.read("f").unwrap();
+    let (messages, blocks) = read(50..PAGES);
+    // So many pieces there are.
+    assert!(messages <= PAGES as u64 / 16 && blocks == 0, "{messages}, {blocks}");
 }
 
 /// Messages of each of some passes, with so many bytes of pages.

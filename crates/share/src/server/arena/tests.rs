@@ -213,6 +213,39 @@ fn reading_in_order_reads_ahead() {
 }
 
 #[test]
+fn reading_here_and_there_may_get_whole_pieces() {
+    let rig = rig((SCATTERED + 2) * CHUNK);
+    let client = rig.client(1);
+    let plan = |piece: usize| rig.plan(&client, (piece * PIECE_BYTES + 5 * PAGE) as u64, PAGE).unwrap();
+    for piece in 0..SCATTERED {
+        let plan = plan(2 * piece);
+        assert!(!plan.may_be_wider, "{piece}: that is not known yet");
+        rig.fill(&client, 1, &plan, &[&[1; PAGE]]);
+    }
+    let mut whole = plan(20);
+    assert!(whole.may_be_wider);
+    whole.widen();
+    assert_eq!((whole.start as usize, whole.len), (20 * PIECE_BYTES, PIECE_BYTES));
+    assert_eq!(rig.fill(&client, 1, &whole, &[&[2; PIECE_BYTES]]).len(), CHUNK);
+    let mut end = plan(22);
+    // Of a piece at the end of the file there is less, but what was asked for.
+    end.widen();
+    end.ends_at((22 * PIECE_BYTES + 6 * PAGE) as u64);
+    let pages = rig.fill(&client, 1, &end, &[&[3; 6 * PAGE]]);
+    assert_eq!((pages.len(), rig.find(&client, 1, &end)), (6, Some(pages)));
+    // One page after the other is read ahead, and there must be room without driving something out.
+    assert!(!rig.plan(&client, (22 * PIECE_BYTES + 6 * PAGE) as u64, PAGE).unwrap().may_be_wider);
+    assert!(plan(30).may_be_wider);
+    rig.fill(
+        &client,
+        1,
+        &rig.plan(&client, 40 * PIECE_BYTES as u64, 4 * PIECE_BYTES).unwrap(),
+        &[&[4; 4 * PIECE_BYTES]],
+    );
+    assert!(!plan(50).may_be_wider);
+}
+
+#[test]
 fn one_answer_tells_of_several_pieces() {
     let rig = rig(1000);
     let client = rig.client(1);

@@ -1,5 +1,6 @@
 //! Reading: through a handle, or through one for this read alone; and what a client tells of what it has read without us.
 
+use super::super::arena::PIECE_BYTES;
 use super::super::payload::Out;
 use super::super::session::Client;
 use super::telling;
@@ -33,6 +34,9 @@ pub(super) async fn read<F: FileSystem>(
         telling::was_read(fs, client, ino).await;
         return Ok(0);
     };
+    if plan.may_be_wider && fs.is_at_hand(handle, plan.piece(), PIECE_BYTES) {
+        plan.widen();
+    }
     let pages = fs.read_pages(handle, plan.start, plan.len).await?;
     // From after the read, which may have moved the time of access.
     let noted = client.arenas.clock();
