@@ -466,6 +466,25 @@ impl Core {
         unsafe { self.cache.arena().with_mut(frame.offset() + place, len, |to| from.copy(at, to)) }
     }
 
+    /// Waits for a checkpoint that may give the room for all of these pages. Whether it did is found out when they are written: what there is no room for then comes
+    /// to an early end.
+    fn room_to_write(&mut self, slot: Slot, first: u64, end: u64, ticket: &mut Option<u64>) -> Res<()> {
+        self.let_checkpoint_by_pages(end - first, (end - first) as usize)?;
+        let spare = self.space.spare_to_write(self.keep);
+        if end - first <= spare {
+            return Ok(());
+        }
+        let has_room = |&page: &u64| {
+            let dirty = || self.cache.find(key(slot, page)).is_some_and(|f| self.cache.is_dirty(f));
+            matches!(self.map(slot).lookup(page), Mapping::Block { .. }) || dirty()
+        };
+        let new = (first..end).filter(|page| !has_room(page)).count() as u64;
+        match if new > spare { self.wait_for_space(ticket) } else { Ok(()) } {
+            Err(Stop::Wait(wait)) => Err(Stop::Wait(wait)),
+            _ => Ok(()),
+        }
+    }
+
     fn write_pages(
         &mut self,
         slot: Slot,
@@ -490,7 +509,8 @@ impl Core {
             }
             self.make_extents(slot, ticket)?;
         }
-        // What must be read first is read before anything changes, so that no commit comes in the middle of the call.
+        // What has to be waited for is waited for before anything changes, so that no commit comes in the middle of the call.
+        self.room_to_write(slot, start / PAGE64, end.div_ceil(PAGE64), ticket)?;
         for edge in [start, end].into_iter().filter(|edge| edge % PAGE64 != 0) {
             let (page, size) = (edge / PAGE64, self.slab.get(slot).size);
             let whole = start <= page * PAGE64 && end >= size.min((page + 1) * PAGE64);

@@ -37,7 +37,7 @@ impl Trouble {
     }
 
     /// What the other side is to make of an operation that came to this: `None` if it was refused for lack of space.
-    pub(super) fn as_far_as_it_came(self, op: &Op, found: &Outcome) -> Option<Op> {
+    pub fn as_far_as_it_came(self, op: &Op, found: &Outcome) -> Option<Op> {
         let mut op = op.clone();
         match (&mut op, found) {
             _ if !self.full => {}
