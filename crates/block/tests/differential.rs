@@ -135,7 +135,7 @@ fn data_when_calls_are_given_up() {
     assert_same(
         model,
         || engine_with(false, 256 << 20, 256 << 10),
-        seeds(8),
+        seeds(4),
         Knobs::data_heavy(),
         2000,
         HASTY,
@@ -155,7 +155,7 @@ fn everything_when_calls_are_given_up() {
     assert_same(
         model,
         || engine_with(false, 256 << 20, 256 << 10),
-        seeds(8),
+        seeds(4),
         Knobs::everything(),
         3000,
         HASTY,
@@ -172,13 +172,13 @@ const HASTY_AND_FULL: Settings = Settings { trouble: Trouble { given_up: 2, full
 
 #[test]
 fn data_without_space() {
-    assert_same(model, || engine_with(false, 32 << 20, 256 << 10), seeds(8), Knobs::data_heavy(), 2000, FULL);
+    assert_same(model, || engine_with(false, 32 << 20, 256 << 10), seeds(4), Knobs::data_heavy(), 2000, FULL);
 }
 
 #[test]
 fn everything_without_space_when_calls_are_given_up() {
     let knobs = Knobs { range_max: 16 << 20, len_max: 1 << 20, ..Knobs::everything() };
-    assert_same(model, || engine_with(false, 32 << 20, 256 << 10), seeds(8), knobs, 3000, HASTY_AND_FULL);
+    assert_same(model, || engine_with(false, 32 << 20, 256 << 10), seeds(4), knobs, 3000, HASTY_AND_FULL);
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn data_without_space_when_calls_are_given_up() {
     assert_same(
         model,
         || engine_with(false, 32 << 20, 256 << 10),
-        seeds(8),
+        seeds(4),
         Knobs::data_heavy(),
         2000,
         HASTY_AND_FULL,

@@ -221,18 +221,18 @@ fn run_with(count: u64, config: impl Fn() -> Config, spare: Option<u64>) {
 
 #[test]
 fn whole_blocks_in_order() {
-    run(15, || Config { atomic_unit: 4096, ..Config::new(512 << 20) });
+    run(12, || Config { atomic_unit: 4096, ..Config::new(512 << 20) });
 }
 
 #[test]
 fn torn_sectors_in_any_order() {
-    run(15, || Config { atomic_unit: 512, order: Order::Shuffled { batch: 3 }, ..Config::new(512 << 20) });
+    run(12, || Config { atomic_unit: 512, order: Order::Shuffled { batch: 3 }, ..Config::new(512 << 20) });
 }
 
 #[test]
 fn a_volume_that_is_nearly_full() {
     let config = || Config { atomic_unit: 512, order: Order::Shuffled { batch: 3 }, ..Config::new(32 << 20) };
-    for spare in [0, 30, 300] {
+    for spare in [30, 300] {
         run_with(3, config, Some(spare));
     }
 }
