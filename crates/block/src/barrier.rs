@@ -83,23 +83,18 @@ impl Core {
 
     /// Waits for a checkpoint where [`Core::checkpoint_comes_first`]. Called before a change, and before blocks are taken for one.
     pub fn let_checkpoint_by(&mut self, taken: u64) -> Res<()> {
-        self.let_checkpoint_by_pages(taken, 0)
-    }
-
-    /// As [`Core::let_checkpoint_by`], before so many pages change, whether they have blocks or take some.
-    pub fn let_checkpoint_by_pages(&mut self, taken: u64, changed: usize) -> Res<()> {
-        if self.checkpoint_comes_first(taken, changed) {
+        if self.checkpoint_comes_first(taken) {
             self.hurry_checkpoint();
             return Err(Stop::Wait(Wait::Progress));
         }
         Ok(())
     }
 
-    /// Whether a checkpoint must come before so many more pages are `changed`, or so many blocks are `taken`. A block whose image is in the log is
+    /// Whether a checkpoint must come before so many more pages are changed, each of which overwrites a block or has one `taken` for it. A block whose image is in the log is
     /// not overwritten before a checkpoint has passed that image, and a checkpoint begins by closing the running epoch. So an epoch must
     /// not have more such pages than find new blocks or fit into its record, beside what else may be in there and what one call adds.
-    pub fn checkpoint_comes_first(&self, taken: u64, changed: usize) -> bool {
-        let images = (self.overwrites() + changed).min(self.logged.len());
+    pub fn checkpoint_comes_first(&self, taken: u64) -> bool {
+        let images = (self.overwrites() + taken as usize).min(self.logged.len());
         if images == 0 || !self.lacks_room_for_order(taken) {
             return false;
         }

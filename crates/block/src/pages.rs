@@ -469,7 +469,7 @@ impl Core {
     /// Waits for a checkpoint that may give the room for all of these pages. Whether it did is found out when they are written: what there is no room for then comes
     /// to an early end.
     fn room_to_write(&mut self, slot: Slot, first: u64, end: u64, ticket: &mut Option<u64>) -> Res<()> {
-        self.let_checkpoint_by_pages(end - first, (end - first) as usize)?;
+        self.let_checkpoint_by(end - first)?;
         let spare = self.space.spare_to_write(self.keep);
         if end - first <= spare {
             return Ok(());

@@ -119,6 +119,7 @@ impl Core {
             self.tail_mut(slot);
             self.make_extents(slot, ticket)?;
             let all = offset / PAGE64..end.div_ceil(PAGE64);
+            self.let_checkpoint_by(all.end - all.start)?;
             self.allocate_range(slot, all, ticket)?;
             if matches!(what, Fallocate::ZeroRange { .. }) {
                 // What may be refused comes before anything becomes zeros.
@@ -174,8 +175,7 @@ impl Core {
 
     /// Sees to it that [`Core::renew`] can be done at once.
     fn room_to_renew(&mut self, slot: Slot, pages: Range<u64>, ticket: &mut Option<u64>) -> Res<()> {
-        let written = self.written_within(slot, &pages).map(|ext| ext.count as u64).sum();
-        self.let_checkpoint_by(written)?;
+        let written: u64 = self.written_within(slot, &pages).map(|ext| ext.count as u64).sum();
         if written > self.space.spare(self.keep) { self.wait_for_space(ticket) } else { Ok(()) }
     }
 
@@ -204,7 +204,6 @@ impl Core {
                 Mapping::Block { count, .. } => page += count as u64,
                 Mapping::Hole { until } => {
                     let want = (until.min(end) - page).min(64 * SEGMENT_BLOCKS as u64);
-                    self.let_checkpoint_by(want)?;
                     let spare = self.space.spare(self.keep);
                     if spare == 0 {
                         self.wait_for_space(ticket)?;

@@ -68,7 +68,7 @@ impl Core {
         }
         let spare = self.space.spare(self.keep).saturating_sub(ROOM_SPARE) / ROOM_PART;
         let room = most.min(spare);
-        if self.checkpoint_comes_first(room, 0) {
+        if self.checkpoint_comes_first(room) {
             return Ok(0);
         }
         Ok(if room > 0 && self.space.set_aside(room, self.keep) { room } else { 0 })
