@@ -201,15 +201,14 @@ impl Arenas {
         // Up to the end of the first chunk.
         let place = chunk(first).1;
         // What nobody has asked for drives nothing out.
-        let mut may_be_wider = place + asked <= CHUNK && state.resident + CHUNK <= state.resident_max;
+        let has_room = place + asked <= CHUNK && state.resident + CHUNK <= state.resident_max;
+        let mut may_be_wider = false;
         if let Some(file) = state.inner(arena).and_then(|inner| inner.files.get_mut(&ino)) {
             if file.next == first {
                 pages = pages.max((file.given * 2).min(CHUNK - place));
             }
-            may_be_wider &= file.next != first && file.chunks.len() >= SCATTERED;
+            may_be_wider = has_room && file.next != first && file.chunks.len() >= SCATTERED;
             (file.next, file.given) = (first + pages as u64, pages);
-        } else {
-            may_be_wider = false;
         }
         Some(Aligned { start: first * PAGE as u64, len: pages * PAGE, asked, noted, may_be_wider })
     }
@@ -234,7 +233,7 @@ impl Arenas {
         }
         let last = plan.first() + there as u64 - 1;
         for number in chunk(plan.first()).0..=chunk(last).0 {
-            inner.policy.touch((ino, number), (CHUNK * PAGE) as u64, client.session as u32, now);
+            inner.policy.touch((ino, number), PIECE_BYTES as u64, client.session as u32, now);
         }
         client.arena.hits.fetch_add(1, Ordering::Relaxed);
         inner.was_read(ino);
@@ -275,7 +274,7 @@ impl Arenas {
         if filled > 0 {
             let last = plan.first() + filled as u64 - 1;
             for number in chunk(plan.first()).0..=chunk(last).0 {
-                state.arenas[at].policy.insert((ino, number), (CHUNK * PAGE) as u64, session, now);
+                state.arenas[at].policy.insert((ino, number), PIECE_BYTES as u64, session, now);
             }
         }
         filled
@@ -439,7 +438,7 @@ impl Inner {
                 .filter(|client| client.used(mark(ino.0, number)))
                 .fold(None, |_, client| Some(client.session as u32));
             match user {
-                Some(user) => self.policy.touch(victim, (CHUNK * PAGE) as u64, user, now),
+                Some(user) => self.policy.touch(victim, PIECE_BYTES as u64, user, now),
                 None if victim == not => false,
                 None => return self.drop_chunk(victim),
             };
