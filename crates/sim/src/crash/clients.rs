@@ -6,11 +6,11 @@
 //! called after it has returned.
 
 use super::ace::{ROOT, RW, WHO};
-use super::record::{BEGIN, CLOSED, END, Recording, State, part_of_write};
+use super::record::{BEGIN, CLOSED, END, Recording, State, on_the_model};
 use super::{Failure, Report, Rig, Settings};
 use crate::driver::{Blocking, Driver};
 use crate::model::{HandClock, Model};
-use crate::ops::{self, Op, Op::*, Outcome, Space, Tolerance};
+use crate::ops::{self, Op, Op::*, Space, Tolerance};
 use fs::FileSystem;
 use media::SimFlash;
 use rand::rngs::SmallRng;
@@ -215,11 +215,8 @@ fn record<R: Rig>(
         } else {
             let found = ops::execute(&with, &*fs, a, &op);
             media.mark(END + index as u64);
-            if matches!(found, Outcome::Failed(libc::ENOSPC)) {
-                continue;
-            }
-            let expected = part_of_write(rig.full(&fs), &model, b, &op, &found)
-                .unwrap_or_else(|| ops::execute(&Blocking, &model, b, &op));
+            let Some(op) = on_the_model(rig.full(&fs), &op, &found) else { continue };
+            let expected = ops::execute(&Blocking, &model, b, &op);
             states.push(State { snapshot: model.snapshot(), op: Some(index) });
             beside.told.borrow_mut()[index] += &format!(", to state {}", states.len() - 1);
             if !expected.same(&found, Tolerance::TIMES) {

@@ -1,6 +1,7 @@
 //! Runs a workload on the engine and on the model, and keeps every state that the model passed through.
 
 use super::Rig;
+use crate::differential::Trouble;
 use crate::driver::Driver;
 use crate::model::{HandClock, Model};
 use crate::ops::{self, HANDLE_SLOTS, Op, Outcome, Tolerance};
@@ -67,15 +68,11 @@ pub(super) fn record<R: Rig>(
             false => ops::execute(&driver, &*fs, &mut a, op),
         };
         media.mark(END + index as u64);
-        if matches!(found, Outcome::Failed(libc::ENOSPC)) {
-            // The model has no end; a call that failed changed nothing.
-            continue;
-        }
+        let Some(op) = &on_the_model(rig.full(&fs), op, &found) else { continue };
         let mut part = |snapshot| recording.states.push(State { snapshot, op: Some(index) });
-        let expected = match part_of_write(rig.full(&fs), &model, &b, op, &found) {
-            Some(expected) => expected,
-            None if matches!(found, Outcome::Count(_)) => execute_in_chunks(&model, &mut b, op, &mut part),
-            None => ops::execute(&crate::driver::Blocking, &model, &mut b, op),
+        let expected = match found {
+            Outcome::Count(_) => execute_in_chunks(&model, &mut b, op, &mut part),
+            _ => ops::execute(&crate::driver::Blocking, &model, &mut b, op),
         };
         part(model.snapshot());
         if !expected.same(&found, Tolerance::TIMES) {
@@ -91,22 +88,10 @@ pub(super) fn record<R: Rig>(
     Ok(recording)
 }
 
-/// A write that ended early because there was no space: the same part of it on the model.
-pub(super) fn part_of_write(
-    full: bool,
-    model: &Model,
-    state: &ops::State,
-    op: &Op,
-    found: &Outcome,
-) -> Option<Outcome> {
-    let (&Outcome::Count(n), &Op::Write { handle, offset, len, pattern }) = (found, op) else { return None };
-    if n >= len as u64 || !full {
-        return None;
-    }
-    let bytes = ops::pattern(pattern, len);
-    let part = model.write(state.handle(handle), offset, &bytes[..n as usize]);
-    let done = crate::driver::Blocking.block_on(part);
-    Some(done.map_or_else(|e| Outcome::Failed(e.errno()), |n| Outcome::Count(n as u64)))
+/// What the model is to make of an operation that came to this: `None` if it was refused for lack of space. The model has no end.
+pub(super) fn on_the_model(full: bool, op: &Op, found: &Outcome) -> Option<Op> {
+    let full = full || matches!(found, Outcome::Failed(libc::ENOSPC));
+    Trouble { full, ..Trouble::NONE }.as_far_as_it_came(op, found)
 }
 
 fn note_sync(recording: &mut Recording, synced: &mut [bool], index: usize, op: &Op, found: &Outcome) {
