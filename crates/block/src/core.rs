@@ -18,6 +18,7 @@ use crate::handles::Handles;
 use crate::index::Index;
 use crate::inode::{IN_CHECKPOINT, Inode, SINCE_CHECKPOINT, Slot};
 use crate::io::Ios;
+use crate::reads::BadReads;
 use crate::ring::LogRing;
 use crate::scratch::Scratch;
 use crate::slab::Slab;
@@ -229,7 +230,7 @@ pub(crate) struct Core {
     pub directs: Directs,
     /// Frames on their way to the device.
     pub frames_in_flight: usize,
-    pub read_errors: HashMap<PageKey, Error, FixedState>,
+    pub bad_reads: BadReads,
     pub loading: HashMap<Slot, Loading, FixedState>,
     /// Inodes with a tail in memory, in the order in which they were loaded.
     pub tails: VecDeque<Slot>,
@@ -414,6 +415,11 @@ impl Core {
         if let Some(wakers) = self.waiters.remove(&key) {
             self.woken.extend(wakers);
         }
+    }
+
+    /// Whether anybody waits for this. He may have given up.
+    pub fn is_awaited(&self, key: Wait) -> bool {
+        self.waiters.contains_key(&key)
     }
 
     /// Lets those go on that wait for an epoch up to this one to be durable. Returns how many they are.

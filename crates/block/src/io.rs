@@ -4,8 +4,7 @@ use crate::core::{Core, Wait};
 use crate::inode::Slot;
 use crate::scratch::Buffer;
 use crate::tails::TailPart;
-use fs::Error;
-use fs::cache::{FrameNo, PageKey};
+use fs::cache::FrameNo;
 use media::{Completion, Request};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -168,24 +167,5 @@ impl Core {
         if let Err(e) = result {
             self.latch(e.to_string());
         }
-    }
-
-    fn read_ended(&mut self, frames: Frames, result: Result<(), media::MediaError>) {
-        for frame in frames {
-            let key: PageKey = self.cache.key(frame);
-            match &result {
-                Ok(()) => self.cache.set_valid(frame),
-                Err(e) => {
-                    let current = self.cache.find(key) == Some(frame);
-                    if current {
-                        self.cache.remove(frame);
-                        self.read_errors.insert(key, Error::Media(e.clone()));
-                    }
-                }
-            }
-            self.cache.unpin(frame);
-            self.wake(Wait::Page(key));
-        }
-        self.wake(Wait::Progress);
     }
 }

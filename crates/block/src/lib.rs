@@ -32,6 +32,7 @@ mod names;
 mod nametable;
 mod pages;
 mod rangeset;
+mod reads;
 mod recover;
 mod ring;
 mod scratch;

@@ -4,16 +4,13 @@ use crate::core::{Core, Res, Stop, Wait};
 use crate::extents::{ExtentMap, Mapping};
 use crate::handles::ReadAhead;
 use crate::inode::{Data, Slot, TAIL_ON_MEDIUM};
-use crate::io::{Frames, Io, IoKind};
 use crate::writeback::Purpose;
 use format::limits::INLINE_MAX;
 use fs::Source;
 use fs::cache::{FrameNo, PAGE, PageKey, Pages};
-use media::{BufRef, Op, Request};
-use smallvec::SmallVec;
 use std::time::Duration;
 
-const PAGE64: u64 = PAGE as u64;
+pub(crate) const PAGE64: u64 = PAGE as u64;
 /// Reads up to this many bytes are copied under the lock; longer ones pin their frames and copy without it.
 const COPY_LOCKED_MAX: usize = 16 << 10;
 /// Full dirty windows of a growing file are dispatched when it has this many dirty pages.
@@ -193,14 +190,6 @@ impl Core {
         self.counters.read_hits += to - from - misses;
     }
 
-    /// Starts to read from a missing page on, and waits for it. A bounded part is asked for at once, so that it is still there
-    /// when its turn comes.
-    fn fetch<T>(&mut self, slot: Slot, page: u64, end: u64) -> Res<T> {
-        let window = (self.cache.len() as u64 / 8).clamp(1, 512);
-        self.start_reads(slot, page, end.div_ceil(PAGE64).min(page + window))?;
-        Err(Stop::Wait(Wait::Page(key(slot, page))))
-    }
-
     /// The first page of `start..end` that must be read from the medium (or is being read).
     fn first_missing(&self, slot: Slot, start: u64, end: u64) -> Option<u64> {
         let mut hole_until = 0;
@@ -217,92 +206,6 @@ impl Core {
             }
         }
         None
-    }
-
-    fn ask_again<T>(&mut self, slot: Slot, page: u64) -> Res<T> {
-        self.start_reads(slot, page, page + 1)?;
-        Err(Stop::Wait(Wait::Page(key(slot, page))))
-    }
-
-    /// Starts reading the pages of `start..end` that are on the medium and not in the cache. Waits only when no frame can be
-    /// had for the first of them.
-    pub fn start_reads(&mut self, slot: Slot, start: u64, end: u64) -> Res<()> {
-        let mut page = start;
-        while page < end {
-            if self.cache.find(key(slot, page)).is_some() {
-                page += 1;
-                continue;
-            }
-            if let Some(e) = self.read_errors.remove(&key(slot, page)) {
-                return Err(e.into());
-            }
-            match self.map(slot).lookup(page) {
-                Mapping::Hole { until } => {
-                    // Pages of a hole may be in the cache (dirty): go on at the next one that might be missing.
-                    page = until.min(end).max(page + 1);
-                }
-                Mapping::Block { unwritten: true, count, .. } => page += count as u64,
-                Mapping::Block { block, count, .. } => {
-                    let want = (count as u64).min(end - page);
-                    self.reachable()?;
-                    // What is written directly is not read before that is over: it would be out of date when it is here.
-                    let written =
-                        |core: &Core, n| core.directs.writes > 0 && core.writing(block.0 + n).is_some();
-                    if written(self, 0) {
-                        return if page == start { Err(Stop::Wait(Wait::Progress)) } else { Ok(()) };
-                    }
-                    let mut n = 1;
-                    while n < want && self.cache.find(key(slot, page + n)).is_none() && !written(self, n) {
-                        n += 1;
-                    }
-                    let read = self.read_run(slot, page, block.byte(), n as usize);
-                    if read == 0 {
-                        // No frame to be had: wait for one, unless this is read-ahead.
-                        return if page == start { Err(self.need_frames()) } else { Ok(()) };
-                    }
-                    page += read as u64;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads up to `count` neighbouring blocks into new frames; returns how many were started.
-    fn read_run(&mut self, slot: Slot, page: u64, byte: u64, count: usize) -> usize {
-        let max = (self.geometry.max_transfer as usize / PAGE).min(count);
-        let mut frames = Frames::new();
-        let mut bufs: SmallVec<[BufRef; 1]> = SmallVec::new();
-        while frames.len() < max {
-            let k = key(slot, page + frames.len() as u64);
-            let Some((first, n)) = self.cache.insert_run(k, max - frames.len()) else { break };
-            bufs.push(BufRef { arena: self.cache_arena, offset: first.offset(), len: (n * PAGE) as u32 });
-            for i in 0..n as u32 {
-                let frame = FrameNo(first.0 + i);
-                self.cache.pin(frame);
-                frames.push(frame);
-            }
-            if bufs.len() == 64 {
-                break;
-            }
-        }
-        let n = frames.len();
-        if n > 0 {
-            self.counters.read_blocks += n as u64;
-            let request = Request::vectored(Op::Read, byte, bufs, 0);
-            self.submit(request, Io { kind: IoKind::ReadPages { frames }, epoch: None });
-        }
-        n
-    }
-
-    /// Grows the window of a sequential reader and keeps it filled; a reader that jumps gets a small one.
-    fn read_ahead(&mut self, slot: Slot, ahead: &mut ReadAhead, offset: u64, end: u64, size: u64) {
-        let max = self.options.read_ahead_max.min(self.cache.len() * PAGE / 8) as u64;
-        let Some((from, to)) = ahead.advance(offset, end, max) else { return };
-        let (from, to) = (from / PAGE64, to.min(size).div_ceil(PAGE64));
-        if from < to {
-            // Errors show when the pages are really wanted.
-            let _ = self.start_reads(slot, from, to);
-        }
     }
 
     /// Brings one page into the cache, to be changed in part. Holes give a page of zeros.
@@ -355,6 +258,7 @@ impl Core {
         ticket: &mut Option<u64>,
     ) -> Res<()> {
         let end = page + count as u64;
+        self.bad_reads.forget(slot, page, end);
         let mapped: u64 = self.map(slot).within(page, end).iter().map(|e| e.count as u64).sum();
         self.reserve(count as u64 - mapped, ticket)?;
         (0..count).for_each(|i| self.cache.set_dirty(FrameNo(frame.0 + i), true));

@@ -132,7 +132,7 @@ fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &Lo
         scratch: Scratch::new(scratch_arena, scratch_id),
         ios: Default::default(),
         frames_in_flight: 0,
-        read_errors: Default::default(),
+        bad_reads: Default::default(),
         loading: Default::default(),
         tails: VecDeque::new(),
         orphans: Vec::new(),

@@ -148,7 +148,10 @@ impl Core {
     fn still_loading(&mut self, slot: Slot, mut partial: Box<Partial>) {
         match partial.error.take() {
             Some(e) if partial.pending == 0 => {
-                self.loading.insert(slot, Loading::Failed(e));
+                // Who comes later tries again.
+                if self.is_awaited(Wait::Tail(slot)) {
+                    self.loading.insert(slot, Loading::Failed(e));
+                }
                 self.wake(Wait::Tail(slot));
             }
             error => {
@@ -280,6 +283,8 @@ impl Core {
             inode.flags |= TAIL_ON_MEDIUM;
         }
         inode.tail = None;
+        // What was told to somebody who had given up.
+        self.loading.remove(&slot);
         true
     }
 

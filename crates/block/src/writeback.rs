@@ -369,6 +369,7 @@ impl Core {
 
     /// Drops the cached pages of `start..end`, changes included, and their reservations.
     pub fn forget_pages(&mut self, slot: Slot, start: u64, end: u64) {
+        self.bad_reads.forget(slot, start, end);
         let Some(tail) = &self.slab.get(slot).tail else { return };
         let mut unmapped = 0;
         for (s, e) in tail.dirty.within(start, end) {

@@ -8,7 +8,9 @@ mod hand;
 use block::{MkfsOptions, OpenOptions, Volume};
 use fs::FileSystem;
 use hand::{ByHand, TestClock};
+use media::flash::{Config, Fault};
 use media::ram::RamMedia;
+use media::{Media, SimFlash};
 use sim::differential::{Settings, Side, Trouble, assert_same};
 use sim::{Driver, HandClock, Knobs, Model, Ticking, Tolerance};
 use std::pin::pin;
@@ -21,7 +23,18 @@ fn engine(strict: bool) -> Side<Volume, Hasty> {
 }
 
 fn engine_with(strict: bool, bytes: u64, cache_bytes: usize) -> Side<Volume, Hasty> {
-    let media = Arc::new(RamMedia::new(bytes).unwrap());
+    let (volume, driver) = open(Arc::new(RamMedia::new(bytes).unwrap()), strict, cache_bytes);
+    Side::new(volume.clone(), Hasty { driver, volume })
+}
+
+/// On a device that reads wrong now and then.
+fn on_a_bad_device(strict: bool) -> Side<Volume, Unlucky> {
+    let flash = Arc::new(SimFlash::new(Config::new(256 << 20)).unwrap());
+    let (volume, driver) = open(flash.clone(), strict, 256 << 10);
+    Side::new(volume.clone(), Unlucky { driver, volume, flash })
+}
+
+fn open(media: Arc<dyn Media>, strict: bool, cache_bytes: usize) -> (Arc<Volume>, ByHand) {
     let mkfs = MkfsOptions { strict, log_bytes: Some(8 << 20), ..MkfsOptions::default() };
     block::mkfs(media.clone(), &mkfs).unwrap();
     let clock = HandClock::default();
@@ -42,14 +55,39 @@ fn engine_with(strict: bool, bytes: u64, cache_bytes: usize) -> Side<Volume, Has
         ..Default::default()
     };
     driver.block_on(volume.setattr(&fs::Cred::root(), fs::Ino::ROOT, set)).unwrap();
-    let volume = Arc::new(volume);
-    Side::new(volume.clone(), Hasty { driver, volume })
+    (Arc::new(volume), driver)
 }
 
 /// Runs a volume by hand, and empties its caches after some of the calls that are given up.
 struct Hasty {
     driver: ByHand,
     volume: Arc<Volume>,
+}
+
+/// Runs a volume by hand. Instead of giving a call up, the device fails one of the reads that it needs.
+struct Unlucky {
+    driver: ByHand,
+    volume: Arc<Volume>,
+    flash: Arc<SimFlash>,
+}
+
+impl Driver for Unlucky {
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.driver.block_on(future)
+    }
+
+    fn give_up<T>(&self, future: impl Future<Output = T>, patience: u32) -> Option<T> {
+        self.block_on(self.volume.drop_caches()).unwrap();
+        self.flash.inject(Fault::nth(Some(media::Op::Read), (patience as u64 % 4).max(1)));
+        let out = self.block_on(future);
+        self.flash.clear_faults();
+        assert!(self.volume.latched().is_none(), "a failed read latched the volume");
+        Some(out)
+    }
+
+    fn before_op(&self, index: usize) {
+        self.driver.before_op(index);
+    }
 }
 
 impl Driver for Hasty {
@@ -128,7 +166,7 @@ fn data_with_every_overwrite_ordered() {
 }
 
 /// Many calls are begun and given up first.
-const HASTY: Settings = Settings { trouble: Trouble { given_up: 2, full: false }, ..STRICT };
+const HASTY: Settings = Settings { trouble: Trouble { given_up: 2, ..Trouble::NONE }, ..STRICT };
 
 #[test]
 fn data_when_calls_are_given_up() {
@@ -165,10 +203,11 @@ fn everything_when_calls_are_given_up() {
 /// The volume has room for hardly anything. What a copy has read counts as read also when there was no room for it.
 const FULL: Settings = Settings {
     tolerance: Tolerance { atime: false, ..Tolerance::NONE },
-    trouble: Trouble { given_up: 0, full: true },
+    trouble: Trouble { full: true, ..Trouble::NONE },
     ..STRICT
 };
-const HASTY_AND_FULL: Settings = Settings { trouble: Trouble { given_up: 2, full: true }, ..FULL };
+const HASTY_AND_FULL: Settings =
+    Settings { trouble: Trouble { given_up: 2, full: true, fails: false }, ..FULL };
 
 #[test]
 fn data_without_space() {
@@ -191,4 +230,17 @@ fn data_without_space_when_calls_are_given_up() {
         2000,
         HASTY_AND_FULL,
     );
+}
+
+const UNLUCKY: Settings = Settings { trouble: Trouble { given_up: 1, fails: true, full: false }, ..STRICT };
+
+#[test]
+fn data_when_reads_fail() {
+    assert_same(model, || on_a_bad_device(false), seeds(4), Knobs::data_heavy(), 2000, UNLUCKY);
+    assert_same(model, || on_a_bad_device(true), seeds(4), Knobs::data_heavy(), 2000, UNLUCKY);
+}
+
+#[test]
+fn everything_when_reads_fail() {
+    assert_same(model, || on_a_bad_device(false), seeds(4), Knobs::everything(), 3000, UNLUCKY);
 }

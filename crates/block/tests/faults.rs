@@ -3,6 +3,7 @@
 //! - One request of a run fails, for every request of the run: whoever waits for it is told, a failed write or flush latches
 //!   the volume (no later change succeeds), a failed read is told to its reader alone; after reopening on a healthy device
 //!   the tree is one that was passed through, not older than the last acknowledged sync.
+//! - Of a file with a bad sector everything else can be read, and nobody is told of a failure who has not asked for what could not be read.
 //! - The device goes away.
 //! - The volume is filled in every way: what was there stays, a sync still works, it stops cleanly, and when everything is
 //!   deleted exactly as much space is free as before.
@@ -14,8 +15,8 @@ mod rig;
 
 use block::Volume;
 use fs::{Cred, Error, FileSystem, Ino, OpenFlags};
-use media::SimFlash;
 use media::flash::{Failure, Fault};
+use media::{MediaError, SimFlash};
 use rig::{ByHand, Setup};
 use sim::compare::{Options, one_of};
 use sim::crash::ace;
@@ -186,6 +187,43 @@ fn every_read_fails_once() {
 #[test]
 fn the_device_goes_away() {
     every_request(media::Op::Write, Failure::Gone, 5);
+}
+
+/// Pages that are read together with one that cannot be read are there all the same, and read-ahead that failed is forgotten.
+#[test]
+fn what_lies_beside_a_bad_sector_is_read() {
+    const PAGE: usize = 4096;
+    let setup = Setup::new(false, 1);
+    let flash = setup.make();
+    let (volume, driver) = setup.start(flash.clone()).unwrap();
+    let file = make(&volume, &driver, Ino::ROOT, 0).unwrap();
+    let bytes = ops::pattern(0, 64 * PAGE as u32);
+    write_all(&volume, &driver, file, 0, 64 * PAGE as u32).unwrap();
+    let start = || driver.block_on(volume.drop_caches()).unwrap();
+    let read = |at: usize, len: usize| {
+        let mut to = vec![0; len];
+        driver
+            .block_on(volume.read(file, at as u64, &mut to))
+            .map(|n| assert!(to[..n] == bytes[at..at + len]))
+    };
+    let every = Some(media::Op::Read);
+    start();
+    flash.inject(Fault::nth(every, 1));
+    let Err(Error::Media(MediaError::Io { offset, .. })) = read(20 * PAGE, PAGE) else { panic!("no error") };
+    flash.inject(Fault::bad_range(every, offset + 512..offset + 1024));
+    for len in [PAGE, 4 * PAGE, 16 * PAGE] {
+        start();
+        for at in (0..64 * PAGE).step_by(len) {
+            let is_bad = (at..at + len).contains(&(20 * PAGE));
+            assert_eq!(read(at, len).is_err(), is_bad, "{len} bytes at {at}");
+        }
+    }
+    // Its pages stay where they are, but what was read ahead is not there.
+    start();
+    read(0, 16 * PAGE).unwrap();
+    driver.settle();
+    flash.clear_faults();
+    assert_eq!(read(16 * PAGE, 16 * PAGE), Ok(()), "an error of read-ahead outlived its cause");
 }
 
 /// A way to fill a volume: makes the `i`-th thing in the directory.

@@ -120,6 +120,11 @@ impl Aligned {
         self.noted
     }
 
+    /// It has pages that were not asked for.
+    pub fn is_more(&self) -> bool {
+        self.len > self.asked * PAGE
+    }
+
     /// Where the whole piece begins in which it lies.
     pub fn piece(&self) -> u64 {
         self.start - self.start % PIECE_BYTES as u64

@@ -1,8 +1,10 @@
 //! Calls with more data than one slot has room for, and calls that open their file first.
 
-use crate::rig::{NEW, PAGE, RW, Rig, volume};
+use crate::rig::{NEW, PAGE, RW, Rig, volume, volume_on_flash};
 use format::shared::{CALL_DATA_MAX, DATA_MAX, SLOTS};
-use fs::{Blocking, Cred, FileSystem, OpenFlags};
+use fs::{Blocking, Cred, Error, FileSystem, OpenFlags};
+use media::MediaError;
+use media::flash::Fault;
 use share::Remote;
 use std::pin::pin;
 use std::sync::Arc;
@@ -64,6 +66,36 @@ fn a_file_of_several_pieces_is_read_with_one_message_and_then_with_none() {
     rig.beside.open("/f", RW).unwrap().write_all_at(b"new", 150 << 10).unwrap();
     let n = file.read_at(&mut back, 0).unwrap();
     assert_eq!((n, &back[150 << 10..][..3]), (data.len(), &b"new"[..]));
+}
+
+/// A client that reads page by page is read ahead for. One that cannot be read is missing, and no other.
+#[test]
+fn pages_beside_a_bad_sector_are_read() {
+    const BAD: usize = 9;
+    let (flash, volume) = volume_on_flash(64 << 20);
+    let rig = Rig::new(volume.clone());
+    let data = pattern(3, 16 * PAGE);
+    rig.beside.write("/f", &data).unwrap();
+    // What says where its pages are stays in memory while it is open.
+    let file = rig.beside.open("/f", RW).unwrap();
+    fs::block_on(volume.drop_caches()).unwrap();
+    let every = Some(media::Op::Read);
+    flash.inject(Fault::nth(every, 1));
+    let mut page = [0; PAGE];
+    let Err(Error::Media(MediaError::Io { offset, .. })) = file.read_at(&mut page, (BAD * PAGE) as u64)
+    else {
+        panic!("no error")
+    };
+    flash.inject(Fault::bad_range(every, offset..offset + 512));
+    let (one, mut failed) = (rig.client(), Vec::new());
+    let seen = one.open("/f", RW).unwrap();
+    for (number, right) in data.chunks(PAGE).enumerate() {
+        match seen.read_at(&mut page, (number * PAGE) as u64) {
+            Ok(n) => assert!(page[..n] == *right, "page {number}"),
+            Err(_) => failed.push(number),
+        }
+    }
+    assert_eq!(failed, [BAD]);
 }
 
 /// More data than all slots have room for, at the same time: then calls are shorter, and nothing is mixed up.

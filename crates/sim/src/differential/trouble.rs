@@ -12,11 +12,13 @@ pub struct Trouble {
     pub given_up: u32,
     /// The file system is small. What it refuses for lack of space has changed nothing, and what it writes in part counts as far as it came.
     pub full: bool,
+    /// Instead of giving a call up the driver lets the device fail. A call that says EIO has changed nothing, and one that writes in part counts as far as it came.
+    pub fails: bool,
 }
 
 impl Trouble {
     /// None.
-    pub const NONE: Trouble = Trouble { given_up: 0, full: false };
+    pub const NONE: Trouble = Trouble { given_up: 0, full: false, fails: false };
 
     /// Executes an operation, some after they have been given up once. Returns what came out, and whether it was.
     pub(super) fn execute<F: FileSystem, D: Driver>(
@@ -26,9 +28,12 @@ impl Trouble {
         op: &Op,
     ) -> (Outcome, bool) {
         let number = format::crc32c(format!("{op:?}").as_bytes());
-        let begun = self.given_up > 0 && number.is_multiple_of(self.given_up) && state.may_be_repeated(op);
+        // What a seek has found is looked at with reads, which may fail unseen.
+        let may_be_begun = state.may_be_repeated(op) && !(self.fails && matches!(op, Op::Seek { .. }));
+        let begun = self.given_up > 0 && number.is_multiple_of(self.given_up) && may_be_begun;
         if begun {
             match side.driver.give_up(ops::execute::perform(&*side.fs, state, op), number / self.given_up) {
+                Some(Outcome::Failed(libc::EIO)) if self.fails => state.forget_lent(),
                 Some(outcome) => return (outcome, false),
                 None => state.forget_lent(),
             }
@@ -40,10 +45,10 @@ impl Trouble {
     pub fn as_far_as_it_came(self, op: &Op, found: &Outcome) -> Option<Op> {
         let mut op = op.clone();
         match (&mut op, found) {
-            _ if !self.full => {}
+            _ if !self.full && !self.fails => {}
             (Op::Write { len, .. }, &Outcome::Count(n)) if n < *len as u64 => *len = n as u32,
             (Op::CopyRange { len, .. }, &Outcome::Count(n)) => *len = n.min(*len),
-            (op, &Outcome::Failed(libc::ENOSPC)) if takes_space(op) => return None,
+            (op, &Outcome::Failed(libc::ENOSPC)) if self.full && takes_space(op) => return None,
             _ => {}
         }
         Some(op)

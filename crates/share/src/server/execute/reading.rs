@@ -29,15 +29,15 @@ pub(super) async fn read<F: FileSystem>(
         return Ok(0);
     }
     let plan = wanted.then(|| client.arenas.plan(&client.arena, ino, offset, len)).flatten();
-    let Some(mut plan) = plan else {
-        out.pages(&fs.read_pages(handle, offset, at_once).await?, 0, at_once)?;
-        telling::was_read(fs, client, ino).await;
-        return Ok(0);
-    };
+    let Some(mut plan) = plan else { return read_plainly(fs, out, (handle, ino), (offset, at_once)).await };
     if plan.may_be_wider && fs.is_at_hand(handle, plan.piece(), PIECE_BYTES) {
         plan.widen();
     }
-    let pages = fs.read_pages(handle, plan.start, plan.len).await?;
+    let pages = match fs.read_pages(handle, plan.start, plan.len).await {
+        // What nobody has asked for may be all that cannot be read.
+        Err(_) if plan.is_more() => return read_plainly(fs, out, (handle, ino), (offset, at_once)).await,
+        pages => pages?,
+    };
     // From after the read, which may have moved the time of access.
     let noted = client.arenas.clock();
     let attr = fs.getattr(ino, Some(handle)).await?;
@@ -49,6 +49,18 @@ pub(super) async fn read<F: FileSystem>(
         out.pages(&pages, (offset - plan.start) as usize, at_once)?;
     }
     Ok(1)
+}
+
+/// Answers a read with the data.
+async fn read_plainly<F: FileSystem>(
+    fs: &Watched<F>,
+    out: &mut Out<'_>,
+    (handle, ino): (Handle, Ino),
+    (offset, len): (u64, usize),
+) -> Result<u64> {
+    out.pages(&fs.read_pages(handle, offset, len).await?, 0, len)?;
+    telling::was_read(fs, out.client, ino).await;
+    Ok(0)
 }
 
 /// Answers a read of a file that the client has open without us.
