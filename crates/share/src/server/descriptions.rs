@@ -10,7 +10,7 @@
 //!
 //! A client that lies about its descriptions keeps its own locks for as long as it lives, which it may anyway; their number is bounded for each user.
 //!
-//! Tested in tests/all/descriptions.rs and, with programs, in `preload/tests/processes.rs`.
+//! Tested in tests/all/descriptions.rs and, with programs, in `preload/tests/all/processes.rs`.
 
 use super::drains::Drain;
 use super::session::Client;

@@ -3,8 +3,7 @@
 //! The volume has no mount in the kernel, so whatever goes past the library is seen as a missing file. Verifies what programs print and how they
 //! end; does not verify speed, mappings that are shared and written, or the FUSE mount beside it.
 
-mod rig;
-use rig::{MOUNT, Rig};
+use crate::rig::{MOUNT, Rig};
 
 #[test]
 fn the_kernel_knows_nothing_of_the_volume() {

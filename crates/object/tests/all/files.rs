@@ -1,12 +1,11 @@
 //! Files and directories of a bucket, and what other tools see of them.
 
-mod rig;
 
 use fs::{
     Access, Cred, Error, FileSystem, FileType, Ino, LockOwner, OpenFlags, SetAttr, SetTime, Time, XattrFlags,
 };
 use object::Options;
-use rig::*;
+use crate::rig::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;

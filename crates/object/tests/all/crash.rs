@@ -1,9 +1,8 @@
 //! A mount that stops at every call of the store, one after the other. What a mount finds that comes after it: every close that was
 //! acknowledged, nothing half-written, and of what was renamed at least one name.
 
-mod rig;
 
-use rig::*;
+use crate::rig::*;
 use std::collections::BTreeMap;
 
 /// What a run was told is done: for each path the contents that it may have by now. `None`: it may be absent.

@@ -2,8 +2,7 @@
 //!
 //! Scripts of python3, compared with the same in an ordinary directory; skipped where there is none.
 
-mod rig;
-use rig::Rig;
+use crate::rig::Rig;
 
 /// As [`Rig::same_python`].
 fn same(rig: &Rig, script: &str) {

@@ -1,7 +1,6 @@
 //! Small programs in C, for what scripts cannot ask for: the same program in an ordinary directory and in a volume. Skipped without gcc.
 
-mod rig;
-use rig::{MOUNT, Rig};
+use crate::rig::{MOUNT, Rig};
 use std::process::{Command, Stdio};
 
 /// Compiles `name` in the directory where programs stand, with these options of gcc.

@@ -3,8 +3,7 @@
 //! As `programs.rs`: the same commands in an ordinary directory and in a volume that the kernel does not know, so without what needs the
 //! mount (executing files of the volume, shared writable mappings). A program that is not installed is skipped with a message.
 
-mod rig;
-use rig::{MOUNT, Rig};
+use crate::rig::{MOUNT, Rig};
 
 /// A rig, if all these programs are there.
 fn rig(programs: &[&str]) -> Option<Rig> {

@@ -3,14 +3,13 @@
 //!
 //! `FREEHOLD_SEEDS` says how many seeds are run (default 20); a failure names its seed, which `FREEHOLD_SEED` runs alone.
 
-mod rig;
 
 use fs::{Cred, Error, FileSystem, SetAttr};
 use object::s3::{Config, Environment, Keys, Patience, S3, Secret, Source};
 use object::{ObjectFs, Options};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use rig::{Paths, RW, pattern};
+use crate::rig::{Paths, RW, pattern};
 use sim::s3::{BUCKET, Crc, Faults, Features, KEY_ID, Rates, Server};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

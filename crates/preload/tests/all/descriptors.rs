@@ -1,8 +1,7 @@
 //! Descriptors that are closed, and the numbers of those that come after them: as in the kernel, although those that were closed last stay there for
 //! the next files.
 
-mod rig;
-use rig::{MOUNT, Rig};
+use crate::rig::{MOUNT, Rig};
 
 const HEAD: &str = r#"
 for n in 'abc': open(j(t, n), 'w').write(n)

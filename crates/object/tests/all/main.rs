@@ -1,0 +1,6 @@
+//! The engine over stores that fail: what it is built of is compiled once for all of these tests.
+
+mod crash;
+mod files;
+mod rig;
+mod stack;

@@ -1,0 +1,8 @@
+//! Programs under the library: what serves them is compiled once for all of these tests.
+
+mod c_programs;
+mod descriptors;
+mod more_programs;
+mod processes;
+mod programs;
+mod rig;
