@@ -42,10 +42,13 @@ for name in "${steps[@]}"; do
                 step test cargo nextest run --workspace --locked --no-fail-fast
             else
                 echo "==> cargo-nextest is not there; cargo test instead"
-                step test cargo test --workspace --locked --no-fail-fast --lib --bins --tests
+                step test cargo test --workspace --locked --no-fail-fast
             fi
             ;;
-        doctest) step doctest cargo test --workspace --locked --doc ;;
+        doctest)
+            # Without nextest they are among the tests.
+            if nextest || [ ${#steps[@]} -eq 1 ]; then step doctest cargo test --workspace --locked --doc; fi
+            ;;
         docs) RUSTDOCFLAGS="-D warnings" step docs cargo doc --workspace --locked --no-deps ;;
         install) step install ./scripts/install.sh ;;
         conformance) step conformance ./scripts/conformance.sh ;;
