@@ -1,7 +1,8 @@
 //! The engine against the reference model: the same operations, every outcome and the final tree compared.
 //!
 //! Verifies results, attributes, times and contents of all operations, with a cache so small that pages and tails come and
-//! go, with calls that are given up while they wait, and on a volume that is nearly full. Does not verify crashes (tests/power.rs) nor concurrency.
+//! go, with calls that are given up while they wait, on a device of which reads fail, and on a volume that is nearly full; and in the end that nothing is left that is
+//! nobody's: fsck, and the space that is free. Does not verify crashes (tests/power.rs) nor concurrency.
 
 mod hand;
 
@@ -23,8 +24,9 @@ fn engine(strict: bool) -> Side<Volume, Hasty> {
 }
 
 fn engine_with(strict: bool, bytes: u64, cache_bytes: usize) -> Side<Volume, Hasty> {
-    let (volume, driver) = open(Arc::new(RamMedia::new(bytes).unwrap()), strict, cache_bytes);
-    Side::new(volume.clone(), Hasty { driver, volume })
+    let media = Arc::new(RamMedia::new(bytes).unwrap());
+    let (volume, driver) = open(media.clone(), strict, cache_bytes);
+    Side::new(volume.clone(), Hasty { driver, volume, media })
 }
 
 /// On a device that reads wrong now and then.
@@ -62,6 +64,7 @@ fn open(media: Arc<dyn Media>, strict: bool, cache_bytes: usize) -> (Arc<Volume>
 struct Hasty {
     driver: ByHand,
     volume: Arc<Volume>,
+    media: Arc<RamMedia>,
 }
 
 /// Runs a volume by hand. Instead of giving a call up, the device fails one of the reads that it needs.
@@ -69,6 +72,21 @@ struct Unlucky {
     driver: ByHand,
     volume: Arc<Volume>,
     flash: Arc<SimFlash>,
+}
+
+/// What is wrong with a volume of which nothing is open: what fsck finds when it is stopped, and space or inodes that only the volume takes for used.
+fn what_is_left(driver: &ByHand, volume: &Volume, media: Arc<dyn Media>) -> Option<String> {
+    // What a checkpoint frees can be used behind the next one.
+    (0..3).for_each(|_| driver.block_on(volume.drop_caches()).unwrap());
+    let counted = driver.block_on(volume.statfs()).unwrap();
+    driver.block_on(volume.close()).unwrap();
+    let report = block::fsck::check(media.clone(), &Default::default(), &mut |_| {}).unwrap();
+    if !report.is_clean() {
+        return Some(format!("fsck: {report:?}"));
+    }
+    let (volume, worker) = Volume::open_manual(media, OpenOptions::default()).unwrap();
+    let found = ByHand::new(worker, driver.clock.clone()).block_on(volume.statfs()).unwrap();
+    (counted != found).then(|| format!("space: counted {counted:?}, there is {found:?}"))
 }
 
 impl Driver for Unlucky {
@@ -87,6 +105,10 @@ impl Driver for Unlucky {
 
     fn before_op(&self, index: usize) {
         self.driver.before_op(index);
+    }
+
+    fn at_end(&self) -> Option<String> {
+        what_is_left(&self.driver, &self.volume, self.flash.clone())
     }
 }
 
@@ -116,6 +138,10 @@ impl Driver for Hasty {
 
     fn before_op(&self, index: usize) {
         self.driver.before_op(index);
+    }
+
+    fn at_end(&self) -> Option<String> {
+        what_is_left(&self.driver, &self.volume, self.media.clone())
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Verifies, on volumes made with `strict`: whatever subset of the writes that were not flushed is kept, torn at the atomic unit,
 //! the volume opens and holds exactly a tree that it held between two calls, none older than the last acknowledged sync; and
-//! that this holds again when power is cut during or after recovery; also where there is hardly any space. Does not verify: plain overwrites on volumes without
+//! that this holds again when power is cut during or after recovery, when nothing is left that is nobody's (fsck); also where there is hardly any space. Does not verify: plain overwrites on volumes without
 //! `strict`, writes above 256 KiB. Prints each seed and how many states were checked. Canary: a device that lies about
 //! flushes must be caught.
 
@@ -85,6 +85,11 @@ fn check(
         let recovered = &candidates[found..=found];
         states += check(cut(&flash, dice), recovered, dice, clock, false)?;
         driver.block_on(volume.close()).map_err(|e| format!("does not close after recovery: {e}"))?;
+        let report = block::fsck::check(flash.clone(), &Default::default(), &mut |_| {});
+        let report = report.map_err(|e| format!("cannot be checked after recovery: {e}"))?;
+        if !report.is_clean() {
+            return Err(format!("is not clean after recovery: {report:?}"));
+        }
         states += check(cut(&flash, dice), recovered, dice, clock, false)?;
     }
     Ok(states)

@@ -1,7 +1,7 @@
 //! The same operations on two file systems, outcome by outcome, and their trees compared in between and at the end.
 //!
 //! Verifies: every outcome of every operation (values and errnos, but for what [`crate::ops::outcome`] leaves out and the
-//! [`Tolerance`] allows), and the whole trees (see [`crate::compare`]). Does not verify: durability, concurrent callers,
+//! [`Tolerance`] allows), the whole trees (see [`crate::compare`]), and what the right side's driver looks at in the end. Does not verify: durability, concurrent callers,
 //! waiting for locks, how long anything takes.
 //!
 //! A failure names the seed and the operation, is made small by leaving operations out as long as it still fails, and is
@@ -130,7 +130,8 @@ pub fn run<F: FileSystem, D: Driver, G: FileSystem, E: Driver>(
         ops::execute::close_all(&right.driver, &*right.fs, &mut b);
     }
     report.paths = trees(ops.len())?;
-    Ok(report)
+    let wrong = right.driver.at_end().filter(|_| settings.close_at_end);
+    wrong.map_or(Ok(report), |what| Err(Box::new(Mismatch { index: ops.len(), what })))
 }
 
 /// A failure with everything needed to see it again.

@@ -15,6 +15,11 @@ pub trait Driver {
 
     /// Called before each operation of a sequence, with its number: the place to move clocks.
     fn before_op(&self, _index: usize) {}
+
+    /// Called at the end of a sequence, with nothing open. What is wrong with the file system although nobody could see it, if anything is.
+    fn at_end(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Sleeps on the calling thread while a future waits ([`fs::block_on()`]).
@@ -36,6 +41,9 @@ impl<D: Driver> Driver for &D {
     }
     fn before_op(&self, index: usize) {
         (**self).before_op(index);
+    }
+    fn at_end(&self) -> Option<String> {
+        (**self).at_end()
     }
 }
 

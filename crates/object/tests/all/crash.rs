@@ -1,7 +1,6 @@
 //! A mount that stops at every call of the store, one after the other. What a mount finds that comes after it: every close that was
 //! acknowledged, nothing half-written, and of what was renamed at least one name.
 
-
 use crate::rig::*;
 use std::collections::BTreeMap;
 

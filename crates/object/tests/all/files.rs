@@ -1,11 +1,10 @@
 //! Files and directories of a bucket, and what other tools see of them.
 
-
+use crate::rig::*;
 use fs::{
     Access, Cred, Error, FileSystem, FileType, Ino, LockOwner, OpenFlags, SetAttr, SetTime, Time, XattrFlags,
 };
 use object::Options;
-use crate::rig::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;

@@ -3,13 +3,12 @@
 //!
 //! `FREEHOLD_SEEDS` says how many seeds are run (default 20); a failure names its seed, which `FREEHOLD_SEED` runs alone.
 
-
+use crate::rig::{Paths, RW, pattern};
 use fs::{Cred, Error, FileSystem, SetAttr};
 use object::s3::{Config, Environment, Keys, Patience, S3, Secret, Source};
 use object::{ObjectFs, Options};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use crate::rig::{Paths, RW, pattern};
 use sim::s3::{BUCKET, Crc, Faults, Features, KEY_ID, Rates, Server};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
