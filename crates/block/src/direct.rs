@@ -174,6 +174,7 @@ impl Core {
             // A checksum of what is no longer there must not be verified.
             self.running.covers.forget(run);
         }
+        self.bad_reads.forget(slot, offset / PAGE64, end / PAGE64);
         self.running.uncovered = true;
         let now = self.now();
         let inode = self.edit(slot);

@@ -347,6 +347,19 @@ unsafe fn give(path: &[u8], buffer: *mut c_char, size: usize) -> Res<*mut c_char
     }
 }
 
+/// A path for a caller that says nothing of the room there is.
+///
+/// # Safety
+/// `to` is null or has `PATH_MAX` bytes.
+unsafe fn given_whole(path: &[u8], to: *mut c_char) -> Res<*mut c_char> {
+    match path.len() {
+        _ if to.is_null() => fail(libc::EINVAL),
+        n if n >= libc::PATH_MAX as usize => fail(libc::ENAMETOOLONG),
+        // SAFETY: as the caller says; the length was checked.
+        _ => unsafe { give(path, to, 0) },
+    }
+}
+
 hook! {
     fn chdir(path: *const c_char) -> c_int {
         match path::resolve(AT_FDCWD, text(path)?, true) {
@@ -406,6 +419,10 @@ hook! {
         }
         give(&path, buffer, size)
     }
+
+    fn getwd(buffer: *mut c_char) -> *mut c_char { given_whole(&current()?, buffer) }
+
+    fn __getwd_chk(buffer: *mut c_char, _room: libc::size_t) -> *mut c_char { given_whole(&current()?, buffer) }
 
     fn get_current_dir_name() -> *mut c_char {
         give(&current()?, std::ptr::null_mut(), 0)

@@ -1,12 +1,13 @@
-//! Directory streams: opendir, readdir and their kin, scandir.
+//! Directory streams: opendir, readdir and their kin, scandir. And getdents64, without one.
 //!
 //! A `DIR` of ours begins with a number that cannot stand at the beginning of libc's (a descriptor and a lock), so that each function
 //! sees whose it is. Entries are fetched many at a time.
 
-use crate::hook::{Out, Res, errno, fail, hook, outside, set_errno, text};
+use crate::description::Open;
+use crate::hook::{Out, Res, errno, fail, hook, memory_mut, outside, set_errno, text};
 use crate::table;
 use fs::{FileSystem, FileType};
-use libc::{AT_FDCWD, DIR, c_char, c_int, c_long, dirent};
+use libc::{AT_FDCWD, DIR, c_char, c_int, c_long, dirent, size_t, ssize_t};
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::atomic::AtomicPtr;
@@ -43,14 +44,18 @@ unsafe fn stream<'a>(dir: *mut DIR) -> Res<&'a mut Stream> {
     }
 }
 
-fn begin(fd: c_int) -> Res<*mut DIR> {
+/// The description, if it is a directory's that may be read.
+fn directory(fd: c_int) -> Res<Open> {
     let open = table::get(fd).ok_or(Out::Libc)?;
-    if open.kind != FileType::Directory {
-        return fail(libc::ENOTDIR);
+    match open.kind {
+        FileType::Directory if open.readable() => Ok(open),
+        FileType::Directory => fail(libc::EBADF),
+        _ => fail(libc::ENOTDIR),
     }
-    if !open.readable() {
-        return fail(libc::EBADF);
-    }
+}
+
+fn begin(fd: c_int) -> Res<*mut DIR> {
+    let open = directory(fd)?;
     // SAFETY: all zeros is a dirent.
     let entry = unsafe { std::mem::zeroed() };
     let at = open.place.slot().offset.load(std::sync::atomic::Ordering::Relaxed);
@@ -191,7 +196,39 @@ unsafe fn end(dir: *mut DIR) -> Res<c_int> {
     }
 }
 
+/// Where the name begins in an entry of getdents64(2); the rest of it is as in `dirent64`.
+const NAME_AT: usize = std::mem::offset_of!(libc::dirent64, d_name);
+
+/// getdents64(2): as many entries as the buffer has room for, from where the description is.
+fn entries(fd: c_int, to: &mut [u8]) -> Res<ssize_t> {
+    let open = directory(fd)?;
+    let handle = open.handle()?;
+    open.place.with_offset(|at| {
+        let (mut used, mut next, mut is_full) = (0, at, false);
+        let mut sink = |e: fs::DirEntry<'_>| {
+            let len = (NAME_AT + e.name.len() + 1).next_multiple_of(8);
+            let Some(entry) = to.get_mut(used..used + len) else {
+                is_full = true;
+                return false;
+            };
+            entry.fill(0);
+            entry[..8].copy_from_slice(&e.attr.ino.0.to_ne_bytes());
+            entry[8..16].copy_from_slice(&e.next_offset.to_ne_bytes());
+            entry[16..18].copy_from_slice(&(len as u16).to_ne_bytes());
+            entry[18] = e.attr.kind as u8;
+            entry[NAME_AT..][..e.name.len()].copy_from_slice(e.name);
+            (used, next) = (used + len, e.next_offset);
+            true
+        };
+        open.mount.run(|fs| fs.readdir(handle, at, &mut sink))?;
+        if used == 0 && is_full { fail(libc::EINVAL) } else { Ok((next, used as ssize_t)) }
+    })
+}
+
 hook! {
+    fn getdents64(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
+        entries(fd, memory_mut(to, len)?)
+    }
     fn opendir(path: *const c_char) -> *mut DIR {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
         let fd = crate::open::open_at(AT_FDCWD, text(path)?, flags, 0)?;

@@ -5,7 +5,7 @@
 //! Effective user and group and the supplementary groups count, those of the process: `setfsuid` and raw system calls, which can give a thread
 //! its own, are not seen.
 //!
-//! Where tested: tests/programs.rs, and with pjdfstest under `freehold run` (scripts/conformance.sh).
+//! Where tested: tests/all/programs.rs, and with pjdfstest under `freehold run` (scripts/conformance.sh).
 
 use crate::hook::hook;
 use crate::mounts;

@@ -4,7 +4,7 @@
 //! perror, psignal, error, warn and assert print to `stderr`, which is ours when its descriptor is (`stdio`). psiginfo and the last words of libc itself
 //! (of a damaged heap or stack) go past us.
 //!
-//! Where tested: `tests/c_programs.rs`.
+//! Where tested: `tests/all/c_programs.rs`.
 
 use crate::hook::{Failed, Out, Res, errno, fail, hook, outside};
 use crate::table;

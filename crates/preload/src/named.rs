@@ -8,7 +8,7 @@
 //! descriptor goes on there. What readlink says is the path by which it was opened, " (deleted)" behind it when no name is left. Not seen here: descriptors
 //! of other processes, relative paths (`cd /proc/self/fd`), and symlinks to these paths.
 //!
-//! Where tested: `tests/more_programs.rs` and below.
+//! Where tested: `tests/all/more_programs.rs` and below.
 
 use crate::description::Open;
 use crate::hook::{Out, Res};

@@ -2,7 +2,7 @@
 //! copy_file_range and close. Those that have a function of ours behind them go there; the rest goes to the kernel.
 //!
 //! The library itself makes by number, where it is not seen to be inside, only calls of descriptors that are not the program's. Programs with system calls of their own code (Go, some of Rust's libraries)
-//! are not seen. Where tested: `tests/more_programs.rs`.
+//! are not seen. Where tested: `tests/all/more_programs.rs`, `tests/all/processes.rs`.
 
 use libc::{c_int, c_long};
 
@@ -29,6 +29,9 @@ pub(crate) unsafe fn served(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> O
             libc::SYS_sendfile => crate::rw::sendfile(fd, second, c as _, d) as c_long,
             libc::SYS_preadv2 => crate::rw::preadv2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
             libc::SYS_pwritev2 => crate::rw::pwritev2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
+            libc::SYS_getdents64 if crate::table::is_ours(fd) => {
+                crate::dirs::getdents64(fd, b as _, c) as c_long
+            }
             libc::SYS_close if crate::table::is_ours(fd) => crate::fds::close(fd) as c_long,
             libc::SYS_close_range => crate::fds::close_range(a as _, b as _, c as c_int) as c_long,
             _ => return None,

@@ -10,7 +10,7 @@
 //! What is parked stands in one line of the processors' caches, and changes by single exchanges: signal handlers start processes
 //! on top of our own code, and find each descriptor either parked or in somebody's hands.
 //!
-//! Where tested: `tests/descriptors.rs`, and below.
+//! Where tested: `tests/all/descriptors.rs`, and below.
 
 use crate::description::{Description, Open};
 use crate::hook::is_inside;

@@ -6,7 +6,7 @@
 //! wordexp), it was not sent to another process, and no file of its slot was locked. A child of fork has none of its parent's. After vfork and clone,
 //! of which only the beginning is seen, nothing is used again at all.
 //!
-//! Where tested: `tests/processes.rs`.
+//! Where tested: `tests/all/processes.rs`.
 
 use crate::arena::{self, Facts, Place};
 use crate::description::Description;

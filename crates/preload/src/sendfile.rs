@@ -1,6 +1,6 @@
 //! sendfile(2) between descriptors of which one or both are ours: reads and writes, as many as it takes.
 //!
-//! The offset of the source is moved by what the target took. Where tested: `tests/more_programs.rs`.
+//! The offset of the source is moved by what the target took. Where tested: `tests/all/more_programs.rs`.
 
 use crate::hook::{Out, Res, errno, fail, outside};
 use crate::{rw, table};

@@ -2,7 +2,7 @@
 //! directory whose path was changed by others, or is longer than what is kept of it.
 //!
 //! As libc's getcwd does where the kernel has no answer: the directories above must be readable (`EACCES`), and a directory that was removed has no
-//! path (`ENOENT`). Where tested: `tests/processes.rs`, crates/freehold/tests/run_more.rs.
+//! path (`ENOENT`). Where tested: `tests/all/processes.rs`, crates/freehold/tests/run_more.rs.
 
 use crate::hook::{Res, fail};
 use crate::mounts::{self, Mount};

@@ -1,7 +1,7 @@
 //! Wide characters on streams of ours, which libc's functions refuse for all streams of fopencookie(3): `rev`, `col` and `ul` read and
 //! write so. Characters are converted by the locale's multibyte encoding, which must not have states (those of C and UTF-8 have none).
 //!
-//! The functions of the family of `wprintf` are not here: on a stream of ours they fail. Where tested: `tests/more_programs.rs`.
+//! The functions of the family of `wprintf` are not here: on a stream of ours they fail. Where tested: `tests/all/more_programs.rs`.
 
 use crate::hook::{Failed, Out, Res, fail, hook};
 use crate::stdio::{of_stream, standard};

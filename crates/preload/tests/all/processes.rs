@@ -313,3 +313,41 @@ d = os.open('.', os.O_RDONLY); os.chdir('/'); os.fchdir(d); print(cwd(9000))
 "#,
     );
 }
+
+/// Directories read without a stream, and with one that goes on from there.
+#[test]
+fn entries_of_directories() {
+    let Some(rig) = Rig::with_python() else { return };
+    same(
+        &rig,
+        r#"
+d = j(t, 'd'); os.mkdir(d); os.mkdir(j(d, 'sub')); os.symlink('x', j(d, 'link'))
+for i in range(600): open(j(d, 'a file with a name that is not short %d' % i), 'w').close()
+libc.getdents64.restype = libc.syscall.restype = ctypes.c_ssize_t
+def named(fd, room): return libc.getdents64(fd, room, len(room))
+def numbered(fd, room): return libc.syscall(217, fd, room, ctypes.c_size_t(len(room)))
+def entries(fd, size, get):
+    room = ctypes.create_string_buffer(size); raw = memoryview(room).cast('B')
+    while True:
+        n = get(fd, room)
+        if n <= 0: return
+        at = 0
+        while at < n:
+            ino, off = (int.from_bytes(raw[at + i:at + i + 8], 'little') for i in (0, 8)); length = int.from_bytes(raw[at + 16:at + 18], 'little')
+            yield bytes(raw[at + 19:at + length]).split(b'\0')[0].decode(), ino, off, raw[at + 18]
+            at += length
+        assert at == n
+for get in [named] + ([numbered] if os.uname().machine == 'x86_64' else []):
+    for size in 96, 4096, 1 << 20:
+        fd = os.open(d, os.O_RDONLY); seen = list(entries(fd, size, get)); os.lseek(fd, 0, 0)
+        print(len(seen), sorted((n, kind, n == '..' or ino == os.lstat(j(d, n)).st_ino) for n, ino, _, kind in seen)[::50], len(set(n for n, *_ in seen)))
+        # From any entry on, and by two descriptors of one description.
+        os.lseek(fd, seen[99][2], 0); rest = list(entries(os.dup(fd), size, get)); print([n for n, *_ in rest] == [n for n, *_ in seen[100:]])
+        print(list(entries(fd, size, get)), os.lseek(fd, 0, 0), len(os.listdir(fd)))
+    fd = os.open(d, os.O_RDONLY); bad = lambda fd, size: (get(fd, ctypes.create_string_buffer(size)), ctypes.get_errno())
+    print(bad(fd, 16), bad(fd, 0), bad(os.open(j(d, 'a file with a name that is not short 1'), os.O_RDWR), 4096), bad(999, 4096))
+    os.mkdir(j(t, 'gone')); fd = os.open(j(t, 'gone'), os.O_RDONLY); os.rmdir(j(t, 'gone')); print(get(fd, ctypes.create_string_buffer(999)))
+os.chdir(d); libc.getwd.restype = ctypes.c_char_p; print(libc.getwd(ctypes.create_string_buffer(4096)))
+"#,
+    );
+}

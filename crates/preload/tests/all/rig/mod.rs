@@ -87,6 +87,8 @@ impl Rig {
         });
         assert_eq!(outs[0], outs[1], "ordinary directory (left) and volume (right) differ for: {script}");
         assert!(!outs[1].2.contains("cannot be preloaded"), "{}", outs[1].2);
+        // What a script does not do in either place is the same, too.
+        assert!(!outs[1].2.contains("Traceback"), "{}", outs[1].2);
     }
 
     /// A rig for scripts of python3; `None` where there is none.
