@@ -127,7 +127,7 @@ fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> Res<c_int> {
     Ok(0)
 }
 
-fn sync_fd(fd: c_int, datasync: bool) -> Res<c_int> {
+pub(crate) fn sync_fd(fd: c_int, datasync: bool) -> Res<c_int> {
     let open = table::get(fd).ok_or(Out::Libc)?;
     let handle = open.handle()?;
     open.mount.run(|fs| fs.fsync(handle, datasync))?;

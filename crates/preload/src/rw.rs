@@ -36,7 +36,7 @@ pub(crate) fn read_at(open: &Open, offset: u64, to: &mut [u8]) -> Res<usize> {
     open.mount.run(|fs| fs.read(handle, offset, to))
 }
 
-fn write_at(open: &Open, offset: u64, from: &[u8]) -> Res<usize> {
+pub(crate) fn write_at(open: &Open, offset: u64, from: &[u8]) -> Res<usize> {
     let handle = open.handle()?;
     if from.is_empty() {
         return Ok(0);

@@ -315,3 +315,75 @@ fn what_was_written_is_found_by_others() {
         rig.same("timeout 60 ./numbers $T/f 3; echo $?");
     }
 }
+
+/// POSIX AIO on a file in the directory and one elsewhere.
+const AIO: &str = r#"
+#define _GNU_SOURCE
+#include <aio.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static char a[4][100000], b[4][100000]; static sem_t called; static sigset_t set;
+static struct aiocb of(int fd, int opcode, void *at, size_t n, off_t offset) {
+    struct aiocb c; memset(&c, 0, sizeof c); c.aio_fildes = fd; c.aio_lio_opcode = opcode; c.aio_buf = at; c.aio_nbytes = n; c.aio_offset = offset; c.aio_sigevent.sigev_notify = SIGEV_NONE; return c;
+}
+static void done(const char *what, struct aiocb *c) {
+    const struct aiocb *all[] = { NULL, c };
+    while (aio_error(c) == EINPROGRESS) aio_suspend(all, 2, NULL);
+    int e = aio_error(c), n = aio_return(c); printf("%s: %d %s\n", what, n, strerror(e));
+}
+static void begun(const char *what, int r, struct aiocb *c) { if (r) printf("%s: begins with %s\n", what, strerror(errno)); else done(what, c); }
+static void function(union sigval v) { printf("called with %d\n", v.sival_int); sem_post(&called); }
+static void told(const char *what) { siginfo_t i; sigwaitinfo(&set, &i); printf("%s: code %d, value %d, own %d\n", what, i.si_code, i.si_value.sival_int, i.si_pid == getpid()); }
+int main(int n, char **args) {
+    char path[300]; setbuf(stdout, NULL); sem_init(&called, 0, 0); sigemptyset(&set); sigaddset(&set, SIGUSR1); sigaddset(&set, SIGUSR2); sigprocmask(SIG_BLOCK, &set, NULL);
+    for (int i = 0; i < 4; i++) memset(a[i], 'a' + i, sizeof a[i]);
+    sprintf(path, "%s/f", args[1]); int fd = open(path, O_RDWR | O_CREAT, 0600), in = open(path, O_RDONLY), out = open(path, O_WRONLY), end = open(path, O_RDWR | O_APPEND);
+    FILE *t = tmpfile(); int other = fileno(t);
+    struct aiocb c[4], *all[5] = { &c[0], NULL, &c[1], &c[2], &c[3] };
+    for (int i = 3; i >= 0; i--) { c[i] = of(fd, 0, a[i], sizeof a[i], i * sizeof a[i]); if (aio_write(&c[i])) perror("aio_write"); }
+    for (int i = 0; i < 4; i++) done("written", &c[i]);
+    for (int i = 0; i < 4; i++) { c[i] = of(i % 2 ? fd : in, 0, b[i], sizeof b[i], i * sizeof b[i]); if (aio_read(&c[i])) perror("aio_read"); }
+    for (int i = 0; i < 4; i++) done("read", &c[i]);
+    printf("%d at %ld\n", memcmp(a, b, sizeof a), (long)lseek(fd, 0, SEEK_CUR));
+    c[0] = of(fd, 0, b, 100, 399990); begun("at the end", aio_read(c), c);
+    c[0] = of(fd, 0, b, 100, 500000); begun("behind it", aio_read(c), c);
+    c[0] = of(fd, 0, b, 0, 0); begun("of nothing", aio_read(c), c);
+    c[0] = of(fd, 0, b, 100, -1); begun("before the file", aio_read(c), c);
+    c[0] = of(out, 0, b, 100, 0); begun("for writing only", aio_read(c), c);
+    c[0] = of(in, 0, b, 100, 0); begun("for reading only", aio_write(c), c);
+    c[0] = of(end, 0, "end", 3, 0); begun("appended", aio_write(c), c); memset(b, 0, 9); printf("%d %s\n", (int)pread(fd, b, 9, 400000), b[0]);
+    c[0] = of(fd, 0, 0, 0, 0); begun("synced", aio_fsync(O_SYNC, c), c);
+    c[0] = of(fd, 0, 0, 0, 0); begun("data synced", aio_fsync(O_DSYNC, c), c);
+    c[0] = of(fd, 0, 0, 0, 0); begun("synced otherwise", aio_fsync(O_RDWR, c), c);
+    c[0] = of(in, 0, 0, 0, 0); begun("synced through a reader", aio_fsync(O_SYNC, c), c);
+    c[0] = of(fd, 0, b, 100, 0); c[0].aio_reqprio = -1; begun("of no priority", aio_read(c), c);
+    c[0] = of(99, 0, b, 100, 0); begun("of no file", aio_read(c), c);
+    c[0] = of(fd, 0, b, 10, 0); c[0].aio_sigevent.sigev_notify = SIGEV_SIGNAL; c[0].aio_sigevent.sigev_signo = SIGUSR1; c[0].aio_sigevent.sigev_value.sival_int = 7; aio_read(c); told("a signal"); done("after a signal", c);
+    c[0] = of(fd, 0, b, 10, 0); c[0].aio_sigevent.sigev_notify = SIGEV_THREAD; c[0].aio_sigevent.sigev_notify_function = function; c[0].aio_sigevent.sigev_value.sival_int = 8; aio_read(c); sem_wait(&called); done("after a call", c);
+    printf("cancelled: %d", aio_cancel(fd, c) == AIO_ALLDONE); printf(" %d\n", aio_cancel(fd, NULL) == AIO_ALLDONE);
+    for (int mixed = 0; mixed < 2; mixed++) {
+        c[0] = of(fd, LIO_WRITE, "list", 4, 0); c[1] = of(mixed ? other : fd, LIO_WRITE, "other", 5, 8); c[2] = of(fd, LIO_NOP, 0, 0, 0); c[3] = of(fd, LIO_READ, b, 2, 200000);
+        printf("list: %d\n", lio_listio(LIO_WAIT, all, 5, NULL)); done("first", &c[0]); done("second", &c[1]); done("last", &c[3]); printf("%.2s\n", b[0]);
+        c[0] = of(in, LIO_WRITE, "no", 2, 0); c[1] = of(mixed ? other : fd, LIO_READ, b, 5, 8); c[3] = of(fd, LIO_READ, b[1], 4, 0);
+        struct sigevent told_by = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR2, .sigev_value.sival_int = 9 };
+        int r = lio_listio(LIO_WAIT, all, 5, NULL); printf("list with a failure: %d %s\n", r, strerror(errno)); done("first", &c[0]); done("second", &c[1]); printf("%.5s\n", b[0]);
+        c[0] = of(fd, LIO_READ, b[1], 4, 0); r = lio_listio(LIO_NOWAIT, all, 5, &told_by); told("the list"); printf("%d %.4s\n", r, b[1]);
+    }
+    int r = lio_listio(5, all, 5, NULL); printf("%d %s\n", r, strerror(errno));
+    return 0;
+}
+"#;
+
+#[test]
+fn requests_of_posix_aio() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", AIO, &["-w", "-pthread"]) {
+        rig.same("./a $T");
+    }
+}
