@@ -4,6 +4,7 @@
  *
  *     order ask DIR        asks for barriers on descriptors of all kinds and prints how they were had
  *     order fsync FILE     writes the file anew, 256 KiB, and calls fsync and fdatasync
+ *     order sync WAY [FILE]  writes the file anew, if there is one, and syncs everything, or what WAY is about
  *     order steps DIR N    N times (0: for ever): writes to files a-*, barrier, writes to files b-*
  */
 #define _GNU_SOURCE
@@ -15,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -87,6 +89,22 @@ static void synced(const char *file)
     CHECK(fdatasync(fd) == 0);
 }
 
+static void synced_by(const char *how, const char *file)
+{
+    static char data[256 << 10];
+    int fd = -1;
+    if (file) {
+        CHECK((fd = open(file, O_RDWR | O_CREAT | O_TRUNC, 0644)) >= 0);
+        CHECK(write(fd, data, sizeof data) == sizeof data);
+    }
+    if (!strcmp(how, "sync"))
+        sync();
+    else if (!strcmp(how, "syncfs"))
+        CHECK(syncfs(fd) == 0);
+    else
+        CHECK(syscall(strtol(how, NULL, 10), fd, 0, 0, 0) == 0);
+}
+
 static int opened(char who, const char *what)
 {
     char name[32];
@@ -152,6 +170,8 @@ int main(int argc, char **argv)
         ask(argv[2]);
     else if (!strcmp(argv[1], "fsync"))
         synced(argv[2]);
+    else if (!strcmp(argv[1], "sync"))
+        synced_by(argv[2], argv[3]);
     else
         steps(argv[2], strtoull(argv[3], NULL, 10));
     return 0;

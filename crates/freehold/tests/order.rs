@@ -218,6 +218,34 @@ fn syncs_below_chosen_paths_are_barriers() {
     rig.done();
 }
 
+/// sync(2) and syncfs(2) of a program under the library, by name and by number, and the syncs of files by number, which the kernel would take for done.
+#[test]
+fn programs_sync_everything() {
+    let Some(rig) = rig(Ordered::default()) else { return };
+    let file = rig.point().join("f");
+    let numbers =
+        [libc::SYS_sync, libc::SYS_syncfs, libc::SYS_fsync, libc::SYS_fdatasync, libc::SYS_sync_file_range];
+    for how in ["sync".into(), "syncfs".into()].into_iter().chain(numbers.map(|n| n.to_string())) {
+        let args = ["sync".as_ref(), how.as_ref(), file.as_path()];
+        let seen = rig.counted(|| drop(rig.program(true, "order", &args)));
+        assert!(seen.flushes > 0 && seen.durable > 0, "{how}: {seen:?}");
+    }
+    // What somebody else did, by a program that knows nothing of the volume.
+    let session = rig.session();
+    let written = session.open("g", NEW).unwrap();
+    let seen = rig.counted(|| {
+        written.write_all_at(&LONG, 0).unwrap();
+        rig.program(true, "order", &["sync".as_ref(), "sync".as_ref()]);
+    });
+    assert!(seen.flushes > 0 && seen.durable > 0, "{seen:?}");
+    // The measure measures.
+    let nothing = libc::SYS_sched_yield.to_string();
+    let seen = rig.counted(|| drop(rig.program(true, "order", &["sync".as_ref(), nothing.as_ref()])));
+    assert_eq!((seen.flushes, seen.durable), (0, 0), "{seen:?}");
+    drop(written);
+    rig.done();
+}
+
 #[test]
 fn what_stays_durable_where_everything_is_ordered() {
     let Some(rig) = rig(Ordered { all: true, ..Ordered::default() }) else { return };

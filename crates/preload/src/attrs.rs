@@ -1,9 +1,9 @@
 //! Size, space, durability, mode, owner and times: truncate, fallocate, fsync, chmod, chown, utimensat and their kin.
 
-use crate::hook::{Out, Res, errno, fail, hook};
+use crate::hook::{Out, Res, errno, fail, hook, set_errno};
 use crate::limits;
 use crate::mapped;
-use crate::mounts;
+use crate::mounts::{self, mounts};
 use crate::path::{Found, To};
 use crate::rw::size;
 use crate::stat::find;
@@ -167,6 +167,15 @@ hook! {
     fn fsync(fd: c_int) -> c_int { sync_fd(fd, false) }
     fn fdatasync(fd: c_int) -> c_int { sync_fd(fd, true) }
     fn sync_file_range(fd: c_int, _offset: off_t, _len: off_t, _flags: libc::c_uint) -> c_int { sync_fd(fd, true) }
+    fn sync() -> () {
+        let before = errno();
+        // What the kernel has of the files of a mount goes to its manager first.
+        sync::real();
+        // Also where this program has done nothing: sync(1) is called for what others did. It cannot be told of failures.
+        mounts().iter().for_each(|mount| drop(mount.run(|fs| fs.sync())));
+        set_errno(before);
+        Ok(())
+    }
     fn syncfs(fd: c_int) -> c_int {
         let open = table::get(fd).ok_or(Out::Libc)?;
         open.mount.run(|fs| fs.sync())?;

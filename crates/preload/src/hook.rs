@@ -50,6 +50,10 @@ impl Failed for i64 {
 impl Failed for isize {
     const FAILED: isize = -1;
 }
+/// Functions without a result.
+impl Failed for () {
+    const FAILED: () = ();
+}
 impl<T> Failed for *mut T {
     const FAILED: *mut T = std::ptr::null_mut();
 }

@@ -6,7 +6,7 @@
 //!
 //! Where tested: `tests/all/c_programs.rs`.
 
-use crate::hook::{Failed, Out, Res, errno, fail, hook, outside};
+use crate::hook::{Out, Res, errno, fail, hook, outside};
 use crate::table;
 use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
@@ -53,11 +53,6 @@ unsafe fn print(fd: c_int, list: List, format: impl FnOnce(*mut *mut c_char, Lis
     // SAFETY: it is from malloc, and ours to free.
     unsafe { libc::free(made.cast()) };
     wrote.map(|()| len)
-}
-
-/// Functions without a result.
-impl Failed for () {
-    const FAILED: () = ();
 }
 
 hook! {

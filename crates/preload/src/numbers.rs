@@ -32,6 +32,15 @@ pub(crate) unsafe fn served(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> O
             libc::SYS_getdents64 if crate::table::is_ours(fd) => {
                 crate::dirs::getdents64(fd, b as _, c) as c_long
             }
+            // The kernel would say that it is done.
+            libc::SYS_fsync if crate::table::is_ours(fd) => crate::attrs::fsync(fd) as c_long,
+            libc::SYS_fdatasync if crate::table::is_ours(fd) => crate::attrs::fdatasync(fd) as c_long,
+            libc::SYS_sync_file_range if crate::table::is_ours(fd) => crate::attrs::fdatasync(fd) as c_long,
+            libc::SYS_syncfs if crate::table::is_ours(fd) => crate::attrs::syncfs(fd) as c_long,
+            libc::SYS_sync => {
+                crate::attrs::sync();
+                0
+            }
             libc::SYS_close if crate::table::is_ours(fd) => crate::fds::close(fd) as c_long,
             libc::SYS_close_range => crate::fds::close_range(a as _, b as _, c as c_int) as c_long,
             _ => return None,
