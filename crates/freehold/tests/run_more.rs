@@ -296,3 +296,37 @@ fn sessions_are_begun_by_those_who_need_one() {
     assert_eq!(run(&["pwd", "-P"]).trim_end(), rig.mnt.join("d").to_str().unwrap());
     rig.done();
 }
+
+/// What a process sees from another root directory is what is there, also by a path that led to the mount before, and nothing of what is above.
+#[test]
+fn other_root_directories() {
+    let Some(rig) = Rig::new().filter(|_| common::is_root()) else { return };
+    if !Command::new("python3").arg("--version").output().is_ok_and(|o| o.status.success()) {
+        return println!("skipped: there is no python3");
+    }
+    let script = r#"
+import os, sys
+t = sys.argv[1]
+def say(*paths): print([(p, os.path.exists(p), sorted(os.listdir(p)) if os.path.isdir(p) else None) for p in paths], os.getcwd())
+os.makedirs(t + '/jail/d'); open(t + '/secret', 'w').write('s'); f = open(t + '/jail/f', 'w+')
+def inside(*how):
+    pid = os.fork()
+    if pid: return print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    try:
+        for step in how: step()
+        say('/', '.', '/f', '/secret', t, t + '/secret', '../secret', '/../secret', 'secret')
+        open('/new', 'a').write('n'); f.write('x'); f.flush(); print(open('/new').read(), open('/f').read())
+        os.makedirs(t); open(t + '/secret', 'w').write('other'); say(t, t + '/secret'); os.remove(t + '/secret'); os.removedirs(t)
+    except OSError as e: print(e)
+    sys.stdout.flush(); os._exit(0)
+sys.stdout.flush()
+os.chdir(t); os.listdir(t)
+inside(lambda: os.chroot(t + '/jail'), lambda: os.chdir('/'))
+inside(lambda: os.chdir('jail'), lambda: os.chroot('.'))
+inside(lambda: os.chroot(t + '/none'))
+say(t, 'secret')
+"#;
+    std::fs::write(rig.p.path("a.py"), script).unwrap();
+    rig.same("python3", &["a.py"]);
+    rig.done();
+}

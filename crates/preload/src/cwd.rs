@@ -192,7 +192,7 @@ fn kernel_text() -> Vec<u8> {
 }
 
 /// Finds out where a call to the kernel has led.
-fn begin() {
+pub(crate) fn begin() {
     keep(None);
     stand(here(kernel_text()));
 }

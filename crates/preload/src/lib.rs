@@ -38,7 +38,7 @@
 //! Signals end waits for locks and nothing else. A signal handler that uses files of a volume while the same thread
 //! is inside of a call of ours is refused in the same way (`EBADF`, `EPERM`) instead of waiting for itself. C++ streams that took
 //! `stdout` before a redirection keep the old one. Where there is no FUSE mount, static programs
-//! started by one that went into a volume do not know it. A program that changes its user or groups uses the FUSE mount from then on (`ids`).
+//! started by one that went into a volume do not know it. A program that changes its user or groups uses the FUSE mount from then on (`ids`), and so does one that changes its root directory (`root`).
 //!
 //! For Linux with glibc. Tested on x86-64, in `tests/`, with real programs; not yet tried on aarch64.
 
@@ -68,6 +68,7 @@ mod plain;
 mod pool;
 mod posix_aio;
 mod rings;
+mod root;
 mod rw;
 mod sendfile;
 mod signals;

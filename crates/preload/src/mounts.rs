@@ -311,9 +311,12 @@ impl Mount {
         connect
     }
 
-    /// The session, for a path that begins here. `None` also while the process has other credentials than it, has the kernel read and write, or may not have our memory.
+    /// The session, for a path that begins here. `None` also while the process has other credentials than it, has another root directory, has the kernel read and write, or may not have our memory.
     pub(crate) fn for_paths(&'static self) -> Option<&'static Remote> {
-        let elsewhere = crate::ids::others() || crate::rings::used() || crate::limits::too_small();
+        let elsewhere = crate::ids::others()
+            || crate::root::changed()
+            || crate::rings::used()
+            || crate::limits::too_small();
         if elsewhere { None } else { self.session() }
     }
 
