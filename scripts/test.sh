@@ -46,8 +46,10 @@ for name in "${steps[@]}"; do
             fi
             ;;
         doctest)
-            # Without nextest they are among the tests.
-            if nextest || [ ${#steps[@]} -eq 1 ]; then step doctest cargo test --workspace --locked --doc; fi
+            # Without nextest the tests have run them.
+            if nextest || [[ " ${steps[*]} " != *" test "* ]]; then
+                step doctest cargo test --workspace --locked --doc
+            fi
             ;;
         docs) RUSTDOCFLAGS="-D warnings" step docs cargo doc --workspace --locked --no-deps ;;
         install) step install ./scripts/install.sh ;;

@@ -29,7 +29,7 @@ fn engine_with(strict: bool, bytes: u64, cache_bytes: usize) -> Side<Volume, Has
     Side::new(volume.clone(), Hasty { driver, volume, media })
 }
 
-/// On a device that reads wrong now and then.
+/// On a device of which reads fail now and then.
 fn on_a_bad_device(strict: bool) -> Side<Volume, Unlucky> {
     let flash = Arc::new(SimFlash::new(Config::new(256 << 20)).unwrap());
     let (volume, driver) = open(flash.clone(), strict, 256 << 10);

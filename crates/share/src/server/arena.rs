@@ -102,6 +102,8 @@ pub(crate) struct Aligned {
     pub len: usize,
     /// Pages up to the last that was asked for.
     asked: usize,
+    /// It has pages that were not asked for.
+    pub is_more: bool,
     /// It may be made [wider](Aligned::widen).
     pub may_be_wider: bool,
     /// The clock from before the file is read.
@@ -120,11 +122,6 @@ impl Aligned {
         self.noted
     }
 
-    /// It has pages that were not asked for.
-    pub fn is_more(&self) -> bool {
-        self.len > self.asked * PAGE
-    }
-
     /// Where the whole piece begins in which it lies.
     pub fn piece(&self) -> u64 {
         self.start - self.start % PIECE_BYTES as u64
@@ -134,7 +131,7 @@ impl Aligned {
     pub fn widen(&mut self) {
         let piece = self.piece();
         self.asked += (self.start - piece) as usize / PAGE;
-        (self.start, self.len) = (piece, PIECE_BYTES);
+        (self.start, self.len, self.is_more) = (piece, PIECE_BYTES, true);
     }
 
     fn first(&self) -> u64 {
@@ -215,7 +212,8 @@ impl Arenas {
             may_be_wider = has_room && file.next != first && file.chunks.len() >= SCATTERED;
             (file.next, file.given) = (first + pages as u64, pages);
         }
-        Some(Aligned { start: first * PAGE as u64, len: pages * PAGE, asked, noted, may_be_wider })
+        let (start, len, is_more) = (first * PAGE as u64, pages * PAGE, pages > asked);
+        Some(Aligned { start, len, asked, is_more, noted, may_be_wider })
     }
 
     /// How many pages of what was planned are there, from the first one on, if all that were asked for are.

@@ -35,7 +35,7 @@ pub(super) async fn read<F: FileSystem>(
     }
     let pages = match fs.read_pages(handle, plan.start, plan.len).await {
         // What nobody has asked for may be all that cannot be read.
-        Err(_) if plan.is_more() => return read_plainly(fs, out, (handle, ino), (offset, at_once)).await,
+        Err(_) if plan.is_more => return read_plainly(fs, out, (handle, ino), (offset, at_once)).await,
         pages => pages?,
     };
     // From after the read, which may have moved the time of access.
