@@ -176,6 +176,27 @@ impl<'a, F> Telling<'a, F> {
         result
     }
 
+    /// As [`Telling::over`], of a call that changes names. If it was refused nobody is told: nothing is stale, and a kernel that hears of a name takes it from those who stand
+    /// in the directory that it leads to.
+    async fn over_name<T>(mut self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        let result = call.await;
+        self.unless_refused(&result);
+        self.end().await;
+        result
+    }
+
+    /// A call that changes names is over. (Where a rename can end half-way, as of a directory in a bucket, there is one door.)
+    fn unless_refused<T>(&mut self, result: &Result<T>) {
+        use Error::*;
+        if let Err(
+            Exists | NotFound | IsDirectory | NotDirectory | NotEmpty | IntoItself | AccessDenied
+            | NotPermitted,
+        ) = result
+        {
+            self.changes.clear();
+        }
+    }
+
     /// The call is over. If it was made, nobody but who made it can keep anything of the names that it changed, and who made it knew before; what else is stale, if
     /// anything, is `still`. Nobody waits: whoever waits for the call may keep another one from being told.
     fn among_us<T>(mut self, result: &Result<T>, still: Option<Change<'a>>) {
@@ -268,6 +289,36 @@ impl<F: FileSystem> Watched<F> {
     fn opened(&self, handle: Handle, ino: Ino, flags: OpenFlags) -> Opened<'_> {
         self.hub.files.write().insert(handle, OpenFile { ino, flags });
         Opened { hub: &self.hub, handle }
+    }
+
+    /// Keeps an inode, and with it its number, until the handle is released: no other door hears of it, and nobody's lease ends. `Stale`: it is another one;
+    /// `Invalid`: neither file nor directory.
+    ///
+    /// # Errors
+    /// As said above, and those of opening.
+    pub async fn pin(&self, (ino, generation): (Ino, u32)) -> Result<Handle>
+    where
+        F: FileSystem,
+    {
+        if self.lends_directories() {
+            // It may have been made a moment ago, by a call that was posted.
+            self.drained().await?;
+        }
+        let all = Cred { checked: true, ..Cred::root() };
+        let handle = match self.fs.getattr(ino, None).await?.kind {
+            FileType::Directory => self.fs.opendir(&all, ino).await?,
+            FileType::Regular => self.fs.open(&all, ino, OpenFlags::READ).await?,
+            _ => return Err(Error::Invalid("only files and directories can be pinned")),
+        };
+        match self.fs.getattr(ino, Some(handle)).await {
+            Ok(attr) if attr.generation == generation => Ok(handle),
+            _ => self.fs.release(handle).await.and(Err(Error::Stale)),
+        }
+    }
+
+    /// How a file is open. `None`: it is not.
+    pub fn opened_with(&self, handle: Handle) -> Option<OpenFlags> {
+        self.file(handle).map(|file| file.flags)
     }
 
     /// A name by which the open file can be looked up through other doors, in any directory, until it is closed (`fs::passes`). `BadHandle`.

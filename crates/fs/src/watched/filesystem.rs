@@ -102,21 +102,21 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         let _entering = self.entering(parent).await?;
         let turn = self.hub.names.take(&[(parent, name)]).await;
         let telling = self.telling_name(parent, name, None).after(turn);
-        telling.over(self.fs.mknod(cred, parent, name, mode, rdev)).await
+        telling.over_name(self.fs.mknod(cred, parent, name, mode, rdev)).await
     }
 
     async fn mkdir(&self, cred: &Cred, parent: Ino, name: &[u8], perm: u16) -> Result<Attr> {
         let _entering = self.entering(parent).await?;
         let turn = self.hub.names.take(&[(parent, name)]).await;
         let telling = self.telling_name(parent, name, None).after(turn);
-        telling.over(self.fs.mkdir(cred, parent, name, perm)).await
+        telling.over_name(self.fs.mkdir(cred, parent, name, perm)).await
     }
 
     async fn symlink(&self, cred: &Cred, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
         let _entering = self.entering(parent).await?;
         let turn = self.hub.names.take(&[(parent, name)]).await;
         let telling = self.telling_name(parent, name, None).after(turn);
-        telling.over(self.fs.symlink(cred, parent, name, target)).await
+        telling.over_name(self.fs.symlink(cred, parent, name, target)).await
     }
 
     async fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
@@ -124,7 +124,7 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         let turn = self.hub.names.take(&[(parent, name)]).await;
         self.settle(ino, Call::Other).await?;
         let telling = self.telling_name(parent, name, Some(ino)).after(turn);
-        telling.over(self.fs.link(cred, ino, parent, name)).await
+        telling.over_name(self.fs.link(cred, ino, parent, name)).await
     }
 
     async fn unlink(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
@@ -133,7 +133,7 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         let victim = self.victim(parent, name).await;
         let _declared = self.declared(victim).await;
         let telling = self.telling_name(parent, name, victim).after(turn);
-        telling.over(self.fs.unlink(cred, parent, name)).await
+        telling.over_name(self.fs.unlink(cred, parent, name)).await
     }
 
     async fn rmdir(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
@@ -156,7 +156,7 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         let mut telling = self.telling_name(new_parent, new_name, replaced).after(turn);
         telling.changes.push(Change::Name { parent, name });
         telling.changes.extend(moved.map(|ino| Change::Attr { ino }));
-        telling.over(self.fs.rename(cred, parent, name, new_parent, new_name, flags)).await
+        telling.over_name(self.fs.rename(cred, parent, name, new_parent, new_name, flags)).await
     }
 
     async fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle> {
@@ -190,15 +190,23 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         let turn = self.hub.names.take(&[(parent, name)]).await;
         let mut telling = self.telling_name(parent, name, None).after(turn);
         let mut _changing = None;
-        if flags.contains(OpenFlags::TRUNCATE)
-            && let Some(ino) = self.victim(parent, name).await
-        {
+        let before = if self.heard() || flags.contains(OpenFlags::TRUNCATE) {
+            self.victim(parent, name).await
+        } else {
+            None
+        };
+        if let Some(ino) = before.filter(|_| flags.contains(OpenFlags::TRUNCATE)) {
             _changing = Some(self.changing(ino));
             self.settle(ino, Call::Other).await?;
             telling.changes.push(Change::Data { ino, start: 0, end: u64::MAX });
         }
         let made = self.fs.create(cred, parent, name, perm, flags).await;
         let made = made.map(|(attr, handle)| (attr, self.opened(handle, attr.ino, flags)));
+        telling.unless_refused(&made);
+        if made.as_ref().is_ok_and(|(attr, _)| before == Some(attr.ino)) {
+            // It was opened, and its name is what it was.
+            telling.changes.retain(|change| !matches!(change, Change::Name { .. }));
+        }
         telling.end().await;
         let (attr, opened) = made?;
         if self.is_settled(&attr).await {

@@ -39,13 +39,14 @@ impl<F: FileSystem> Watched<F> {
         let promise = promised.ok_or(Error::Invalid("a file that was made"))?;
         let _entering = self.entering(parent).await?;
         let turn = self.hub.names.take(&[(parent, name)]).await;
-        let telling = self.telling_name(parent, name, None).after(turn);
+        let mut telling = self.telling_name(parent, name, None).after(turn);
         let made = MadeAs { perm, open: Some(flags), time: None };
         let made = self.fs.create_promised(cred, parent, name, made, promise).await;
         let made = made.map(|attr| {
             *promised = None;
             (attr, self.opened(promise.handle, attr.ino, flags))
         });
+        telling.unless_refused(&made);
         telling.end().await;
         let (attr, opened) = made?;
         opened.taken();
@@ -79,6 +80,6 @@ impl<F: FileSystem> Watched<F> {
         let _entering = self.entering(parent).await?;
         let (turn, _leaving, victim) = self.leaving(&[(parent, name)]).await;
         let telling = self.telling_name(parent, name, victim).after(turn);
-        telling.over(self.fs.rmdir(cred, parent, name)).await.map(|()| victim)
+        telling.over_name(self.fs.rmdir(cred, parent, name)).await.map(|()| victim)
     }
 }
