@@ -24,7 +24,7 @@ mod socket;
 pub mod spin;
 mod wire;
 
-pub use client::{Connect, Description, Queue, Remote, Target};
+pub use client::{Connect, Description, Pin, Queue, Remote, Target};
 pub use server::Server;
 
 /// Name of a socket by which the sessions of whatever is mounted at `point` are found, whoever serves it: programs whose manager has

@@ -75,7 +75,8 @@ ops! {
     Rmdir = 13,
     /// object: directory; first: name; other: new directory; second: new name; flags.
     Rename = 14,
-    /// object: inode; other: its generation, with mode 1; flags; extra 1: it is one of the client's holds. Value: handle.
+    /// object: inode; other: its generation, with mode 1; flags; extra 1: it is one of the client's holds; 2: it was left ([`Op::Leave`]) to who has a description:
+    /// len, offset and more as other, offset and more of [`Op::Flock`]. Value: handle.
     Open = 15,
     /// object: directory; first: name; mode; flags; extra 1: data of a new file may come posted. Value: handle.
     Create = 16,
@@ -152,6 +153,12 @@ ops! {
     PostRmdir = 50,
     /// Posted. object: inode; other: its generation. It was read out of the arena, which may move its time of access.
     WasRead = 51,
+    /// object: handle; other, offset, more: a description, as for [`Op::Flock`]. Who has it may open the file as it is open now, for as long as it is there.
+    Leave = 52,
+    /// object: inode; other: its generation. Value: the number of the pin, which keeps it what it is. `ESTALE`: it is another one.
+    Pin = 53,
+    /// object: number of a pin.
+    Unpin = 54,
 }
 
 /// Whether a read is answered with the data, unless it was made [`AGAIN`]: the cost of a long one is in the copy, and such reads of large files would drive out of the arena
@@ -170,7 +177,7 @@ impl Op {
             Getattr | Setattr => (false, flags & 1 != 0),
             Read => (flags & OF_INODE == 0, false),
             Lease | LendLocks | Pass | Write | PostWrite | WriteAtomic | Flush | Release | Fsync
-            | Barrier | Readdir | Fallocate | Seek | Getlk | Setlk | Flock => (true, false),
+            | Barrier | Readdir | Fallocate | Seek | Getlk | Setlk | Flock | Leave => (true, false),
             CopyRange => (true, true),
             _ => (false, false),
         }

@@ -1,11 +1,13 @@
 //! Locks of whole files that belong to an open file description which several processes have (see the manager's side, `server::descriptions`).
 
-use super::asking::flock_request;
+use super::asking::{flock_request, open_request};
+use super::call::Answer;
 use super::{Remote, Session};
 use crate::lock::Mutex;
 use crate::socket;
-use format::shared::{MAGIC, Show, Shown};
-use fs::{Error, Handle, LockKind, Result};
+use crate::wire::{Op, request};
+use format::shared::{MAGIC, Request, Show, Shown};
+use fs::{Error, FileType, Handle, Ino, LockKind, OpenFlags, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::HashMap;
 use std::io;
@@ -78,6 +80,66 @@ impl Remote {
         wait: bool,
     ) -> Result<()> {
         self.link.change(handle, |file| file.locks = true);
+        let request = |number: u32, session: u64| {
+            let r = flock_request(handle, kind, wait);
+            Request {
+                other: (number as u64).into(),
+                offset: description.at.into(),
+                more: session.into(),
+                ..r
+            }
+        };
+        loop {
+            let answer = self.call_about(description, request).await?;
+            self.link.flocked(handle, kind);
+            if answer.session() == self.now().serial {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Leaves the file to who has the description, for as long as it is there: [`Remote::open_left`].
+    ///
+    /// # Errors
+    /// `TooManyOpen`, as of [`Remote::flock_description`].
+    pub async fn leave(&self, handle: Handle, description: &Description<'_>) -> Result<()> {
+        let request = |number: u32, session: u64| {
+            let r = request(Op::Leave, handle.0);
+            Request {
+                other: (number as u64).into(),
+                offset: description.at.into(),
+                more: session.into(),
+                ..r
+            }
+        };
+        self.call_about(description, request).await.map(drop)
+    }
+
+    /// As [`fs::FileSystem::open_exact`], of a file that was left to who has the description, whatever its permissions and names are by now.
+    ///
+    /// # Errors
+    /// As of an ordinary open, where it was not left to these credentials with this access.
+    pub async fn open_left(
+        &self,
+        (ino, generation): (Ino, u32),
+        flags: OpenFlags,
+        description: &Description<'_>,
+    ) -> Result<Handle> {
+        let request = |number: u32, session: u64| {
+            let r = open_request(ino, Some(generation), flags);
+            let (extra, len) = (2.into(), (number as u64).into());
+            Request { extra, len, offset: description.at.into(), more: session.into(), ..r }
+        };
+        let answer = self.call_about(description, request).await?;
+        Ok(self.opened(&answer, (ino, generation), FileType::Regular, flags))
+    }
+
+    /// Makes a call about a description: the request gets the number of its memory, and the session in which that was shown.
+    async fn call_about(
+        &self,
+        description: &Description<'_>,
+        request: impl Fn(u32, u64) -> Request,
+    ) -> Result<Answer<'_>> {
         loop {
             let session = self.now();
             let number = match session.show(description) {
@@ -89,19 +151,10 @@ impl Remote {
                 }
                 Err(e) => return Err(e),
             };
-            let mut request = flock_request(handle, kind, wait);
-            (request.other, request.offset) = ((number as u64).into(), description.at.into());
-            request.more = session.number.into();
-            let current = match self.call(request).await {
-                Ok(answer) => {
-                    self.link.flocked(handle, kind);
-                    answer.session() == self.now().serial
-                }
-                Err(Error::Stale) if !Arc::ptr_eq(session, self.now()) => false,
-                Err(e) => return Err(e),
-            };
-            if current {
-                return Ok(());
+            match self.call(request(number, session.number)).await {
+                // Another session has begun meanwhile, and was shown nothing.
+                Err(Error::Stale) if !Arc::ptr_eq(session, self.now()) => {}
+                done => return done,
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Locks of whole files (flock(2)) that belong to open file descriptions which processes share, after fork and exec.
+//! What belongs to open file descriptions that processes share, after fork and exec: locks of whole files (flock(2)), and files that cannot be opened once more.
 //!
 //! Each process has a session and a handle of its own, and neither knows who else has the description. The kernel knows: a client lets the description
 //! stand for one byte of a memory (a memfd) by a lock of the kernel's on that byte (F_OFD_SETLK), which goes with the last descriptor of the
@@ -8,14 +8,18 @@
 //! description is still there, the handle stays: it is kept here, and a thread asks the kernel again and again, until the description is gone and
 //! the handle is closed. That thread does nothing else, as a client could make the kernel's answer take long.
 //!
-//! A client that lies about its descriptions keeps its own locks for as long as it lives, which it may anyway; their number is bounded for each user.
+//! In the same way a file is left to who has a description: a process that was started with it opens the file for itself, which it may not be able to by then, as
+//! the file has no name any more, or a mode that forbids it. The handle of who left it is kept like one that has a lock, and who shows the memory, with the very same
+//! credentials, may open the file with the access of that handle.
+//!
+//! A client that lies about its descriptions keeps its own locks and files for as long as it lives, which it may anyway; their number is bounded for each user.
 //!
 //! Tested in tests/all/descriptions.rs and, with programs, in `preload/tests/all/processes.rs`.
 
 use super::drains::Drain;
 use super::session::Client;
 use foldhash::fast::FixedState;
-use fs::{Error, FileSystem, Handle, Ino, LockKind, Result};
+use fs::{Cred, Error, FileSystem, Handle, Ino, LockKind, OpenFlags, Result};
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::SealFlags;
 use std::collections::HashMap;
@@ -26,10 +30,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{io, mem};
 
-/// Locks of shared descriptions that one user can have.
+/// Locked or left descriptions that one user can have.
 const USER_MAX: usize = 4096;
 /// Memories that one session can show.
 pub(crate) const MEMORIES_MAX: usize = 64;
+/// What is left with a file.
+const ACCESS: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 /// Between two questions about one description: at first, and at last.
 const PAUSE: Duration = Duration::from_micros(100);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
@@ -71,6 +77,8 @@ struct Entry {
     uid: u32,
     /// The handle is nobody's but ours.
     kept: bool,
+    /// To whom the file is left, and the access.
+    left: Option<(Cred, OpenFlags)>,
 }
 
 /// A description whose handle is kept.
@@ -101,6 +109,24 @@ pub(crate) struct Descriptions {
 }
 
 impl Table {
+    /// The entry of a description of this file, made with the handle of `own` if there is none.
+    fn entry(&mut self, memory: &Arc<Memory>, at: u64, own: (Handle, Ino), uid: u32) -> Result<&mut Entry> {
+        let ((handle, ino), key) = (own, (memory.id, at));
+        if !self.entries.contains_key(&key) {
+            // Two descriptions do not share a handle.
+            if self.handles.contains_key(&handle) {
+                return Err(Error::BadHandle);
+            }
+            if self.entries.values().filter(|e| e.uid == uid).count() >= USER_MAX {
+                return Err(Error::TooManyOpen);
+            }
+            self.handles.insert(handle, key);
+            let entry = Entry { memory: memory.clone(), handle, ino, uid, kept: false, left: None };
+            self.entries.insert(key, entry);
+        }
+        self.entries.get_mut(&key).filter(|entry| entry.ino == ino).ok_or(Error::BadHandle)
+    }
+
     fn remove(&mut self, key: Key) -> Option<Entry> {
         let entry = self.entries.remove(&key)?;
         self.handles.remove(&entry.handle);
@@ -130,23 +156,44 @@ impl Descriptions {
 
     /// The handle that has the lock of a description of this file, or is to have it: `own`, if there is none yet.
     fn holder(&self, memory: &Arc<Memory>, at: u64, own: (Handle, Ino), uid: u32) -> Result<Handle> {
-        let (handle, ino) = own;
         let mut table = self.table.lock();
-        let key = (memory.id, at);
-        if let Some(entry) = table.entries.get(&key) {
-            return if entry.ino == ino { Ok(entry.handle) } else { Err(Error::BadHandle) };
-        }
-        if table.handles.contains_key(&handle) {
-            // Two descriptions do not share a handle.
-            return Err(Error::BadHandle);
-        }
-        if table.entries.values().filter(|e| e.uid == uid).count() >= USER_MAX {
-            return Err(Error::TooManyOpen);
-        }
-        table.handles.insert(handle, key);
-        table.entries.insert(key, Entry { memory: memory.clone(), handle, ino, uid, kept: false });
+        let handle = table.entry(memory, at, own, uid)?.handle;
         self.count.store(table.entries.len(), Ordering::SeqCst);
         Ok(handle)
+    }
+
+    /// A client leaves a file to who has a description of it: with the access that it has itself.
+    pub fn leave(
+        &self,
+        client: &Client,
+        (memory, at): (&Arc<Memory>, u64),
+        own: (Handle, Ino),
+        flags: OpenFlags,
+    ) -> Result<()> {
+        let mut table = self.table.lock();
+        table.entry(memory, at, own, client.cred.uid)?.left = Some((client.cred.clone(), flags & ACCESS));
+        self.count.store(table.entries.len(), Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Whether a file was left to this client, which has shown the memory, such that it may open it so.
+    pub fn is_left(&self, client: &Client, (memory, at): (&Memory, u64), ino: Ino, flags: OpenFlags) -> bool {
+        let table = self.table.lock();
+        let entry = table.entries.get(&(memory.id, at)).filter(|entry| entry.ino == ino);
+        let left = entry.and_then(|entry| entry.left.as_ref());
+        left.is_some_and(|(cred, access)| {
+            *cred == client.cred && access.contains(flags & ACCESS) && !flags.contains(OpenFlags::TRUNCATE)
+        })
+    }
+
+    /// A handle has no lock any more. Whether it was kept here for that alone, and is to be closed.
+    fn unlocked(&self, handle: Handle) -> bool {
+        let is_left = {
+            let table = self.table.lock();
+            let entry = table.handles.get(&handle).and_then(|key| table.entries.get(key));
+            entry.is_some_and(|entry| entry.left.is_some())
+        };
+        !is_left && self.forget(handle)
     }
 
     /// The handle that has the lock of a description, if there is one.
@@ -154,7 +201,7 @@ impl Descriptions {
         self.table.lock().entries.get(&(memory.id, at)).map(|entry| entry.handle)
     }
 
-    /// A handle has no lock any more. Whether it was kept here, and is to be closed.
+    /// A handle is nothing to a description any more. Whether it was kept here, and is to be closed.
     pub fn forget(&self, handle: Handle) -> bool {
         if self.count.load(Ordering::SeqCst) == 0 {
             return false;
@@ -270,7 +317,7 @@ pub(crate) async fn flock<F: FileSystem>(
     let Some(kind) = kind else {
         let handle = all.held(memory, at).unwrap_or(own);
         fs.flock(handle, None, false).await?;
-        if all.forget(handle) {
+        if all.unlocked(handle) {
             fs.release(handle).await?;
         }
         return Ok(());
@@ -335,9 +382,10 @@ impl Keeper {
             }
             let table = mem::take(&mut *all.table.lock());
             table.watched.iter().flat_map(|w| &w.waiting).for_each(|one| one.one_less());
-            for entry in table.entries.into_values().filter(|entry| entry.kept) {
+            for ((_, at), entry) in table.entries.into_iter().filter(|(_, entry)| entry.kept) {
                 let attr = fs.block_on(fs.getattr(entry.ino, Some(entry.handle)));
-                if !(leaves_nameless && attr.is_ok_and(|attr| attr.nlink == 0)) {
+                let nameless = leaves_nameless && attr.is_ok_and(|attr| attr.nlink == 0);
+                if !(nameless && entry.memory.has(at)) {
                     close(entry.handle);
                 }
             }

@@ -7,7 +7,7 @@ pub(super) mod telling;
 
 pub(crate) use posted::close;
 
-use super::descriptions;
+use super::descriptions::{self, Memory};
 use super::payload::{Out, Payload};
 use super::session::Client;
 use crate::region::SlotNo;
@@ -100,6 +100,8 @@ struct Opens {
     generation: Option<u32>,
     /// It is one of the client's holds.
     held: bool,
+    /// It was left to who has this description.
+    left: Option<(Arc<Memory>, u64)>,
 }
 
 /// Opens a file for a client.
@@ -107,6 +109,13 @@ async fn open<F: FileSystem>(fs: &F, client: &Arc<Client>, ino: Ino, opens: &Ope
     client.may_open()?;
     // It was opened for the client when that was allowed for the last time.
     let again = opens.held && client.may_open_again(ino, opens.flags);
+    let left = || {
+        opens
+            .left
+            .as_ref()
+            .is_some_and(|(memory, at)| client.descriptions.is_left(client, (memory, *at), ino, opens.flags))
+    };
+    let again = again || left();
     let checked = again.then(|| Cred { checked: true, ..client.cred.clone() });
     let cred = checked.as_ref().unwrap_or(&client.cred);
     let handle = match opens.generation {
@@ -155,7 +164,7 @@ async fn open_and_run<F: FileSystem>(
             return Err(GARBLED);
         }
         let flags = OpenFlags::from_bits(r.mode.get()).ok_or(Error::Invalid("unknown flags"))?;
-        let opens = Opens { flags, generation: Some(r.other.get() as u32), held: true };
+        let opens = Opens { flags, generation: Some(r.other.get() as u32), held: true, left: None };
         let handle = open(fs, out.client, Ino(file), &opens).await?;
         (r.object, r.flags) = (handle.0.into(), (r.flags.get() & !(wire::OPENS | wire::OF_INODE)).into());
         opened = Some(handle);
@@ -258,8 +267,15 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             out.made(fs, ino, p.first(), &attr, before).await?;
         }
         Op::Link => {
-            if protects_hard_links() {
-                fs::perm::check_link(cred, &fs.getattr(ino, None).await?)?;
+            if protects_hard_links()
+                && let Err(refused) = fs::perm::check_link(cred, &fs.getattr(ino, None).await?)
+            {
+                // As the kernel has it: what is wrong with the new name comes first.
+                return Err(match fs.lookup(cred, Ino(r.other.get()), p.first()).await {
+                    Ok(_) => Error::Exists,
+                    Err(Error::NotFound) => refused,
+                    Err(e) => e,
+                });
             }
             out.attr(&fs.link(cred, ino, Ino(r.other.get()), p.first()).await?)?
         }
@@ -275,7 +291,11 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
         }
         Op::Open => {
             let generation = (r.mode.get() == 1).then_some(r.other.get() as u32);
-            let opens = Opens { flags: flags(r)?, generation, held: r.extra.get() == 1 };
+            let left = match r.extra.get() {
+                2 => Some((client.shown(r.more.get(), len)?, offset)),
+                _ => None,
+            };
+            let opens = Opens { flags: flags(r)?, generation, held: r.extra.get() == 1, left };
             let handle = open(fs, client, ino, &opens).await?;
             match generation {
                 Some(generation) => out.noted = generation as u64,
@@ -441,6 +461,19 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
                 client.close(fs, handle).await?;
             }
             done?;
+        }
+        Op::Pin => {
+            client.may_open()?;
+            let pin = fs.pin((ino, r.other.get() as u32)).await?;
+            client.pins(pin);
+            return Ok(pin.0);
+        }
+        Op::Unpin => fs.release(client.unpins(object)?).await?,
+        Op::Leave => {
+            let handle = client.handle(object)?;
+            let (ino, memory) = (client.inode(handle)?, client.shown(r.more.get(), r.other.get())?);
+            let access = fs.opened_with(handle).ok_or(Error::BadHandle)?;
+            client.descriptions.leave(client, (&memory, offset), (handle, ino), access)?;
         }
         Op::Flock => {
             let (handle, kind, wait) = (client.handle(object)?, kind(r)?, r.flags.get() & 1 != 0);

@@ -73,6 +73,8 @@ struct Held {
     locking: HashMap<Ino, Asked, FixedState>,
     /// Files that it holds and that were opened for it (`super::holds`).
     holds: HashMap<Ino, Vec<(Handle, OpenFlags)>, FixedState>,
+    /// Handles that keep inodes what they are, and that no call can use.
+    pins: HashSet<Handle>,
     gone: bool,
 }
 
@@ -218,7 +220,7 @@ impl Client {
     /// Whether it may open one more.
     pub fn may_open(&self) -> Result<()> {
         let held = self.held.lock();
-        let open = held.handles.len() + held.closing.len();
+        let open = held.handles.len() + held.closing.len() + held.pins.len();
         if open < self.handles_max { Ok(()) } else { Err(Error::TooManyOpen) }
     }
 
@@ -232,6 +234,16 @@ impl Client {
     /// The client has this handle now.
     pub fn opened(&self, handle: Handle, ino: Ino) {
         self.held.lock().handles.insert(handle, ino);
+    }
+
+    /// The client has pinned an inode.
+    pub fn pins(&self, pin: Handle) {
+        self.held.lock().pins.insert(pin);
+    }
+
+    /// It gives a pin back, which is to be released.
+    pub fn unpins(&self, number: u64) -> Result<Handle> {
+        self.held.lock().pins.take(&Handle(number)).ok_or(Error::BadHandle)
     }
 
     /// The inode behind a handle.
@@ -360,13 +372,19 @@ impl Client {
         if let Err(e) = self.leases.end(self.session).await {
             tracing::error!("session {}: writes of its client are lost: {e}", self.session);
         }
-        let (handles, closing, mut locking, holds) = {
+        let (handles, closing, mut locking, holds, pins) = {
             let mut held = self.held.lock();
             held.gone = true;
+            let pins = std::mem::take(&mut held.pins);
             let (handles, closing) = (std::mem::take(&mut held.handles), std::mem::take(&mut held.closing));
-            (handles, closing, std::mem::take(&mut held.locking), std::mem::take(&mut held.holds))
+            (handles, closing, std::mem::take(&mut held.locking), std::mem::take(&mut held.holds), pins)
         };
         self.drop_locks(fs);
+        for pin in pins {
+            if let Err(e) = fs.release(pin).await {
+                tracing::warn!("session {}: giving up what its client has pinned: {e}", self.session);
+            }
+        }
         let holds = holds.into_iter().flat_map(|(ino, all)| all.into_iter().map(move |(h, _)| (h, ino)));
         for (handle, ino) in handles.into_iter().chain(closing).chain(holds) {
             // Through whichever handle of the file.

@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// The classes, by the numbers of [`crate::wire::Op`]; 0 is what is no operation.
-const CLASSES: [&str; 52] = [
+const CLASSES: [&str; 55] = [
     "unknown",
     "ping",
     "lookup",
@@ -71,6 +71,9 @@ const CLASSES: [&str; 52] = [
     "post_mkdir",
     "post_rmdir",
     "was_read",
+    "leave",
+    "pin",
+    "unpin",
 ];
 const READ: usize = crate::wire::Op::Read as usize;
 const WRITE: usize = crate::wire::Op::Write as usize;

@@ -16,6 +16,7 @@ mod kept;
 mod lease_attacks;
 mod leases;
 mod leases_random;
+mod left;
 mod lock_leases;
 mod long_calls;
 mod new_file_attacks;
