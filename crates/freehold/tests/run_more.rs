@@ -330,3 +330,45 @@ say(t, 'secret')
     rig.same("python3", &["a.py"]);
     rig.done();
 }
+
+/// What sessions are refused changes nothing for programs that use the mount: who stands in a directory still does, and what is open has its name.
+#[test]
+fn refused_changes_are_not_told() {
+    let Some(rig) = Rig::new() else { return };
+    let dir = rig.mnt.join("d");
+    std::fs::create_dir_all(dir.join("sub")).unwrap();
+    let path = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let file = std::fs::File::create(path("f")).unwrap();
+    let mut shell = Command::new("bash");
+    // Does without what pwd(1) does when the kernel does not know.
+    const ASKS: &str = "while read line; do readlink /proc/self/cwd; done";
+    shell
+        .args(["-c", ASKS])
+        .current_dir(&dir)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped());
+    let mut shell = shell.spawn().unwrap();
+    let calls = format!(
+        "import os\ndef tries(f, *a):\n    try: f(*a)\n    except OSError: return\n    assert False, f\n\
+         for f, *a in [(os.mkdir, '{d}'), (os.unlink, '{d}'), (os.rmdir, '{d}'), (os.rename, '{f}', '{d}'), (os.rename, '{d}', '{d}/sub/x'), (os.symlink, 'x', '{d}'), (os.link, '{f}', '{d}'), \
+         (os.open, '{d}', os.O_CREAT | os.O_EXCL), (os.mkdir, '{f}')]: tries(f, *a)\nopen('{f}', 'a').close()",
+        d = dir.display(),
+        f = path("f"),
+    );
+    let mut under = rig.p.command();
+    let done = under
+        .env("FREEHOLD_PRELOAD", library())
+        .args(["run", "--", "python3", "-c", &calls])
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    shell.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let mut said = String::new();
+    shell.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    shell.wait().unwrap();
+    assert_eq!(said.trim_end(), dir.canonicalize().unwrap().to_str().unwrap());
+    let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+    assert_eq!(name, dir.canonicalize().unwrap().join("f"));
+    drop(file);
+    rig.done();
+}

@@ -32,7 +32,7 @@ pub(crate) const HIGH: c_int = 700;
 /// See `Slot::used`.
 const ADOPTED: u32 = 2;
 /// Longest path kept in a slot.
-const PATH_MAX: usize = SLOT - 56;
+const PATH_MAX: usize = SLOT - 64;
 
 /// State of an open file description, shared by the processes that have it.
 #[repr(C)]
@@ -53,6 +53,8 @@ pub(crate) struct Slot {
     pub offset: AtomicU64,
     /// Not 0 when the whole file was locked through it (flock): the opening of the volume, by the manager that knows of the lock.
     pub locked: AtomicU64,
+    /// Not 0 when the file was left to who has the description (`left`): the opening of the volume, as above.
+    pub left: AtomicU64,
     path: [u8; PATH_MAX],
 }
 const _: () = assert!(size_of::<Slot>() == SLOT);
@@ -287,6 +289,7 @@ impl Place {
         slot.kind.store(facts.kind, Ordering::Relaxed);
         slot.offset.store(0, Ordering::Relaxed);
         slot.locked.store(0, Ordering::Relaxed);
+        slot.left.store(0, Ordering::Relaxed);
         let known = facts.path.len() <= PATH_MAX;
         if known {
             let to = slot.path.as_ptr().cast_mut();
@@ -295,6 +298,11 @@ impl Place {
         }
         slot.path_len.store(if known { facts.path.len() as u32 + 1 } else { 0 }, Ordering::Relaxed);
         slot.used.store(1, Ordering::Release);
+    }
+
+    /// Whether it is the same slot.
+    pub(crate) fn is(&self, other: &Place) -> bool {
+        std::ptr::eq(self.slot(), other.slot())
     }
 
     /// Whether such descriptions mean this slot (`where_is`).

@@ -84,6 +84,11 @@ unsafe fn times_of(times: *const timespec) -> Res<SetAttr> {
     Ok(SetAttr { atime: time(&times[0])?, mtime: time(&times[1])?, ..SetAttr::default() })
 }
 
+/// Whether neither time is to be set: then the kernel does not even look at what it is of.
+fn is_nothing(set: &SetAttr) -> bool {
+    set.atime.is_none() && set.mtime.is_none()
+}
+
 /// # Safety
 /// `times` is null or leads to two times.
 unsafe fn times_of_values(times: *const timeval) -> Res<SetAttr> {
@@ -140,6 +145,9 @@ hook! {
     }
     fn ftruncate | ftruncate64(fd: c_int, size: off_t) -> c_int {
         let open = table::get(fd).ok_or(Out::Libc)?;
+        if open.flags() & libc::O_PATH != 0 {
+            return fail(libc::EBADF);
+        }
         if !open.writable() || open.kind != FileType::Regular {
             return fail(libc::EINVAL);
         }
@@ -209,10 +217,17 @@ hook! {
             // Only the call of the kernel takes that, and libc says so.
             return Err(Out::Libc);
         }
+        let set = times_of(times)?;
+        if is_nothing(&set) {
+            return Ok(0);
+        }
         let real = |path| utimensat::real(AT_FDCWD, path, times, flags & !libc::AT_EMPTY_PATH);
-        set_at((dirfd, path, flags), times_of(times)?, real)
+        set_at((dirfd, path, flags), set, real)
     }
-    fn futimens(fd: c_int, times: *const timespec) -> c_int { set_fd(fd, times_of(times)?) }
+    fn futimens(fd: c_int, times: *const timespec) -> c_int {
+        let set = times_of(times)?;
+        if table::is_ours(fd) && is_nothing(&set) { Ok(0) } else { set_fd(fd, set) }
+    }
     fn utimes(path: *const c_char, times: *const timeval) -> c_int {
         set_at((AT_FDCWD, path, 0), times_of_values(times)?, |path| utimes::real(path, times))
     }

@@ -5,6 +5,7 @@
 //! they inherit, whose slot says where the process stands, and where the kernel thought it was then: should it have gone elsewhere
 //! since, the descriptor counts for nothing.
 
+use crate::anchor::Anchor;
 use crate::arena::{self, Facts, Place};
 use crate::hook::{Out, Res, errno, fail, free, hook, text};
 use crate::mounts::{self, Mount, borrowed_memory, mounts};
@@ -14,14 +15,15 @@ use crate::upward;
 use fs::{Access, FileSystem, FileType, Ino};
 use libc::{AT_FDCWD, c_char, c_int};
 use share::lock::{self, Apart, Mutex};
-use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Where the process stands.
 #[derive(Clone)]
 pub(crate) enum Cwd {
-    Volume(Dir),
+    Volume(Dir, Arc<Anchor>),
+    /// In a volume, in a directory that is gone.
+    Gone,
     /// Outside; `above`: a mount lies below this directory.
     Kernel {
         above: bool,
@@ -37,6 +39,19 @@ const PARTS: usize = 8;
 
 impl Cwd {
     const FIRST: Cwd = Cwd::Kernel { above: false, text: Vec::new() };
+
+    fn at(dir: Dir, generation: u32) -> Cwd {
+        let anchor = Arc::new(Anchor::new(dir.mount, dir.ino, generation));
+        Cwd::Volume(dir, anchor)
+    }
+
+    /// As it is now. What else is wrong the call will hear that uses it.
+    fn or_gone(&self) -> &Cwd {
+        match self {
+            Cwd::Volume(_, anchor) if matches!(anchor.holds(), Err(Out::Errno(libc::ENOENT))) => &Cwd::Gone,
+            here => here,
+        }
+    }
 }
 
 /// Runs `f` with where the process stands.
@@ -46,7 +61,12 @@ fn look<T>(f: impl FnOnce(&Cwd) -> T) -> T {
     match cwd.as_deref() {
         Some(Cwd::Later) => {
             drop(cwd);
-            f(&find())
+            f(find().or_gone())
+        }
+        Some(Cwd::Volume(_, anchor)) if !anchor.holds_now() => {
+            let here = cwd.clone();
+            drop(cwd);
+            f(here.as_deref().map_or(&Cwd::FIRST, Cwd::or_gone))
         }
         cwd => f(cwd.unwrap_or(&Cwd::FIRST)),
     }
@@ -67,6 +87,8 @@ fn find() -> Cwd {
 /// Changes where the process stands to what `to` makes of it.
 fn change(to: impl FnOnce(&Cwd) -> Option<Cwd>) {
     let mut parts = CWD.each_ref().map(|part| part.lock());
+    // Given up when the locks are: that may be a call.
+    let _old = parts[0].clone();
     if let Some(new) = to(parts[0].as_deref().unwrap_or(&Cwd::FIRST)).map(Arc::new) {
         // A child of fork may come to be at any moment: each has the old one or the new one then.
         parts.iter_mut().for_each(|part| drop(part.replace(new.clone())));
@@ -88,9 +110,9 @@ fn kernel_hash() -> u32 {
 }
 
 /// Tells other programs that we stand in `dir`, or, with `None`, where the kernel says.
-fn keep(dir: Option<&Dir>) {
+fn keep(dir: Option<(&Dir, u32)>) {
     let mut fd = -1;
-    if let Some(dir) = dir {
+    if let Some((dir, generation)) = dir {
         let facts = Facts {
             mount: dir.mount.hash,
             ino: dir.ino.0,
@@ -99,7 +121,8 @@ fn keep(dir: Option<&Dir>) {
             kind: FileType::Directory as u32 | CWD_MARK,
             path: dir.path.as_deref().unwrap_or(&[b'/'; 4096]),
         };
-        if let Ok((low, _)) = arena::make(&facts) {
+        if let Ok((low, place)) = arena::make(&facts) {
+            place.slot().offset.store(u64::from(generation), Ordering::Relaxed);
             // SAFETY: descriptors of our own.
             unsafe {
                 fd = libc::syscall(libc::SYS_fcntl, low, libc::F_DUPFD, arena::HIGH) as c_int;
@@ -119,7 +142,8 @@ pub(crate) fn adopt(fd: c_int, mount: &'static Mount, place: &Place) {
     let slot = place.slot();
     if slot.generation.load(Ordering::Relaxed) == kernel_hash() {
         let ino = Ino(slot.ino.load(Ordering::Relaxed));
-        stand(Cwd::Volume(Dir { mount, ino, path: place.path().map(path::Text::from) }));
+        let generation = slot.offset.load(Ordering::Relaxed) as u32;
+        stand(Cwd::at(Dir { mount, ino, path: place.path().map(path::Text::from) }, generation));
         KEPT.store(fd, Ordering::Relaxed);
     } else {
         // SAFETY: a descriptor that only we know.
@@ -157,8 +181,8 @@ pub(crate) fn now() -> Cwd {
 /// What `f` says of the directory, if we stand in a volume.
 pub(crate) fn with<T>(f: impl FnOnce(&Dir) -> T) -> Option<T> {
     look(|cwd| match cwd {
-        Cwd::Volume(dir) => Some(f(dir)),
-        Cwd::Kernel { .. } | Cwd::Later => None,
+        Cwd::Volume(dir, _) => Some(f(dir)),
+        Cwd::Kernel { .. } | Cwd::Later | Cwd::Gone => None,
     })
 }
 
@@ -199,8 +223,8 @@ pub(crate) fn begin() {
 
 /// Where the kernel thinks we are, which has this path for it.
 fn here(text: Vec<u8>) -> Cwd {
-    if let Some(dir) = in_volume(&text) {
-        return Cwd::Volume(dir);
+    if let Some((dir, generation)) = in_volume(&text) {
+        return Cwd::at(dir, generation);
     }
     let ends = text.len() - text.ends_with(b"/") as usize;
     let above = mounts()
@@ -216,20 +240,24 @@ fn is_below(text: &[u8], mount: &Mount) -> bool {
 
 /// The directory of a volume in which we stand, when the kernel, which stands there too, has this path for it. The path may be that of another one by now:
 /// which directory it is the kernel knows for sure.
-fn in_volume(text: &[u8]) -> Option<Dir> {
+fn in_volume(text: &[u8]) -> Option<(Dir, u32)> {
     let here = kernel_inode();
     if mounts().iter().any(|m| is_below(text, m))
         && let Ok(To::Volume(found)) = path::resolve(AT_FDCWD, text, true)
         && found.attr.kind == FileType::Directory
         && here.is_none_or(|(dev, ino)| dev != found.mount.dev() || ino == found.attr.ino.0)
     {
-        return Some(Dir { mount: found.mount, ino: found.attr.ino, path: found.path });
+        return Some((
+            Dir { mount: found.mount, ino: found.attr.ino, path: found.path },
+            found.attr.generation,
+        ));
     }
     let (dev, ino) = here?;
     let mount = mounts().iter().find(|m| m.dev() == dev)?;
     mount.for_paths()?;
     let path = upward::path_of(mount, Ino(ino)).ok()?;
-    Some(Dir { mount, ino: Ino(ino), path: Some(path) })
+    let attr = mount.run(|fs| fs.getattr(Ino(ino), None)).ok()?;
+    Some((Dir { mount, ino: Ino(ino), path: Some(path) }, attr.generation))
 }
 
 /// Device and inode of the kernel's current directory.
@@ -242,48 +270,14 @@ fn kernel_inode() -> Option<(u64, u64)> {
     }
 }
 
-/// Sends the kernel to a path of a volume on the FUSE mount; one that is too long for a call in several. It stays where it was when that fails.
-fn send_kernel(mount: &Mount, below: &[u8]) -> bool {
-    let go = |path: &[u8]| {
-        // SAFETY: a C string of our own.
-        CString::new(path).is_ok_and(|path| unsafe { libc::syscall(libc::SYS_chdir, path.as_ptr()) } == 0)
-    };
-    let whole = [&mount.prefix[..], below].concat();
-    if whole.len() < path::PATH_MAX {
-        return go(&whole);
-    }
-    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    // SAFETY: a C string; descriptors of our own, here and below.
-    let back = unsafe { libc::syscall(libc::SYS_openat, AT_FDCWD, c".".as_ptr(), flags, 0) } as c_int;
-    let mut rest = &whole[1..];
-    let mut gone = back >= 0 && go(b"/");
-    while gone && !rest.is_empty() {
-        // Names are at most 255 bytes.
-        let end = match rest.len() {
-            ..path::PATH_MAX => rest.len(),
-            _ => rest[..path::PATH_MAX - 1].iter().rposition(|&b| b == b'/').unwrap_or(rest.len()),
-        };
-        gone = go(&rest[..end]);
-        rest = rest.get(end + 1..).unwrap_or(&[]);
-    }
-    // SAFETY: as above.
-    unsafe {
-        if !gone && back >= 0 {
-            libc::syscall(libc::SYS_fchdir, back);
-        }
-        libc::syscall(libc::SYS_close, back);
-    }
-    gone
-}
-
-fn enter(mut dir: Dir) -> Res<c_int> {
+fn enter(mut dir: Dir, generation: u32) -> Res<c_int> {
     dir.mount.run(|fs| fs.access(mounts::cred(), dir.ino, Access::EXEC))?;
     if dir.path.is_none() {
         dir.path = upward::path_of(dir.mount, dir.ino).ok();
     }
     if let Some(below) = &dir.path {
         // Failing is allowed: see the module.
-        let moved = send_kernel(dir.mount, below);
+        let moved = upward::send_kernel(dir.mount, below);
         if borrowed_memory() {
             // A child of vfork goes there for what it will execute, which without the kernel would start elsewhere.
             return if moved {
@@ -293,12 +287,16 @@ fn enter(mut dir: Dir) -> Res<c_int> {
                 fail(errno())
             };
         }
-        keep(if moved { None } else { Some(&dir) });
+        keep(if moved { None } else { Some((&dir, generation)) });
     }
     if borrowed_memory() {
         return fail(libc::ENOENT);
     }
-    stand(Cwd::Volume(dir));
+    let here = Cwd::at(dir, generation);
+    if let Cwd::Gone = here.or_gone() {
+        return fail(libc::ENOENT);
+    }
+    stand(here);
     Ok(0)
 }
 
@@ -306,7 +304,8 @@ fn enter(mut dir: Dir) -> Res<c_int> {
 fn current() -> Res<Vec<u8>> {
     match now() {
         Cwd::Kernel { .. } | Cwd::Later => Err(Out::Libc),
-        Cwd::Volume(Dir { mount, ino, path: known }) => {
+        Cwd::Gone => fail(libc::ENOENT),
+        Cwd::Volume(Dir { mount, ino, path: known }, _) => {
             let path = known.map(|below| [&mount.prefix[..], &below].concat());
             if let Some(path) = path
                 && let Ok(To::Volume(found)) = path::resolve(AT_FDCWD, &path, true)
@@ -319,8 +318,8 @@ fn current() -> Res<Vec<u8>> {
             let path = [&mount.prefix[..], &below].concat();
             if !borrowed_memory() {
                 change(|cwd| match cwd {
-                    Cwd::Volume(dir) if dir.ino == ino && dir.mount.hash == mount.hash => {
-                        Some(Cwd::Volume(Dir { path: Some(below), mount, ino }))
+                    Cwd::Volume(dir, anchor) if dir.ino == ino && dir.mount.hash == mount.hash => {
+                        Some(Cwd::Volume(Dir { path: Some(below), mount, ino }, anchor.clone()))
                     }
                     _ => None,
                 });
@@ -365,7 +364,7 @@ hook! {
         match path::resolve(AT_FDCWD, text(path)?, true) {
             Ok(To::Volume(found)) if found.attr.kind != FileType::Directory => fail(libc::ENOTDIR),
             Ok(To::Volume(found)) => {
-                enter(Dir { mount: found.mount, ino: found.attr.ino, path: found.path })
+                enter(Dir { mount: found.mount, ino: found.attr.ino, path: found.path }, found.attr.generation)
             }
             other => {
                 let done = match other {
@@ -394,7 +393,8 @@ hook! {
         if open.kind != FileType::Directory {
             return fail(libc::ENOTDIR);
         }
-        enter(Dir { mount: open.mount, ino: open.ino, path: open.path().map(path::Text::from) })
+        let generation = open.place.slot().generation.load(Ordering::Relaxed);
+        enter(Dir { mount: open.mount, ino: open.ino, path: open.path().map(path::Text::from) }, generation)
     }
 
     fn getcwd(buffer: *mut c_char, size: libc::size_t) -> *mut c_char {
@@ -451,10 +451,17 @@ unsafe fn real_path(path: &[u8], to: *mut c_char) -> Res<*mut c_char> {
             done => Ok(done),
         },
         To::Volume(found) => {
-            let Some(below) = found.path else { return fail(libc::ENOENT) };
+            let Some(below) = found.path.filter(|_| found.attr.nlink > 0) else { return fail(libc::ENOENT) };
             let whole = [&found.mount.prefix[..], &below].concat();
             if whole.len() >= libc::PATH_MAX as usize {
                 return fail(libc::ENAMETOOLONG);
+            }
+            if crate::named::names_one(path) {
+                // It is where the file was opened, and may lead nowhere by now, or to another one.
+                match path::resolve(AT_FDCWD, &whole, true) {
+                    Ok(To::Volume(now)) if now.attr.ino == found.attr.ino => {}
+                    _ => return fail(libc::ENOENT),
+                }
             }
             // SAFETY: as the caller says; the length was checked.
             unsafe { give(&whole, to, 0) }

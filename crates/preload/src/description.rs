@@ -4,9 +4,9 @@
 //! reference closes the handle.
 //!
 //! A handle belongs to the session of one process. After fork and exec a description has none that counts, and opens the inode again
-//! at first use; the offset is shared through the slot, and a lock of flock(2) through the manager. What does not survive so: an inode whose last
-//! name and last handle went away in between, and files whose mode forbids opening them again (the calls fail with `EBADF`).
+//! at first use, or as one to whom it was left (`left`); the offset is shared through the slot, and a lock of flock(2) through the manager.
 
+use crate::anchor::{Anchor, Later};
 use crate::arena::Place;
 use crate::hook::{Res, fail, free};
 use crate::mounts::{self, Mount};
@@ -58,10 +58,12 @@ pub(crate) struct State {
     /// In which life of the process the handle was opened; 0 when there is none.
     life: AtomicU64,
     opening: parking_lot::Mutex<()>,
+    /// What keeps the inode while there is no handle.
+    anchor: Later,
     /// Record locks were asked for through it.
     locked: AtomicBool,
-    /// A lock of the whole file was asked for through it.
-    pub flocked: AtomicBool,
+    /// The manager may look whether others have it: a lock of the whole file was asked for through it, or the file was left to them.
+    watched: AtomicBool,
     /// A copy was sent to another process.
     pub shared: AtomicBool,
     /// How the description was come by, since when, and whether it was kept from the beginning.
@@ -211,13 +213,13 @@ fn end(description: &'static Description) {
     // SAFETY: nobody gets a reference from none (see `get`), so it is this thread's alone until it is in `UNUSED`.
     let state = unsafe { (*description.state.get()).take() };
     if let Some(state) = state {
-        let flocked = state.flocked.load(Ordering::Relaxed);
+        let watched = state.watched.load(Ordering::Relaxed);
         let shared = state.is_shared();
         let (mount, handle) = (state.mount, state.handle_if_open());
         let done = || pool::done(state.place, state.origin.into_inner(), shared);
-        // The manager looks whether others have the description of a locked file, which this process has no longer: also not for another
+        // The manager looks whether others have the description, which this process has no longer: also not for another
         // file (`pool`).
-        if flocked {
+        if watched {
             done();
             release(mount, handle);
         } else {
@@ -252,8 +254,9 @@ impl State {
             handle: AtomicU64::new(handle.map_or(0, |h| h.0)),
             life: AtomicU64::new(handle.map_or(0, |_| mounts::life())),
             opening: parking_lot::Mutex::new(()),
+            anchor: Later::default(),
             locked: AtomicBool::new(false),
-            flocked: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
             shared: AtomicBool::new(false),
             since: origin.since(),
             is_kept: origin.is_kept(),
@@ -288,6 +291,21 @@ impl State {
         self.open_again()
     }
 
+    /// Makes sure, where it has no handle here, that it is still the inode that it was: nothing else would tell. `ENOENT`.
+    pub(crate) fn is_there(&self) -> Res<()> {
+        if self.handle_if_open().is_some() {
+            return Ok(());
+        }
+        let generation = || self.place.slot().generation.load(Ordering::Relaxed);
+        self.anchor.get_or(|| Anchor::new(self.mount, self.ino, generation())).holds()
+    }
+
+    /// Whether that is known.
+    #[inline]
+    pub(crate) fn is_there_now(&self) -> bool {
+        self.handle_if_open().is_some() || self.anchor.get().is_some_and(|anchor| anchor.holds_now())
+    }
+
     /// Opens the inode anew, with the flags as they are now.
     pub(crate) fn reopen(&self) -> Res<()> {
         let _one = self.opening.lock();
@@ -308,7 +326,15 @@ impl State {
             // Nobody knows of the lock any more; others may have it.
             return fail(libc::EIO);
         }
-        let flags = OpenFlags::from_posix(self.flags()) - OpenFlags::TRUNCATE - OpenFlags::EXCLUSIVE;
+        let handle = self.open_with(self.flags())?;
+        self.handle.store(handle.0, Ordering::Relaxed);
+        self.life.store(mounts::life(), Ordering::Release);
+        Ok(handle)
+    }
+
+    /// Another handle of the inode, with these flags. `EBADF` when there can be none.
+    pub(crate) fn open_with(&self, flags: c_int) -> Res<Handle> {
+        let flags = OpenFlags::from_posix(flags) - OpenFlags::TRUNCATE - OpenFlags::EXCLUSIVE;
         let (ino, cred) = (self.ino, mounts::cred());
         let opened = self.mount.run(|fs| async move {
             let generation = self.place.slot().generation.load(Ordering::Relaxed);
@@ -322,10 +348,9 @@ impl State {
             }
             Ok(handle)
         });
-        let Ok(handle) = opened else { return fail(libc::EBADF) };
-        self.handle.store(handle.0, Ordering::Relaxed);
-        self.life.store(mounts::life(), Ordering::Release);
-        Ok(handle)
+        opened.or_else(
+            |_| if self.kind == FileType::Regular { self.open_left(flags) } else { fail(libc::EBADF) },
+        )
     }
 
     /// The handle, if this process has one already.
@@ -354,9 +379,16 @@ impl State {
         }
     }
 
+    /// From now on the manager may have to know who else has the description behind `fd`, should this process end.
+    pub(crate) fn watch(&self, fd: c_int) -> Res<()> {
+        self.place.show(fd, true)?;
+        self.watched.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Whether others may have the description, or a lock by it.
     fn is_shared(&self) -> bool {
-        [&self.flocked, &self.shared, &self.locked].iter().any(|is| is.load(Ordering::Relaxed))
+        [&self.watched, &self.shared, &self.locked].iter().any(|is| is.load(Ordering::Relaxed))
     }
 
     /// Descriptor `fd` of ours is about to be closed.

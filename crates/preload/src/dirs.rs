@@ -76,7 +76,11 @@ impl Stream {
             batch.push_back((e.name.to_vec(), e.attr.ino.0, e.next_offset, e.attr.kind as u8));
             true
         };
-        open.mount.run(|fs| fs.readdir(handle, from, &mut sink))?;
+        match open.mount.run(|fs| fs.readdir(handle, from, &mut sink)) {
+            // Of a directory that is gone: for a stream its end, as libc has it.
+            Ok(()) | Err(Out::Errno(libc::ENOENT)) => {}
+            Err(e) => return Err(e),
+        }
         self.next = next;
         // Others who have the directory open go on from here, and a program that is executed too.
         open.place.slot().offset.store(next, std::sync::atomic::Ordering::Relaxed);

@@ -100,10 +100,17 @@ unsafe fn close_many(first: c_uint, last: c_uint, flags: c_int) -> Res<c_int> {
     Ok(0)
 }
 
+/// The kernel's O_LARGEFILE, which it sets of all files; headers say that it is 0 where all files are large.
+const LARGE_FILE: c_int = if cfg!(target_arch = "aarch64") { 0o400_000 } else { 0o100_000 };
+
 /// # Safety
 /// `argument` is what the command needs.
 unsafe fn control(fd: c_int, command: c_int, argument: usize) -> Res<c_int> {
     let open = table::get(fd).ok_or(Out::Libc)?;
+    let of_any = [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD, libc::F_GETFL];
+    if open.flags() & libc::O_PATH != 0 && !of_any.contains(&command) {
+        return fail(libc::EBADF);
+    }
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
             // SAFETY: only descriptors are touched.
@@ -114,20 +121,11 @@ unsafe fn control(fd: c_int, command: c_int, argument: usize) -> Res<c_int> {
             open.changed();
             Err(Out::Libc)
         }
-        libc::F_GETFL => Ok(open.flags() & !(libc::O_CLOEXEC | libc::O_DIRECTORY | libc::O_NOFOLLOW)),
-        libc::F_SETFL => {
-            let may = libc::O_APPEND | libc::O_NONBLOCK | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME;
-            let flags = open.flags() & !may | argument as c_int & may;
-            let before = open.flags();
-            open.place.slot().flags.store(flags as u32, Ordering::Relaxed);
-            // What the manager looks at is fixed when a file is opened: it is opened anew.
-            const SEEN: c_int = libc::O_APPEND | libc::O_DIRECT | libc::O_NOATIME;
-            if (before ^ flags) & SEEN != 0 && open.reopen().is_err() {
-                open.place.slot().flags.store(before as u32, Ordering::Relaxed);
-                return fail(libc::EPERM);
-            }
-            Ok(0)
+        libc::F_GETFL => {
+            let large = if open.flags() & libc::O_PATH == 0 { LARGE_FILE } else { 0 };
+            Ok(open.flags() & !libc::O_CLOEXEC | large)
         }
+        libc::F_SETFL => set_flags(&open, argument as c_int).map(|()| 0),
         libc::F_GETLK
         | libc::F_SETLK
         | libc::F_SETLKW
@@ -144,6 +142,21 @@ unsafe fn control(fd: c_int, command: c_int, argument: usize) -> Res<c_int> {
         libc::F_GETLEASE => Ok(libc::F_UNLCK),
         _ => fail(libc::EINVAL),
     }
+}
+
+/// What fcntl(F_SETFL) does.
+pub(crate) fn set_flags(open: &Open, flags: c_int) -> Res<()> {
+    let may = libc::O_APPEND | libc::O_NONBLOCK | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME;
+    let before = open.flags();
+    let flags = before & !may | flags & may;
+    open.place.slot().flags.store(flags as u32, Ordering::Relaxed);
+    // What the manager looks at is fixed when a file is opened: it is opened anew.
+    const SEEN: c_int = libc::O_APPEND | libc::O_DIRECT | libc::O_NOATIME;
+    if (before ^ flags) & SEEN != 0 && open.reopen().is_err() {
+        open.place.slot().flags.store(before as u32, Ordering::Relaxed);
+        return fail(libc::EPERM);
+    }
+    Ok(())
 }
 
 /// First and last byte of a lock.
@@ -212,8 +225,7 @@ fn whole_lock(fd: c_int, open: &Open, kind: Option<LockKind>, wait: bool) -> Res
     let handle = open.handle()?;
     if kind.is_some() {
         // First of all: should this process end, the manager has to know who else has the description.
-        open.place.show(fd, true)?;
-        open.flocked.store(true, Ordering::Relaxed);
+        open.watch(fd)?;
     }
     open.place.with_description(fd, |description| {
         let flock = |wait| open.mount.run(|fs| fs.flock_description(handle, description, kind, wait));
@@ -221,7 +233,7 @@ fn whole_lock(fd: c_int, open: &Open, kind: Option<LockKind>, wait: bool) -> Res
     })?;
     let known = kind.map_or(0, |_| open.mount.opening());
     open.place.slot().locked.store(known, Ordering::Relaxed);
-    if kind.is_none() {
+    if kind.is_none() && open.place.slot().left.load(Ordering::Relaxed) == 0 {
         open.place.show(fd, false)?;
     }
     Ok(0)

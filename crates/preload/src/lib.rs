@@ -20,8 +20,9 @@
 //! make open files of descriptors; then one file for each family of calls.
 //!
 //! An open file survives dup, fork, vfork, posix_spawn and exec, with its offset and its flock lock shared (see `arena`); the other process opens
-//! the inode again at first use. Not there yet: record locks of open file descriptions (F_OFD_SETLK) do not follow; a file whose last name is gone before that, or whose
-//! mode forbids opening it again, is `EBADF` there; descriptors passed over sockets are not ours at the other end.
+//! the inode again at first use, which is also possible where it has no name any more or a mode that forbids it (`left`). Not there yet: record locks of open file
+//! descriptions (F_OFD_SETLK) do not follow; what is taken away between the start of a process and its first use of a file, which the process that started it has closed, is
+//! `EBADF`; descriptors passed over sockets are not ours at the other end.
 //!
 //! Paths of /dev and /proc that name a descriptor of ours are followed (`named`), but not those of another process's descriptors, which show
 //! our memory.
@@ -43,6 +44,7 @@
 //! For Linux with glibc. Tested on x86-64, in `tests/`, with real programs; not yet tried on aarch64.
 
 mod aio;
+mod anchor;
 mod arena;
 mod attrs;
 mod barrier;
@@ -52,6 +54,7 @@ mod dirs;
 mod fds;
 mod hook;
 mod ids;
+mod left;
 mod lexical;
 mod limits;
 mod mapped;

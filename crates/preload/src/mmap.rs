@@ -30,6 +30,10 @@ unsafe fn map(addr: Address, len: size_t, prot: c_int, flags: c_int, fd: c_int, 
     }
     let open = table::get(fd).ok_or(Out::Libc)?;
     if !open.readable() {
+        return fail(if open.flags() & libc::O_PATH != 0 { libc::EBADF } else { libc::EACCES });
+    }
+    let shared = flags & libc::MAP_TYPE != libc::MAP_PRIVATE;
+    if shared && prot & libc::PROT_WRITE != 0 && !open.writable() {
         return fail(libc::EACCES);
     }
     if open.kind != FileType::Regular {
@@ -38,7 +42,6 @@ unsafe fn map(addr: Address, len: size_t, prot: c_int, flags: c_int, fd: c_int, 
     if len == 0 || at < 0 || at % 4096 != 0 {
         return fail(libc::EINVAL);
     }
-    let shared = flags & libc::MAP_TYPE != libc::MAP_PRIVATE;
     if shared || len >= LARGE {
         // SAFETY: as the caller says.
         match unsafe { over_fuse(&open, shared, (addr, len, prot, flags, at)) } {
@@ -74,9 +77,6 @@ unsafe fn over_fuse(
     shared: bool,
     (addr, len, prot, flags, at): (Address, size_t, c_int, c_int, off_t),
 ) -> Res<isize> {
-    if shared && prot & libc::PROT_WRITE != 0 && !open.writable() {
-        return fail(libc::EACCES);
-    }
     // What may be written later (mprotect) is decided by how the file was opened.
     let access = if shared && open.writable() { libc::O_RDWR } else { libc::O_RDONLY };
     let (fd, size) = of_kernel(open, access)?;

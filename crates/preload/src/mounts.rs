@@ -102,7 +102,7 @@ pub(crate) fn start() -> bool {
         let _ = RESUME.set(seconds);
     }
     // SAFETY: the handler is a function that lives as long as the library, which is never unloaded.
-    unsafe { libc::pthread_atfork(Some(pool::begin_start), Some(pool::end_start), Some(after_fork)) };
+    unsafe { libc::pthread_atfork(Some(crate::left::before_fork), Some(pool::end_start), Some(after_fork)) };
     crate::table::adopt();
     crate::cwd::begin_first();
     STATE.store(ON, Ordering::Release);
@@ -204,9 +204,13 @@ pub(crate) fn borrowed_memory() -> bool {
 /// A child of vfork is about to be made. It has our memory, so it can begin no session: for the files that it has from us, we do now.
 pub(crate) fn begin_for_child() {
     if active() && !borrowed_memory() {
+        let was_inside = crate::hook::is_inside();
         let _inside = inside();
         let opens = crate::table::ours_in(0, usize::MAX).into_iter().filter_map(crate::table::get);
         opens.for_each(|open| _ = open.mount.session());
+        if !was_inside {
+            crate::left::before_start();
+        }
     }
 }
 

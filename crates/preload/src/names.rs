@@ -2,11 +2,13 @@
 //!
 //! A pair of paths of which one is the kernel's and one ours, or of two volumes, is `EXDEV`, as between any two file systems.
 
+use crate::description::Open;
 use crate::hook::{Out, Res, errno, fail, hook, memory_mut, text};
 use crate::mounts;
 use crate::path::{self, Entry, To};
 use fs::{FileSystem, FileType, Ino, RenameFlags};
 use libc::{AT_FDCWD, c_char, c_int, c_uint, mode_t, size_t, ssize_t};
+use std::ffi::CString;
 
 /// The result of a libc call.
 fn done(result: c_int) -> Res<c_int> {
@@ -20,7 +22,7 @@ pub(crate) fn make_dir(dirfd: c_int, path: &[u8], mode: mode_t) -> Res<c_int> {
         To::Kernel(path) => done(unsafe { mkdirat::real(AT_FDCWD, path.as_ptr(), mode) }),
         To::Volume(e) => {
             if !e.ordinary() {
-                return fail(libc::EEXIST);
+                free(&e)?;
             }
             let perm = (mode & !mounts::umask_now() & 0o7777) as u16;
             e.dir.mount.run(|fs| fs.mkdir(mounts::cred(), e.dir.ino, &e.name, perm))?;
@@ -35,7 +37,7 @@ fn unlink_at(dirfd: c_int, path: &[u8], flags: c_int) -> Res<c_int> {
         To::Kernel(path) => done(unsafe { unlinkat::real(AT_FDCWD, path.as_ptr(), flags) }),
         To::Volume(e) if flags & libc::AT_REMOVEDIR != 0 => {
             match &e.name[..] {
-                b"." => return fail(libc::EINVAL),
+                b"." => return lookup(&e).and(fail(libc::EINVAL)),
                 b".." => return fail(libc::ENOTEMPTY),
                 b"" => return fail(libc::EBUSY),
                 _ => {}
@@ -45,7 +47,12 @@ fn unlink_at(dirfd: c_int, path: &[u8], flags: c_int) -> Res<c_int> {
         }
         To::Volume(e) => {
             if !e.ordinary() {
-                return fail(libc::EISDIR);
+                // Whether the directory may be searched comes first.
+                return fail(if matches!(free(&e), Err(Out::Errno(libc::EACCES))) {
+                    libc::EACCES
+                } else {
+                    libc::EISDIR
+                });
             }
             if e.trailing {
                 let attr = lookup(&e)?;
@@ -61,122 +68,193 @@ fn lookup(e: &Entry) -> Res<FileType> {
     Ok(e.dir.mount.run(|fs| fs.lookup(mounts::cred(), e.dir.ino, &e.name))?.kind)
 }
 
-/// Two paths: both ours in one volume, or both the kernel's.
+/// Where the new name of a pair is to be, or the old one was.
 #[allow(clippy::large_enum_variant, reason = "it lives for one call, and boxing would cost an allocation")]
-enum Two {
-    Ours(Entry, Entry),
-    Kernel(std::ffi::CString, std::ffi::CString),
+enum Side {
+    Ours(Entry),
+    Kernel(Foreign),
 }
 
-/// The path as the kernel gets it when it was not ours.
-fn unchanged(dirfd: c_int, path: &[u8]) -> Res<std::ffi::CString> {
-    let whole = if dirfd == AT_FDCWD || path.first() == Some(&b'/') {
-        path.to_vec()
-    } else {
-        [format!("/proc/self/fd/{dirfd}/").as_bytes(), path].concat()
-    };
-    std::ffi::CString::new(whole).or(fail(libc::EINVAL))
+/// A path that the kernel has.
+struct Foreign {
+    at: c_int,
+    path: CString,
+    /// It is as the program gave it.
+    unchanged: bool,
 }
 
-fn two(from: (c_int, &[u8]), to: (c_int, &[u8])) -> Res<Two> {
-    let side = |(dirfd, path): (c_int, &[u8])| -> Res<(To<Entry>, bool)> {
-        match path::parent(dirfd, path) {
-            Err(Out::Libc) => Ok((To::Kernel(unchanged(dirfd, path)?), true)),
-            found => Ok((found?, false)),
+impl Foreign {
+    fn given(dirfd: c_int, path: &[u8]) -> Res<Foreign> {
+        Ok(Foreign { at: dirfd, path: CString::new(path).or(fail(libc::EINVAL))?, unchanged: true })
+    }
+
+    fn led_to(path: CString) -> Foreign {
+        Foreign { at: AT_FDCWD, path, unchanged: false }
+    }
+
+    /// What the kernel finds wrong with it before it compares file systems: with the way to the name, and with what is there where `whole`.
+    fn checked(&self, whole: bool, flags: c_int) -> Res<()> {
+        let path = self.path.as_bytes();
+        if path.is_empty() {
+            return fail(libc::ENOENT);
         }
-    };
-    let (a, untouched_a) = side(from)?;
-    let (b, untouched_b) = side(to)?;
-    match (a, b) {
-        (To::Kernel(_), To::Kernel(_)) if untouched_a && untouched_b => Err(Out::Libc),
-        (To::Kernel(a), To::Kernel(b)) => Ok(Two::Kernel(a, b)),
-        (To::Volume(a), To::Volume(b)) if a.dir.mount.hash == b.dir.mount.hash => Ok(Two::Ours(a, b)),
-        // One too long for anybody is for the kernel to refuse, which the other path keeps it from.
-        _ if from.1.len().max(to.1.len()) >= libc::PATH_MAX as usize => fail(libc::ENAMETOOLONG),
-        _ => fail(libc::EXDEV),
+        let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
+        let name = path[..end].iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
+        let asked = if whole { path.to_vec() } else { [&path[..name], b"."].concat() };
+        let asked = CString::new(asked).or(fail(libc::EINVAL))?;
+        let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: a C string of our own, and room for the answer.
+        done(unsafe { libc::fstatat(self.at, asked.as_ptr(), stat.as_mut_ptr(), flags) }).map(drop)
+    }
+}
+
+fn side(dirfd: c_int, path: &[u8]) -> Res<Side> {
+    match path::parent(dirfd, path) {
+        Err(Out::Libc) => Foreign::given(dirfd, path).map(Side::Kernel),
+        Ok(To::Kernel(path)) => Ok(Side::Kernel(Foreign::led_to(path))),
+        Ok(To::Volume(entry)) => Ok(Side::Ours(entry)),
+        Err(e) => Err(e),
     }
 }
 
 fn rename_at(from: (c_int, &[u8]), to: (c_int, &[u8]), flags: c_uint) -> Res<c_int> {
-    match two(from, to)? {
-        Two::Kernel(a, b) => {
+    let (from, to) = (side(from.0, from.1)?, side(to.0, to.1));
+    let (a, b) = match (from, to) {
+        (Side::Kernel(a), Ok(Side::Kernel(b))) if a.unchanged && b.unchanged => return Err(Out::Libc),
+        (Side::Kernel(a), Ok(Side::Kernel(b))) => {
             // SAFETY: C strings of our own.
-            done(unsafe { renameat2::real(AT_FDCWD, a.as_ptr(), AT_FDCWD, b.as_ptr(), flags) })
+            return done(unsafe { renameat2::real(a.at, a.path.as_ptr(), b.at, b.path.as_ptr(), flags) });
         }
-        Two::Ours(a, b) => {
-            if !a.ordinary() || !b.ordinary() {
-                return fail(libc::EBUSY);
-            }
-            let flags = RenameFlags::from_bits(flags).ok_or(Out::Errno(libc::EINVAL))?;
-            if (a.trailing || b.trailing) && lookup(&a)? != FileType::Directory {
-                return fail(libc::ENOTDIR);
-            }
-            let (from, to) = (a.dir.ino, b.dir.ino);
-            a.dir.mount.run(|fs| fs.rename(mounts::cred(), from, &a.name, to, &b.name, flags))?;
-            Ok(0)
+        (Side::Ours(a), Ok(Side::Ours(b))) => (a, b),
+        (Side::Kernel(a), b) => {
+            a.checked(false, 0)?;
+            return b.and(fail(libc::EXDEV));
         }
+        (Side::Ours(_), b) => {
+            if let Side::Kernel(b) = b? {
+                b.checked(false, 0)?;
+            }
+            return fail(libc::EXDEV);
+        }
+    };
+    let flags = RenameFlags::from_bits(flags).ok_or(Out::Errno(libc::EINVAL))?;
+    if a.dir.mount.hash != b.dir.mount.hash {
+        return fail(libc::EXDEV);
+    }
+    if !a.ordinary() || !b.ordinary() {
+        let taken = a.ordinary() && flags.contains(RenameFlags::NOREPLACE);
+        return fail(if taken { libc::EEXIST } else { libc::EBUSY });
+    }
+    let exchanged = flags.contains(RenameFlags::EXCHANGE);
+    let of_directories = [(a.trailing || b.trailing && !exchanged, &a), (b.trailing && exchanged, &b)];
+    for (_, entry) in of_directories.iter().filter(|(must, _)| *must) {
+        if lookup(entry)? != FileType::Directory {
+            return fail(libc::ENOTDIR);
+        }
+    }
+    let (from, to) = (a.dir.ino, b.dir.ino);
+    a.dir.mount.run(|fs| fs.rename(mounts::cred(), from, &a.name, to, &b.name, flags))?;
+    Ok(0)
+}
+
+/// What a link is made of: an inode of a volume.
+struct Source {
+    mount: &'static mounts::Mount,
+    ino: Ino,
+    kind: FileType,
+}
+
+impl From<Open> for Source {
+    fn from(open: Open) -> Source {
+        Source { mount: open.mount, ino: open.ino, kind: open.kind }
+    }
+}
+
+/// What the old path of a link leads to.
+fn source((dirfd, path): (c_int, &[u8]), flags: c_int) -> Res<std::result::Result<Source, Foreign>> {
+    let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
+    if flags & libc::AT_EMPTY_PATH != 0 && path.is_empty() {
+        return Ok(match crate::table::get(dirfd) {
+            Some(open) => Ok(open.into()),
+            None => Err(Foreign::given(dirfd, path)?),
+        });
+    }
+    // The way to give a file of O_TMPFILE its name.
+    if let Some(open) = follow.then(|| crate::named::link(path)).flatten() {
+        return Ok(Ok(open.into()));
+    }
+    match path::resolve(dirfd, path, follow) {
+        Err(Out::Libc) => Foreign::given(dirfd, path).map(Err),
+        Ok(To::Kernel(path)) => Ok(Err(Foreign::led_to(path))),
+        Ok(To::Volume(found)) => {
+            Ok(Ok(Source { mount: found.mount, ino: found.attr.ino, kind: found.attr.kind }))
+        }
+        Err(e) => Err(e),
     }
 }
 
 fn link_at(from: (c_int, &[u8]), to: (c_int, &[u8]), flags: c_int) -> Res<c_int> {
-    if flags & libc::AT_EMPTY_PATH != 0 && from.1.is_empty() {
-        let Some(open) = crate::table::get(from.0) else { return Err(Out::Libc) };
-        return match path::parent(to.0, to.1)? {
-            To::Volume(e) if e.dir.mount.hash == open.mount.hash => link_ino(open.ino, &e),
-            _ => fail(libc::EXDEV),
-        };
-    }
-    if flags & libc::AT_SYMLINK_FOLLOW != 0
-        && let Some(open) = crate::named::link(from.1)
-    {
-        // The way to give a file of O_TMPFILE its name.
-        return match path::parent(to.0, to.1)? {
-            To::Volume(e) if e.dir.mount.hash == open.mount.hash => link_ino(open.ino, &e),
-            _ => fail(libc::EXDEV),
-        };
-    }
-    match two(from, to)? {
-        // SAFETY: C strings of our own.
-        Two::Kernel(a, b) => done(unsafe { linkat::real(AT_FDCWD, a.as_ptr(), AT_FDCWD, b.as_ptr(), flags) }),
-        Two::Ours(a, b) => {
-            let found = match path::resolve(from.0, from.1, flags & libc::AT_SYMLINK_FOLLOW != 0)? {
-                To::Volume(found) if found.mount.hash == a.dir.mount.hash => found,
-                _ => return fail(libc::EXDEV),
-            };
-            if found.attr.kind == FileType::Directory {
-                let is_there = !b.ordinary()
-                    || b.dir.mount.run(|fs| fs.lookup(mounts::cred(), b.dir.ino, &b.name)).is_ok();
-                return fail(if is_there { libc::EEXIST } else { libc::EPERM });
-            }
-            link_ino(found.attr.ino, &b)
+    let (from, to) = (source(from, flags)?, side(to.0, to.1));
+    match (from, to) {
+        (Err(a), Ok(Side::Kernel(b))) if a.unchanged && b.unchanged => Err(Out::Libc),
+        (Err(a), Ok(Side::Kernel(b))) => {
+            // SAFETY: C strings of our own.
+            done(unsafe { linkat::real(a.at, a.path.as_ptr(), b.at, b.path.as_ptr(), flags) })
         }
+        (Err(a), b) => {
+            let follow = if flags & libc::AT_SYMLINK_FOLLOW != 0 { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
+            a.checked(true, flags & libc::AT_EMPTY_PATH | follow)?;
+            if let Side::Ours(entry) = b? {
+                free(&entry)?;
+            }
+            fail(libc::EXDEV)
+        }
+        (Ok(from), to) => match to? {
+            Side::Ours(entry) if entry.dir.mount.hash == from.mount.hash => link_ino(&from, &entry),
+            Side::Ours(entry) => free(&entry).and(fail(libc::EXDEV)),
+            Side::Kernel(path) => {
+                path.checked(false, 0)?;
+                let is_there = path.checked(true, libc::AT_SYMLINK_NOFOLLOW).is_ok();
+                fail(if is_there { libc::EEXIST } else { libc::EXDEV })
+            }
+        },
     }
 }
 
-fn link_ino(ino: Ino, to: &Entry) -> Res<c_int> {
-    if !to.ordinary() {
-        return fail(libc::EEXIST);
+/// Whether a name can be made that is no directory's.
+fn free(to: &Entry) -> Res<()> {
+    let name = if to.name.is_empty() { b"." } else { &to.name[..] };
+    match to.dir.mount.run(|fs| fs.lookup(mounts::cred(), to.dir.ino, name)) {
+        Ok(_) => fail(libc::EEXIST),
+        Err(Out::Errno(libc::ENOENT)) if !to.trailing => Ok(()),
+        Err(e) => Err(e),
     }
-    if to.trailing {
-        return fail(libc::ENOENT);
+}
+
+fn link_ino(from: &Source, to: &Entry) -> Res<c_int> {
+    if !to.ordinary() || to.trailing || from.kind == FileType::Directory {
+        free(to)?;
     }
-    to.dir.mount.run(|fs| fs.link(mounts::cred(), ino, to.dir.ino, &to.name))?;
+    if from.kind == FileType::Directory {
+        return fail(libc::EPERM);
+    }
+    to.dir.mount.run(|fs| fs.link(mounts::cred(), from.ino, to.dir.ino, &to.name))?;
     Ok(0)
 }
 
 fn symlink_at(target: &[u8], dirfd: c_int, path: &[u8]) -> Res<c_int> {
+    if target.is_empty() {
+        return fail(libc::ENOENT);
+    }
     match path::parent(dirfd, path)? {
         To::Kernel(path) => {
-            let target = std::ffi::CString::new(target).or(fail(libc::EINVAL))?;
+            let target = CString::new(target).or(fail(libc::EINVAL))?;
             // SAFETY: C strings of our own.
             done(unsafe { symlinkat::real(target.as_ptr(), AT_FDCWD, path.as_ptr()) })
         }
         To::Volume(e) => {
-            if !e.ordinary() {
-                return fail(libc::EEXIST);
-            }
-            if e.trailing {
-                return fail(libc::ENOENT);
+            if !e.ordinary() || e.trailing {
+                free(&e)?;
             }
             e.dir.mount.run(|fs| fs.symlink(mounts::cred(), e.dir.ino, &e.name, target))?;
             Ok(0)
@@ -216,11 +294,8 @@ fn make_node(dirfd: c_int, path: &[u8], mode: mode_t, dev: libc::dev_t) -> Res<c
         // SAFETY: a C string of our own.
         To::Kernel(path) => done(unsafe { mknodat::real(AT_FDCWD, path.as_ptr(), mode, dev) }),
         To::Volume(e) => {
-            if !e.ordinary() {
-                return fail(libc::EEXIST);
-            }
-            if e.trailing {
-                return fail(libc::ENOENT);
+            if !e.ordinary() || e.trailing {
+                free(&e)?;
             }
             let kind = if mode & libc::S_IFMT == 0 { libc::S_IFREG } else { mode & libc::S_IFMT };
             if kind == libc::S_IFDIR {

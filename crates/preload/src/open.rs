@@ -33,6 +33,14 @@ pub(crate) unsafe fn open_at(dirfd: c_int, path: &[u8], flags: c_int, mode: mode
     {
         return done;
     }
+    let both = libc::O_CREAT | libc::O_DIRECTORY;
+    if flags & (both | libc::O_PATH) == both {
+        // Refused by the kernel before it looks at the path.
+        match path::parent(dirfd, path) {
+            Err(Out::Libc) | Ok(To::Kernel(_)) if !there => {}
+            _ => return fail(libc::EINVAL),
+        }
+    }
     let opened = if creates {
         create(path::parent(dirfd, path)?, flags, mode)?
     } else {
@@ -193,12 +201,15 @@ fn create(to: To<Entry>, flags: c_int, mode: mode_t) -> Res<To<Opened>> {
             To::Volume(entry) => entry,
         };
         let mount = entry.dir.mount;
-        if !entry.ordinary() || entry.trailing || flags & libc::O_DIRECTORY != 0 {
-            return fail(match () {
-                _ if flags & libc::O_DIRECTORY != 0 => libc::EINVAL,
-                _ if !entry.ordinary() && flags & libc::O_EXCL != 0 => libc::EEXIST,
-                _ => libc::EISDIR,
-            });
+        if !entry.ordinary() || entry.trailing {
+            let name = if entry.name.is_empty() { b"." } else { &entry.name[..] };
+            if let Err(Out::Errno(libc::EACCES)) =
+                mount.run(|fs| fs.lookup(mounts::cred(), entry.dir.ino, name))
+            {
+                return fail(libc::EACCES);
+            }
+            let taken = !entry.ordinary() && flags & libc::O_EXCL != 0;
+            return fail(if taken { libc::EEXIST } else { libc::EISDIR });
         }
         let perm = permissions(mode);
         let made = mount.session().ok_or(Out::Errno(libc::EIO)).map(|fs| {

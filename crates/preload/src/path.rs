@@ -77,7 +77,8 @@ fn start(dirfd: c_int, path: &[u8]) -> Res<Start<'_>> {
     }
     if dirfd == AT_FDCWD {
         return match cwd::now() {
-            cwd::Cwd::Volume(dir) => Ok(Start::In(dir, path)),
+            cwd::Cwd::Volume(dir, _) => Ok(Start::In(dir, path)),
+            cwd::Cwd::Gone => fail(libc::ENOENT),
             cwd::Cwd::Kernel { above, text } if above || has_dotdot(path) => {
                 let mut whole = text;
                 whole.push(b'/');
@@ -101,6 +102,7 @@ fn inside_of<'p>(open: &Open, path: &'p [u8]) -> Res<Start<'p>> {
     if open.kind != FileType::Directory {
         return fail(libc::ENOTDIR);
     }
+    open.is_there()?;
     let dir = Dir { mount: open.mount, ino: open.ino, path: open.path().map(Text::from_slice) };
     Ok(Start::In(dir, path))
 }
@@ -234,8 +236,8 @@ impl Walk {
 
     /// Enters directories until only the last name is left; with `dots`, a last "." or ".." is walked too and leaves none.
     fn descend(&mut self, dots: bool) -> Res<Step> {
-        if let Some(ino) = self.quick_parent()? {
-            self.dir = ino;
+        if let Some(dir) = self.quick_parent()? {
+            self.dir = dir;
         }
         while let Some((start, end, last)) = self.first() {
             let name = Text::from_slice(&self.rest[start..end]);
@@ -247,6 +249,10 @@ impl Walk {
             }
             match &name[..] {
                 b"." if !last || dots => {
+                    if last && !mounts::cred().privileged() {
+                        // Nothing else asks whether this directory may be searched.
+                        self.lookup(b".")?;
+                    }
                     self.rest.drain(..end);
                 }
                 b".." if !last || dots || self.dir.ino == Ino::ROOT => {

@@ -176,7 +176,7 @@ fn directory(dirfd: c_int) -> Option<(&'static Mount, Ino)> {
         return cwd::with(|dir| (dir.mount, dir.ino));
     }
     let open = table::get(dirfd)?;
-    (open.kind == FileType::Directory).then_some((open.mount, open.ino))
+    (open.kind == FileType::Directory && open.is_there_now()).then_some((open.mount, open.ino))
 }
 
 /// The path of such a directory, if it is still this one and its path is known.

@@ -111,6 +111,7 @@ pub(crate) fn is_quiet() -> bool {
 pub(crate) struct Starting(());
 
 pub(crate) fn starting() -> Starting {
+    crate::left::before_start();
     parked::close();
     begin_start();
     Starting(())

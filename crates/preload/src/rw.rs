@@ -71,6 +71,18 @@ fn write_here(open: &Open, from: &[u8]) -> Res<ssize_t> {
     })
 }
 
+/// Writes to the end of a file that is not open for that, and gives where it ends then: through another handle, which the file's mode may forbid (`EOPNOTSUPP`).
+fn append(open: &Open, from: &[u8]) -> Res<(u64, usize)> {
+    let len = limits::room(from.len().min(CALL_MAX), || size(open))?;
+    let handle = open.open_with(open.flags() | libc::O_APPEND).or(fail(libc::EOPNOTSUPP))?;
+    let written = open.mount.run(|fs| fs.write(handle, 0, &from[..len]));
+    let end = open.mount.run(|fs| fs.getattr(open.ino, Some(handle)));
+    open.mount.run(|fs| fs.release(handle))?;
+    let n = written?;
+    mapped::grown((open.mount, open.ino), || None);
+    Ok((end?.size, n))
+}
+
 pub(crate) fn size(open: &Open) -> Res<u64> {
     let handle = open.handle()?;
     match open.mount.session().and_then(|fs| fs.size_now(handle)) {
@@ -153,7 +165,7 @@ fn durable(open: &Open, flags: c_int) -> Res<()> {
     Ok(())
 }
 
-fn seek(fd: c_int, offset: off_t, whence: c_int) -> Res<off_t> {
+pub(crate) fn seek(fd: c_int, offset: off_t, whence: c_int) -> Res<off_t> {
     // Of a copy that a child of vfork has made the kernel's offset says which file it is, and must stay.
     let borrowed = crate::mounts::borrowed_memory();
     let open = if borrowed { table::of_child(fd) } else { table::get(fd) }.ok_or(Out::Libc)?;
@@ -190,7 +202,8 @@ fn why_not(fd: c_int) -> c_int {
         (libc::syscall(libc::SYS_fstat, fd, &mut st), st.st_mode & libc::S_IFMT)
     };
     match mode {
-        _ if done != 0 => libc::EBADF,
+        // SAFETY: a number.
+        _ if done != 0 || unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_PATH != 0 => libc::EBADF,
         libc::S_IFREG => libc::EXDEV,
         libc::S_IFDIR => libc::EISDIR,
         _ => libc::EINVAL,
@@ -207,8 +220,10 @@ unsafe fn copy_range(
     len: size_t,
     flags: libc::c_uint,
 ) -> Res<ssize_t> {
+    let only_found = |open: &Open| open.flags() & libc::O_PATH != 0;
     let (a, b) = match (table::get(from), table::get(to)) {
         (None, None) => return Err(Out::Libc),
+        (a, b) if a.iter().chain(&b).any(only_found) => return fail(libc::EBADF),
         (Some(a), Some(b)) if a.mount.hash == b.mount.hash => (a, b),
         (Some(_), Some(_)) => return fail(libc::EXDEV),
         (Some(_), None) => return fail(why_not(to)),
@@ -289,14 +304,19 @@ hook! {
     }
     fn pwritev2 | pwritev64v2(fd: c_int, v: *const iovec, n: c_int, at: off_t, flags: c_int) -> ssize_t {
         let open = writer(fd)?;
-        if flags & !RWF_KNOWN != 0 {
+        if flags & !(RWF_KNOWN | libc::RWF_APPEND) != 0 {
             return fail(libc::EOPNOTSUPP);
         }
         let bytes = gather(vector(v, n)?)?;
-        let n = if at == -1 {
-            write_here(&open, &bytes)?
-        } else {
-            write_at(&open, position(at)?, &bytes)? as ssize_t
+        let appended = flags & libc::RWF_APPEND != 0 && !appends(&open);
+        let n = match at {
+            -1 if appended => open.place.with_offset(|_| append(&open, &bytes).map(|(end, n)| (end, n as ssize_t)))?,
+            -1 => write_here(&open, &bytes)?,
+            at => {
+                let at = position(at)?;
+                let n = if appended { append(&open, &bytes)?.1 } else { write_at(&open, at, &bytes)? };
+                n as ssize_t
+            }
         };
         durable(&open, flags)?;
         Ok(n)

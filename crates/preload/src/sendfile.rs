@@ -22,6 +22,12 @@ pub(crate) unsafe fn send(to: c_int, from: c_int, at: *mut off_t, n: size_t) -> 
     {
         return fail(libc::EBADF);
     }
+    // Also where nothing is moved these must be open.
+    // SAFETY: a number.
+    let is_closed = |fd: c_int| unsafe { libc::fcntl(fd, libc::F_GETFL) } < 0;
+    if source.is_none() && is_closed(from) || target.is_none() && is_closed(to) {
+        return fail(libc::EBADF);
+    }
     if source.is_some_and(|open| open.kind == FileType::Directory)
         || target.is_some_and(|open| open.flags() & libc::O_APPEND != 0)
     {

@@ -56,6 +56,7 @@ hook! {
     }
     fn _Fork() -> pid_t {
         // Unlike fork it runs no handlers.
+        crate::left::before_start();
         pool::begin_start();
         let pid = outside(|| _Fork::real());
         if pid == 0 {
@@ -178,6 +179,7 @@ mod onward {
     }
 
     extern "C" fn before_exec() {
+        crate::left::before_exec();
         parked::leave();
         found();
     }

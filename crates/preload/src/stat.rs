@@ -18,7 +18,8 @@ pub(crate) fn find(dirfd: c_int, path: *const c_char, flags: c_int) -> Res<To<Fo
     if path.is_empty() && flags & AT_EMPTY_PATH != 0 {
         if dirfd == AT_FDCWD {
             return match crate::cwd::now() {
-                crate::cwd::Cwd::Volume(dir) => {
+                crate::cwd::Cwd::Gone => fail(libc::ENOENT),
+                crate::cwd::Cwd::Volume(dir, _) => {
                     let attr = dir.mount.run(|fs| fs.getattr(dir.ino, None))?;
                     Ok(To::Volume(Found { mount: dir.mount, attr, path: dir.path }))
                 }
@@ -62,6 +63,9 @@ pub(crate) fn of_descriptor(fd: c_int) -> Res<Found> {
 /// What `f` says of the attributes of an open file. It must not take long.
 pub(crate) fn attr_of<T>(open: &Open, f: impl Fn(&Attr) -> T) -> Res<T> {
     let handle = if open.flags() & libc::O_PATH != 0 { None } else { Some(open.handle()?) };
+    if handle.is_none() {
+        open.is_there()?;
+    }
     match open.mount.session().and_then(|fs| fs.look_at_inode(open.ino, handle, &f)) {
         Some(said) => Ok(said),
         None => open.mount.run(|fs| fs.getattr(open.ino, handle)).map(|attr| f(&attr)),

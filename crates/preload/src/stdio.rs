@@ -172,10 +172,18 @@ pub(crate) fn of_stream(stream: *mut FILE) -> Option<c_int> {
     STREAMS.lock().iter().find(|(s, _)| *s == stream.addr()).map(|(_, fd)| *fd)
 }
 
+/// Where a stream begins that only appends: at the end, as programs look whether there is anything yet (ftell).
+fn begin_at_end(fd: c_int, flags: c_int) -> Res<()> {
+    let only_appends = flags & (libc::O_APPEND | libc::O_ACCMODE) == libc::O_APPEND | libc::O_WRONLY;
+    if only_appends { crate::rw::seek(fd, 0, libc::SEEK_END).map(drop) } else { Ok(()) }
+}
+
 hook! {
     fn fopen | fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
-        let fd = crate::open::open_at(AT_FDCWD, text(path)?, flags_of(text(mode)?)?, 0o666)?;
+        let flags = flags_of(text(mode)?)?;
+        let fd = crate::open::open_at(AT_FDCWD, text(path)?, flags, 0o666)?;
         if table::is_ours(fd) {
+            begin_at_end(fd, flags)?;
             return make(fd, CStr::from_ptr(mode));
         }
         let stream = fdopen::real(fd, mode);
@@ -189,8 +197,14 @@ hook! {
             libc::O_WRONLY => (false, true),
             _ => (true, true),
         };
-        if reads && !open.readable() || writes && !open.writable() {
+        let only_found = open.flags() & libc::O_PATH != 0;
+        if reads && !open.readable() && !only_found || writes && !open.writable() {
             return fail(libc::EINVAL);
+        }
+        if flags & libc::O_APPEND != 0 && open.flags() & libc::O_APPEND == 0 {
+            // For all who have the file open so: as libc does it.
+            crate::fds::set_flags(&open, open.flags() | libc::O_APPEND)?;
+            begin_at_end(fd, flags)?;
         }
         make(fd, CStr::from_ptr(mode))
     }
@@ -198,7 +212,8 @@ hook! {
         if path.is_null() {
             return if of_stream(stream).is_some() { fail(libc::EBADF) } else { Err(Out::Libc) };
         }
-        let fd = match crate::open::open_at(AT_FDCWD, text(path)?, flags_of(text(mode)?)?, 0o666) {
+        let flags = flags_of(text(mode)?)?;
+        let fd = match crate::open::open_at(AT_FDCWD, text(path)?, flags, 0o666) {
             // A stream of ours that goes elsewhere.
             Err(Out::Libc) if of_stream(stream).is_some() => {
                 libc::fclose(stream);
@@ -207,6 +222,9 @@ hook! {
             }
             other => other?,
         };
+        if table::is_ours(fd) {
+            begin_at_end(fd, flags)?;
+        }
         libc::fflush(stream);
         let standard = STANDARD.iter().position(|s| s.variable().is_some_and(|v| v.load(Ordering::Relaxed) == stream));
         match standard {

@@ -61,6 +61,11 @@ pub(crate) fn of_child(fd: c_int) -> Option<Open> {
     (0..TOP.load(Ordering::Relaxed)).filter_map(|fd| get(fd as c_int)).find(|open| open.place.is_at(place))
 }
 
+/// A descriptor of the description that means this slot.
+pub(crate) fn descriptor_of(place: &arena::Place) -> Option<c_int> {
+    (0..TOP.load(Ordering::Relaxed) as c_int).find(|&fd| get(fd).is_some_and(|open| open.place.is(place)))
+}
+
 /// Puts a reference into the table, or none, and gives what was there. Whoever reads the entry before that has its own reference before
 /// that of the table can be given up.
 fn exchange(entry: &AtomicPtr<Description>, open: Option<Open>) -> Option<Open> {
@@ -133,7 +138,12 @@ pub(crate) fn insert(
     };
     let (fd, place, origin, unused) = made?.fill(&facts);
     let state = State::new(mount, target.ino, target.kind, place, handle, origin);
-    set(fd, Some(Open::new(state, fd, unused)));
+    let open = Open::new(state, fd, unused);
+    if flags & libc::O_PATH != 0 {
+        // What it is of may go at any time. Should it be gone already, it is found to be so later.
+        let _ = open.is_there();
+    }
+    set(fd, Some(open));
     Ok(fd)
 }
 

@@ -12,6 +12,14 @@ fn at(path: *const c_char, follow: bool) -> Res<To<Found>> {
     path::resolve(AT_FDCWD, unsafe { text(path) }?, follow)
 }
 
+/// What is behind a descriptor that may be used for more than finding things.
+fn through(fd: c_int) -> Res<Found> {
+    match crate::table::get(fd) {
+        Some(open) if open.flags() & libc::O_PATH != 0 => fail(libc::EBADF),
+        _ => of_descriptor(fd),
+    }
+}
+
 /// Copies a value to the caller; without room only its length is told.
 fn hand_out(value: &[u8], to: *mut c_void, room: size_t) -> Res<ssize_t> {
     if room == 0 {
@@ -78,7 +86,7 @@ hook! {
         }
     }
     fn fgetxattr(fd: c_int, name: *const c_char, to: *mut c_void, n: size_t) -> ssize_t {
-        get(&of_descriptor(fd)?, name, to, n)
+        get(&through(fd)?, name, to, n)
     }
     fn listxattr(path: *const c_char, to: *mut c_char, n: size_t) -> ssize_t {
         match at(path, true)? {
@@ -92,7 +100,7 @@ hook! {
             To::Kernel(path) => from_libc(llistxattr::real(path.as_ptr(), to, n)),
         }
     }
-    fn flistxattr(fd: c_int, to: *mut c_char, n: size_t) -> ssize_t { list(&of_descriptor(fd)?, to, n) }
+    fn flistxattr(fd: c_int, to: *mut c_char, n: size_t) -> ssize_t { list(&through(fd)?, to, n) }
     fn setxattr(path: *const c_char, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
         match at(path, true)? {
             To::Volume(found) => set(&found, name, value, n, flags),
@@ -106,7 +114,7 @@ hook! {
         }
     }
     fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
-        set(&of_descriptor(fd)?, name, value, n, flags)
+        set(&through(fd)?, name, value, n, flags)
     }
     fn removexattr(path: *const c_char, name: *const c_char) -> c_int {
         match at(path, true)? {
@@ -120,5 +128,5 @@ hook! {
             To::Kernel(path) => from_libc(lremovexattr::real(path.as_ptr(), name)),
         }
     }
-    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int { remove(&of_descriptor(fd)?, name) }
+    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int { remove(&through(fd)?, name) }
 }

@@ -351,3 +351,97 @@ os.chdir(d); libc.getwd.restype = ctypes.c_char_p; print(libc.getwd(ctypes.creat
 "#,
     );
 }
+
+/// What another program could not open once more it has all the same.
+#[test]
+fn files_without_names_across_processes() {
+    let Some(rig) = Rig::with_python() else { return };
+    same(
+        &rig,
+        r#"
+def opened(name, mode=0o600, flags=os.O_RDWR):
+    f = os.open(j(t, name), os.O_CREAT | flags, mode); os.set_inheritable(f, True); os.write(f, b'of ' + name.encode()); os.lseek(f, 0, 0); return f
+cat = lambda f: print(subprocess.run(['cat'], stdin=f, capture_output=True)); sys.stdout.flush()
+# Started with it, and replaced: by an exec the session ends.
+f = opened('gone'); os.unlink(j(t, 'gone')); cat(f); os.lseek(f, 0, 0)
+n = os.open(t, os.O_TMPFILE | os.O_RDWR, 0o400); os.set_inheritable(n, True); os.write(n, b'no name'); os.lseek(n, 0, 0)
+m = opened('forbidden', 0); os.chmod(j(t, 'forbidden'), 0)
+if os.fork() == 0:
+    print([os.read(x, 99) for x in (f, n, m)]); sys.stdout.flush()
+    for x in (f, n, m): os.lseek(x, 3, 0)
+    os.execvp('python3', ['python3', '-c', f'import os\nfor x in ({f}, {n}, {m}): print(os.read(x, 99), os.write(x, b"!"), os.fstat(x).st_nlink)'])
+os.wait(); print([os.pread(x, 99, 0) for x in (f, n, m)])
+# Its name goes after the exec, and before the first use.
+g = opened('later'); sys.stdout.flush()
+if os.fork() == 0:
+    os.execvp('sh', ['sh', '-c', f'rm {t}/later; cat <&{g}'])
+os.wait()
+# A here-document that does not fit into a pipe is such a file, made by the child itself.
+os.environ['TMPDIR'] = t; doc = 'x' * 70000
+print(len(subprocess.run(['bash', '-c', f'cat <<END\n{doc}\nEND'], capture_output=True).stdout), len(subprocess.run(['bash', '-c', 'wc -c <<< "$0"', doc], capture_output=True).stdout))
+# Locks go on as they were.
+l = opened('locked'); fcntl.flock(l, fcntl.LOCK_EX); os.unlink(j(t, 'locked')); open(j(t, 'other'), 'w'); sys.stdout.flush()
+os.system(f'flock -n {l} && echo mine'); fcntl.flock(l, fcntl.LOCK_UN); os.system(f'cat <&{l}'); print(sorted(os.listdir(t)))
+"#,
+    );
+}
+
+/// Who stands in a directory that is gone stands nowhere, not in the next one that is made; so does who has a descriptor of O_PATH.
+#[test]
+fn directories_that_are_gone() {
+    let Some(rig) = Rig::with_python() else { return };
+    same(
+        &rig,
+        r#"
+def others(script): subprocess.run(['sh', '-c', script], cwd='/')
+for i in range(3):
+    os.mkdir(j(t, 'd')); os.chdir(j(t, 'd')); p = os.open(j(t, 'd'), os.O_PATH); q = os.open(j(t, 'd'), os.O_RDONLY)
+    if i == 1: open(j(t, 'file'), 'w'); r = os.open(j(t, 'file'), os.O_PATH)
+    others(f'rmdir {t}/d; rm -f {t}/file; mkdir {t}/e {t}/f; touch {t}/g; mkdir {t}/e/sub')
+    tell = [lambda: open('x', 'w'), lambda: os.mkdir('x'), lambda: os.listdir('.'), lambda: os.getcwd(), lambda: os.stat('sub'), lambda: os.stat('.').st_nlink, lambda: os.stat('x', dir_fd=p),
+            lambda: os.mkdir('x', dir_fd=p), lambda: os.mkdir('x', dir_fd=q), lambda: os.fstat(p).st_nlink, lambda: os.fstat(q).st_nlink, lambda: os.fchdir(q), lambda: os.listdir(q), lambda: os.fstat(r).st_nlink if i == 1 else 0]
+    print([tries(f) for f in tell]); sys.stdout.flush()
+    if os.fork() == 0: print([tries(f) for f in tell]); sys.stdout.flush(); os._exit(0)
+    os.wait(); os.chdir(t); os.close(p); os.close(q); print(sorted(os.listdir(t)), os.listdir(j(t, 'f'))); others(f'rm -r {t}/e {t}/f {t}/g')
+"#,
+    );
+}
+
+/// What streams that append do with the offset, which others have too.
+#[test]
+fn streams_that_append() {
+    let Some(rig) = Rig::with_python() else { return };
+    same(
+        &rig,
+        r#"
+libc.fopen.restype = libc.fdopen.restype = libc.freopen.restype = ctypes.c_void_p; libc.ftell.restype = ctypes.c_long
+path = j(t, 'log').encode(); V = ctypes.c_void_p
+for mode in [b'a', b'a+', b'a', b'w', b'a', b'r+', b'ae']:
+    s = V(libc.fopen(path, mode)); print(mode, libc.ftell(s), libc.fputs(b'a line' + mode, s) >= 0, libc.ftell(s), libc.fclose(s), open(path, 'rb').read())
+for mode in [b'a', b'a+', b'r', b'r+']:
+    fd = os.open(path, os.O_RDWR); os.lseek(fd, 3, 0); s = V(libc.fdopen(os.dup(fd), mode)); print(mode, libc.ftell(s), oct(fcntl.fcntl(fd, fcntl.F_GETFL)), os.lseek(fd, 0, 1))
+    libc.fputs(b'more', s); libc.fclose(s); print(os.lseek(fd, 0, 1), os.write(fd, b'-'), open(path, 'rb').read()); os.close(fd)
+s = V(libc.fopen(path, b'r')); s = V(libc.freopen(path, b'a', s)); print(libc.ftell(s), libc.fclose(s))
+fd = os.open(path, os.O_RDWR); print(os.pwritev(fd, [b'ap', b'pended'], 2, getattr(os, 'RWF_APPEND', 16)), os.lseek(fd, 0, 1), libc.pwritev2 is not None, open(path, 'rb').read())
+for flags in [os.O_RDONLY, os.O_WRONLY | os.O_APPEND, os.O_RDWR | os.O_NOFOLLOW | os.O_SYNC, os.O_PATH, os.O_RDONLY | os.O_NONBLOCK]: print(oct(fcntl.fcntl(os.open(path, flags), fcntl.F_GETFL)))
+print([oct(fcntl.fcntl(os.open(t, flags, 0o600), fcntl.F_GETFL)) for flags in (os.O_DIRECTORY, os.O_TMPFILE | os.O_RDWR)], tries(lambda: os.open(t + '/none/x', os.O_CREAT | os.O_DIRECTORY)))
+"#,
+    );
+}
+
+/// Of two paths of which one is the kernel's, what is wrong is told as between any two file systems.
+#[test]
+fn names_on_two_file_systems() {
+    let Some(rig) = Rig::with_python() else { return };
+    same(
+        &rig,
+        r#"
+open(j(t, 'f'), 'w'); os.mkdir(j(t, 'd'))
+for call in (os.rename, os.link, os.replace):
+    for a, b in [(j(t, 'f'), '/proc/none/x'), ('/proc/none/x', j(t, 'g')), ('/proc/version', j(t, 'none/g')), (j(t, 'none'), '/proc/here'), (j(t, 'f'), '/proc/version/x')]: print(call.__name__, tries(lambda: call(a, b)))
+print(tries(lambda: os.rename('x', 'y', src_dir_fd=77, dst_dir_fd=os.open(t, 0))), tries(lambda: os.link('/proc/version', j(t, 'f'))), tries(lambda: os.symlink('', j(t, 'none/x'))), tries(lambda: os.symlink('x', j(t, 'd/'))))
+print(tries(lambda: os.link(j(t, 'd'), j(t, 'f'))), tries(lambda: os.link(j(t, 'd'), j(t, 'new/'))), tries(lambda: os.rename(j(t, 'f'), j(t, 'd/.'))), tries(lambda: os.mkdir(j(t, 'f/.'))), tries(lambda: os.remove(j(t, 'd/.'))))
+print(tries(lambda: os.sendfile(77, os.open(j(t, 'f'), 0), 0, 9)), tries(lambda: os.utime(j(t, 'none'), ns=(0, 0))), tries(lambda: os.truncate(os.open(j(t, 'f'), os.O_PATH), 0)))
+"#,
+    );
+}

@@ -1,0 +1,101 @@
+//! Files that another process could not open once more: without a name, or with a mode that forbids it by now. They are left to whoever gets the
+//! description (`share::Remote::leave`) before a process is started, and all files before this one becomes another program; who has the description then opens the file
+//! as it was open.
+//!
+//! Not seen are names and permissions that are taken away after that, before the other process uses the file for the first time, when this one has closed it.
+//!
+//! Where tested: `tests/all/processes.rs`.
+
+use crate::description::{Open, State};
+use crate::hook::{Res, fail, inside, is_inside};
+use crate::{ids, mounts, table};
+use fs::{Access, Attr, FileType, Handle, Ino, OpenFlags, perm};
+use libc::c_int;
+use std::sync::atomic::Ordering;
+
+/// A process is about to be started, which gets all descriptors.
+pub(crate) fn before_start() {
+    for (fd, open) in all() {
+        // What cannot be left is opened once more, if that is possible.
+        let _ = leave(fd, &open, can_be_opened_again);
+    }
+}
+
+/// This process is about to become another program, which gets those descriptors that are not closed by that.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn before_exec() {
+    if is_inside() || !mounts::active() || mounts::borrowed_memory() {
+        return;
+    }
+    let _inside = inside();
+    // SAFETY: a number.
+    let stays = |fd: c_int| unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) } & i64::from(libc::FD_CLOEXEC) == 0;
+    // All of them: this session ends now, and with it the handles, before the program comes to use any.
+    for (fd, open) in all().filter(|(fd, _)| stays(*fd)) {
+        let _ = leave(fd, &open, |_| false);
+    }
+}
+
+/// fork(2) is about to be made: by the program, not by what it does in a signal handler on top of a call of ours.
+pub(crate) extern "C" fn before_fork() {
+    if !is_inside() && mounts::active() {
+        let _inside = inside();
+        before_start();
+    }
+    crate::pool::begin_start();
+}
+
+fn all() -> impl Iterator<Item = (c_int, Open)> {
+    table::ours_in(0, usize::MAX).into_iter().filter_map(|fd| Some((fd, table::get(fd)?)))
+}
+
+/// Whether another process can open the file for itself, as it looks now.
+fn can_be_opened_again(open: &Open) -> bool {
+    let mut want = Access::empty();
+    want.set(Access::READ, open.readable());
+    want.set(Access::WRITE, open.writable());
+    let can = |attr: &Attr| attr.nlink > 0 && perm::check(mounts::cred(), attr, want).is_ok();
+    crate::stat::attr_of(open, can).unwrap_or(true)
+}
+
+/// Leaves the file to who has the description, unless it `needs_not`.
+fn leave(fd: c_int, open: &Open, needs_not: impl Fn(&Open) -> bool) -> Res<()> {
+    let Some(handle) = open.handle_if_open().filter(|_| open.kind == FileType::Regular) else {
+        return Ok(());
+    };
+    if ids::others() || open.is_left() || needs_not(open) { Ok(()) } else { open.leave(fd, handle) }
+}
+
+impl State {
+    /// Whether the manager that there is now knows that the file is left to who has the description.
+    fn is_left(&self) -> bool {
+        let left = self.place.slot().left.load(Ordering::Relaxed);
+        left != 0 && left == self.mount.opening()
+    }
+
+    /// Leaves the file, which has this handle here, to who has the description behind `fd`.
+    fn leave(&self, fd: c_int, handle: Handle) -> Res<()> {
+        self.watch(fd)?;
+        self.place.with_description(fd, |description| self.mount.run(|fs| fs.leave(handle, description)))?;
+        self.place.slot().left.store(self.mount.opening(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Another handle of a file that cannot be opened by its permissions, or not any more: as one to whom it was left. `EBADF`.
+    pub(crate) fn open_left(&self, flags: OpenFlags) -> Res<Handle> {
+        let Some(fd) = table::descriptor_of(&self.place) else { return fail(libc::EBADF) };
+        if let Some(handle) = self.handle_if_open().filter(|_| !self.is_left()) {
+            self.leave(fd, handle)?;
+        }
+        if !self.is_left() {
+            return fail(libc::EBADF);
+        }
+        let inode = (self.ino, self.place.slot().generation.load(Ordering::Relaxed));
+        let opened = |inode: (Ino, u32)| {
+            self.place.with_description(fd, |description| {
+                self.mount.run(|fs| fs.open_left(inode, flags, description))
+            })
+        };
+        opened(inode).or(fail(libc::EBADF))
+    }
+}
