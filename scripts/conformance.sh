@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # POSIX over FUSE and under `freehold run`: mounts a volume in an image file, runs random data operations in several processes
-# (freehold-fsx) and pjdfstest on it, through the kernel and then past it, and checks the volume with fsck. Needs /dev/fuse; pjdfstest
+# (freehold-fsx) and pjdfstest on it, through the kernel and then past it, compares random calls of several programs with those in an ordinary
+# directory (freehold-programs), and checks the volume with fsck. Needs /dev/fuse; pjdfstest
 # needs root and is skipped, aloud, without. crates/preload/tests/pjdfstest.expected names the tests that cannot pass under
 # `freehold run`, and why.
 #
-#   scripts/conformance.sh            CONFORMANCE_FSX_OPS=N for each of two seeds (default 60000), PROFILE=release
+#   scripts/conformance.sh            CONFORMANCE_FSX_OPS=N for each of two seeds (default 60000), CONFORMANCE_SEEDS=N of random calls (default 60), PROFILE=release
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ops=${CONFORMANCE_FSX_OPS:-60000}
@@ -19,6 +20,8 @@ cargo build --locked --profile "$profile" -p freehold -p freehold-preload -p fre
 target=${CARGO_TARGET_DIR:-target}/${profile/dev/debug}
 freehold=$(realpath "$target/freehold")
 fsx=$(realpath "$target/freehold-fsx")
+programs=$(realpath "$target/freehold-programs")
+seeds=${CONFORMANCE_SEEDS:-60}
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/freehold-conformance.XXXXXX")
 helper=
@@ -65,6 +68,11 @@ echo "==> random data operations over FUSE: two processes, $ops operations each"
 data_operations "$ops"
 echo "==> random data operations under freehold run: the same, $((ops / 6)) operations each"
 data_operations $((ops / 6)) timeout -k 10 60 "$freehold" run --
+
+echo "==> random calls of four programs, three of them under freehold run, $seeds seeds"
+mkdir "$work/plain" "$work/mnt/programs"
+timeout -k 10 $((seeds + 60)) "$programs" "$work/plain" "$work/mnt/programs" --under "$freehold run --" --seed "${FREEHOLD_SEED:-1}" --seeds "$seeds" --calls 250
+rmdir "$work/plain" "$work/mnt/programs"
 
 if [ "$(id -u)" = 0 ]; then
     if ! command -v pjdfstest >/dev/null 2>&1 && [ ! -x "${CARGO_HOME:-$HOME/.cargo}/bin/pjdfstest" ]; then

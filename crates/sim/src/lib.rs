@@ -6,6 +6,7 @@
 //! - [`differential`]: the same operations on two file systems, every outcome compared, failures made small.
 //! - [`crash`]: power failures at every moment of a run, what they leave compared with the states that were passed through.
 //! - [`fsx`]: random data operations on one file against a vector of bytes, over the contract or a real path.
+//! - [`programs`]: random system calls of several programs, in an ordinary directory and on a volume.
 //! - [`s3`]: an object store in memory behind HTTP, whose network and service fail when they are told to.
 //! - [`timed`]: a flash device, a host and journaling in virtual time: what order costs, in the way of BarrierFS.
 //! - [`host`]: a directory of the host's file system behind the contract; the model is proven against it.
@@ -19,6 +20,7 @@ pub mod gate;
 pub mod host;
 pub mod model;
 pub mod ops;
+pub mod programs;
 pub mod s3;
 pub mod snapshot;
 pub mod timed;

@@ -1,0 +1,123 @@
+//! Random system calls of several programs in two places, compared. See `sim::programs`.
+
+use clap::Parser;
+use sim::programs::{Actor, Call, Generator, Place, Start, compare, confine, smaller};
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Compares what random system calls of several programs give in two directories.
+///
+/// The first is an ordinary one. In the second, one program is started as it is, the others with the command of --under before them. Where the
+/// caller is root one of these is another user, and nothing outside of the two directories can be written.
+#[derive(Parser)]
+#[command(name = "freehold-programs")]
+struct Arguments {
+    /// An ordinary directory.
+    #[arg(required_unless_present = "actor")]
+    plain: Option<PathBuf>,
+    /// The directory to be compared with it.
+    #[arg(required_unless_present = "actor")]
+    other: Option<PathBuf>,
+    /// What the programs in the second directory are started with, words with blanks between them.
+    #[arg(long, default_value = "")]
+    under: String,
+    /// All programs in the second directory are started so, none as it is.
+    #[arg(long)]
+    all_under: bool,
+    /// The first seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Number of seeds.
+    #[arg(long, default_value_t = 10)]
+    seeds: u64,
+    /// Calls of each seed.
+    #[arg(long, default_value_t = 500)]
+    calls: usize,
+    /// Makes the calls of a file, in the form in which they are shown, instead of random ones.
+    #[arg(long)]
+    replay: Option<PathBuf>,
+    /// Shows all calls up to a difference instead of the fewest.
+    #[arg(long)]
+    whole: bool,
+    /// To be one of the programs, in this directory.
+    #[arg(long, hide = true)]
+    actor: Option<String>,
+    /// What it has open.
+    #[arg(long, hide = true, requires = "actor")]
+    slots: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Some(top) = &arguments.actor {
+        Actor::new(top, arguments.slots.as_deref()).run();
+        return ExitCode::SUCCESS;
+    }
+    match run(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("freehold-programs: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn places(arguments: &Arguments) -> io::Result<[Place; 2]> {
+    let own = std::env::current_exe()?.to_string_lossy().into_owned();
+    // SAFETY: a system call without arguments.
+    let root = unsafe { libc::geteuid() } == 0;
+    let dirs = [&arguments.plain, &arguments.other].map(|dir| dir.clone().expect("required").canonicalize());
+    let [plain, other] = dirs;
+    let (plain, other) = (plain?, other?);
+    if root {
+        confine(&[&plain, &other])?;
+    }
+    let start = |under: &str, user| {
+        let command = under.split_whitespace().map(str::to_owned).chain([own.clone()]).collect();
+        Start { command, user: if root { user } else { None } }
+    };
+    let starts = |under: &str, last: &str| {
+        vec![start(under, None), start(under, None), start(under, Some(1000)), start(last, None)]
+    };
+    let last = if arguments.all_under { &arguments.under } else { "" };
+    Ok([
+        Place { dir: plain, starts: starts("", "") },
+        Place { dir: other, starts: starts(&arguments.under, last) },
+    ])
+}
+
+fn run(arguments: &Arguments) -> io::Result<bool> {
+    let places = places(arguments)?;
+    let case = std::process::id();
+    if let Some(file) = &arguments.replay {
+        let call = |line: &str| {
+            let (actor, line) = line.split_once(' ')?;
+            Some(Call { actor: actor.parse().ok()?, line: line.to_owned() })
+        };
+        let calls: Vec<_> = std::fs::read_to_string(file)?.lines().filter_map(call).collect();
+        let found = compare(&places, &format!("replay.{case}"), &calls)?;
+        println!("{} calls: {}", calls.len(), if found.is_some() { "a difference" } else { "all the same" });
+        return Ok(found.inspect(|difference| print!("{difference}")).is_none());
+    }
+    let mut same = true;
+    for seed in arguments.seed..arguments.seed + arguments.seeds {
+        let calls: Vec<_> = Generator::new(seed, places[0].starts.len()).take(arguments.calls).collect();
+        let name = format!("case.{case}.{seed}");
+        if let Some(mut found) = compare(&places, &name, &calls)? {
+            if !arguments.whole {
+                found = smaller(&places, &name, found)?;
+            }
+            println!("seed {seed}: a difference\n{found}");
+            same = false;
+        }
+    }
+    println!(
+        "{} seeds, {} calls each: {}",
+        arguments.seeds,
+        arguments.calls,
+        if same { "all the same" } else { "differences, above" }
+    );
+    Ok(same)
+}
