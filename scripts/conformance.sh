@@ -69,10 +69,15 @@ data_operations "$ops"
 echo "==> random data operations under freehold run: the same, $((ops / 6)) operations each"
 data_operations $((ops / 6)) timeout -k 10 60 "$freehold" run --
 
-echo "==> random calls of four programs, three of them under freehold run, $seeds seeds"
-mkdir "$work/plain" "$work/mnt/programs"
-timeout -k 10 $((seeds + 60)) "$programs" "$work/plain" "$work/mnt/programs" --under "$freehold run --" --seed "${FREEHOLD_SEED:-1}" --seeds "$seeds" --calls 250
-rmdir "$work/plain" "$work/mnt/programs"
+# What ext4 does is what is followed; other file systems differ in small things (links of directories, attributes, ranges).
+if [ "$(stat -f -c %T "$work")" = ext2/ext3 ]; then
+    echo "==> random calls of four programs, three of them under freehold run, $seeds seeds"
+    mkdir "$work/plain" "$work/mnt/programs"
+    timeout -k 10 $((seeds + 60)) "$programs" "$work/plain" "$work/mnt/programs" --under "$freehold run --" --seed "${FREEHOLD_SEED:-1}" --seeds "$seeds" --calls 250
+    rmdir "$work/plain" "$work/mnt/programs"
+else
+    echo "==> random calls SKIPPED: $work is not on ext4"
+fi
 
 if [ "$(id -u)" = 0 ]; then
     if ! command -v pjdfstest >/dev/null 2>&1 && [ ! -x "${CARGO_HOME:-$HOME/.cargo}/bin/pjdfstest" ]; then

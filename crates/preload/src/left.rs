@@ -36,6 +36,11 @@ pub(crate) fn before_exec() {
     }
 }
 
+/// A descriptor is about to be sent to another process, after which this one may close it.
+pub(crate) fn before_sending(fd: c_int, open: &Open) {
+    let _ = leave(fd, open, |_| false);
+}
+
 /// fork(2) is about to be made: by the program, not by what it does in a signal handler on top of a call of ours.
 pub(crate) extern "C" fn before_fork() {
     if !is_inside() && mounts::active() {

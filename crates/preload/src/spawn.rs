@@ -10,21 +10,11 @@ use std::sync::atomic::Ordering;
 /// # Safety
 /// `message` is null or a message header.
 unsafe fn sent(message: *const libc::msghdr) {
-    // SAFETY: as the caller says; the control messages are walked as cmsg(3) says.
-    unsafe {
-        let Some(message) = message.as_ref() else { return };
-        let mut head = libc::CMSG_FIRSTHDR(message);
-        while let Some(control) = head.as_ref() {
-            if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
-                let bytes = control.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
-                let fds = libc::CMSG_DATA(head).cast::<c_int>();
-                for i in 0..bytes / size_of::<c_int>() {
-                    if let Some(open) = table::get(fds.add(i).read_unaligned()) {
-                        open.shared.store(true, Ordering::Relaxed);
-                    }
-                }
-            }
-            head = libc::CMSG_NXTHDR(message, head);
+    // SAFETY: as the caller says.
+    for fd in unsafe { crate::sockets::descriptors_in(message) } {
+        if let Some(open) = table::get(fd) {
+            open.shared.store(true, Ordering::Relaxed);
+            crate::left::before_sending(fd, &open);
         }
     }
 }

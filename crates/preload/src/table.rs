@@ -12,6 +12,7 @@ use fs::{FileSystem, FileType, Handle, Ino, LockOwner};
 use libc::c_int;
 use share::Target;
 use share::lock::{self, Apart};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// Descriptors from here on cannot be ours (`EMFILE`).
@@ -152,31 +153,25 @@ pub(crate) fn adopt() {
     let mut known = Vec::new();
     let Ok(dir) = std::fs::read_dir("/proc/self/fd") else { return };
     let fds: Vec<c_int> = dir.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();
-    let mut seen: Vec<(u64, Open)> = Vec::new();
-    for fd in fds {
-        let Some(place) = arena::inherited(fd, &mut known) else { continue };
-        let slot = place.slot();
-        let Some(mount) = mounts::by_hash(slot.mount.load(Ordering::Relaxed)) else { continue };
-        let kind = slot.kind.load(Ordering::Relaxed);
-        if kind & crate::cwd::CWD_MARK != 0 {
-            crate::cwd::adopt(fd, mount, &place);
-            continue;
-        }
-        let kind = kind << 12;
-        let Some(kind) = FileType::from_mode(kind) else { continue };
-        let address = std::ptr::from_ref(slot).addr() as u64;
-        let open = match seen.iter().find(|(a, _)| *a == address) {
-            Some((_, open)) => open.clone(),
-            None => {
-                let ino = Ino(slot.ino.load(Ordering::Relaxed));
-                let state = State::new(mount, ino, kind, place.clone(), None, Origin::SHARED);
-                let open = Open::new(state, 0, None);
-                seen.push((address, open.clone()));
-                open
-            }
-        };
-        set(fd, Some(open));
+    fds.into_iter().for_each(|fd| adopt_one(fd, &mut known));
+}
+
+/// Takes in a descriptor that another process has given to this one, if it is ours. `known` are arenas mapped already.
+pub(crate) fn adopt_one(fd: c_int, known: &mut Vec<Arc<arena::Arena>>) {
+    let Some(place) = arena::inherited(fd, known) else { return };
+    let slot = place.slot();
+    let Some(mount) = mounts::by_hash(slot.mount.load(Ordering::Relaxed)) else { return };
+    let kind = slot.kind.load(Ordering::Relaxed);
+    if kind & crate::cwd::CWD_MARK != 0 {
+        return crate::cwd::adopt(fd, mount, &place);
     }
+    let Some(kind) = FileType::from_mode(kind << 12) else { return };
+    // Others of its descriptors may be here already.
+    let open = descriptor_of(&place).and_then(get).unwrap_or_else(|| {
+        let ino = Ino(slot.ino.load(Ordering::Relaxed));
+        Open::new(State::new(mount, ino, kind, place.clone(), None, Origin::SHARED), 0, None)
+    });
+    set(fd, Some(open));
 }
 
 /// In a child of fork: no other thread can hold the lock.

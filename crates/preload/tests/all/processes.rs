@@ -445,3 +445,29 @@ print(tries(lambda: os.sendfile(77, os.open(j(t, 'f'), 0), 0, 9)), tries(lambda:
 "#,
     );
 }
+
+/// What is sent through a socket is the same open file at the other end, whatever became of its name and of who sent it.
+#[test]
+fn descriptors_in_messages() {
+    let Some(rig) = Rig::with_python() else { return };
+    same(
+        &rig,
+        r#"
+import socket
+a, b = socket.socketpair(); f = os.open(j(t, 'f'), os.O_CREAT | os.O_RDWR | os.O_APPEND, 0); g = os.open(j(t, 'g'), os.O_CREAT | os.O_RDWR); d = os.open(t, os.O_RDONLY)
+os.write(f, b'written '); os.write(g, b'0123456789'); os.lseek(g, 4, 0); os.unlink(j(t, 'f')); sys.stdout.flush()
+if os.fork() == 0:
+    os.close(f); os.close(g); os.close(d); os.unlink(j(t, 'g'))
+    for i in range(2):
+        text, got, _, _ = socket.recv_fds(b, 99, 9)
+        print(text, len(got), [tries(lambda: os.read(x, 3)) for x in got[:2]], os.lseek(got[0], 0, 1), os.write(got[0], b'there '), os.fstat(got[1]).st_nlink, sorted(os.listdir(got[2])), got[0]); sys.stdout.flush()
+        b.send(b'done')
+    subprocess.run(['cat'], stdin=got[1]); os._exit(0)
+for i in range(2): socket.send_fds(a, [b'some'], [f, g, d]); print(a.recv(4), os.lseek(g, 0, 1), os.pread(f, 99, 0)); sys.stdout.flush()
+for x in (f, g, d): os.close(x)
+os.wait()
+# Within one process, and a message without descriptors.
+h = os.open(j(t, 'h'), os.O_CREAT | os.O_RDWR); socket.send_fds(a, [b'own'], [h]); _, got, _, _ = socket.recv_fds(b, 99, 9); os.write(h, b'one'); os.close(h); print(os.write(got[0], b'two'), os.pread(got[0], 9, 0)); a.send(b'x'); print(socket.recv_fds(b, 9, 9)[:2])
+"#,
+    );
+}

@@ -36,9 +36,10 @@ const USER_MAX: usize = 4096;
 pub(crate) const MEMORIES_MAX: usize = 64;
 /// What is left with a file.
 const ACCESS: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
-/// Between two questions about one description: at first, and at last.
+/// Between two questions about one description: at first, and at last, for one that has a lock, for which others may wait, and for one that has none.
 const PAUSE: Duration = Duration::from_micros(100);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
+const PAUSE_MAX_UNLOCKED: Duration = Duration::from_millis(100);
 /// An answer that takes longer is not asked for again: such a description counts as gone.
 const SLOW: Duration = Duration::from_millis(50);
 /// How often a call looks for the handle of its description, which may be closed meanwhile.
@@ -77,6 +78,8 @@ struct Entry {
     uid: u32,
     /// The handle is nobody's but ours.
     kept: bool,
+    /// It has a lock, or may have.
+    locked: bool,
     /// To whom the file is left, and the access.
     left: Option<(Cred, OpenFlags)>,
 }
@@ -121,7 +124,8 @@ impl Table {
                 return Err(Error::TooManyOpen);
             }
             self.handles.insert(handle, key);
-            let entry = Entry { memory: memory.clone(), handle, ino, uid, kept: false, left: None };
+            let entry =
+                Entry { memory: memory.clone(), handle, ino, uid, kept: false, locked: false, left: None };
             self.entries.insert(key, entry);
         }
         self.entries.get_mut(&key).filter(|entry| entry.ino == ino).ok_or(Error::BadHandle)
@@ -157,7 +161,9 @@ impl Descriptions {
     /// The handle that has the lock of a description of this file, or is to have it: `own`, if there is none yet.
     fn holder(&self, memory: &Arc<Memory>, at: u64, own: (Handle, Ino), uid: u32) -> Result<Handle> {
         let mut table = self.table.lock();
-        let handle = table.entry(memory, at, own, uid)?.handle;
+        let entry = table.entry(memory, at, own, uid)?;
+        entry.locked = true;
+        let handle = entry.handle;
         self.count.store(table.entries.len(), Ordering::SeqCst);
         Ok(handle)
     }
@@ -189,9 +195,12 @@ impl Descriptions {
     /// A handle has no lock any more. Whether it was kept here for that alone, and is to be closed.
     fn unlocked(&self, handle: Handle) -> bool {
         let is_left = {
-            let table = self.table.lock();
-            let entry = table.handles.get(&handle).and_then(|key| table.entries.get(key));
-            entry.is_some_and(|entry| entry.left.is_some())
+            let Table { entries, handles, .. } = &mut *self.table.lock();
+            let entry = handles.get(&handle).and_then(|key| entries.get_mut(key));
+            entry.is_some_and(|entry| {
+                entry.locked = false;
+                entry.left.is_some()
+            })
         };
         !is_left && self.forget(handle)
     }
@@ -272,7 +281,8 @@ impl Descriptions {
             let stays = memory.has(watch.key.1) && begun.elapsed() < SLOW;
             let mut table = self.table.lock();
             if stays {
-                watch.pause = (watch.pause * 2).min(PAUSE_MAX);
+                let locked = table.entries.get(&watch.key).is_none_or(|entry| entry.locked);
+                watch.pause = (watch.pause * 2).min(if locked { PAUSE_MAX } else { PAUSE_MAX_UNLOCKED });
                 watch.due = Instant::now() + watch.pause;
                 table.watched.push(watch);
                 seen.push((None, waiting));
