@@ -13,6 +13,20 @@ use std::os::fd::RawFd;
 /// Descriptors that a program keeps.
 pub const SLOTS: usize = 6;
 
+/// Streams that a program keeps.
+pub(super) const STREAMS: usize = 2;
+
+/// A stream of stdio, or none.
+#[derive(Clone, Copy)]
+pub(super) struct Stream(pub *mut libc::FILE);
+
+impl Stream {
+    pub const NONE: Stream = Stream(std::ptr::null_mut());
+}
+
+// SAFETY: a stream has a lock of its own.
+unsafe impl Send for Stream {}
+
 /// What came out of a call: a line, or an error.
 pub(super) type Answer = io::Result<String>;
 
@@ -21,6 +35,8 @@ pub struct Actor {
     /// The directory of the case.
     pub(super) top: String,
     pub(super) slots: [Option<RawFd>; SLOTS],
+    /// Streams that stay open from call to call.
+    pub(super) streams: [Stream; STREAMS],
     /// It has replaced itself, by a call that has no answer yet.
     replaced: bool,
 }
@@ -65,7 +81,12 @@ impl Actor {
         for (slot, word) in open.iter_mut().zip(slots.unwrap_or("").split(',')) {
             *slot = word.parse().ok();
         }
-        Actor { top: top.to_owned(), slots: open, replaced: slots.is_some() }
+        Actor {
+            top: top.to_owned(),
+            slots: open,
+            streams: [Stream::NONE; STREAMS],
+            replaced: slots.is_some(),
+        }
     }
 
     /// Makes calls until there are no more.

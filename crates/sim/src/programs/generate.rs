@@ -1,6 +1,6 @@
 //! Random calls of several programs. Names and descriptors are few, so that most calls find something.
 
-use super::actor::SLOTS;
+use super::actor::{SLOTS, STREAMS};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -151,8 +151,8 @@ impl Generator {
             50..63 => self.asking(),
             63..72 => self.attributes(),
             72..84 => self.descriptors(),
-            84..88 => self.locks(),
-            88..94 => self.streams(),
+            84..87 => self.locks(),
+            87..94 => self.streams(),
             94..96 => format!("fork {}", self.simple()),
             96..98 => format!("thread {}", self.simple()),
             98 => "exec".to_owned(),
@@ -352,6 +352,19 @@ impl Generator {
 
     fn streams(&mut self) -> String {
         let lines = self.rng.random_range(0..400);
+        if self.chance(50) {
+            let slot = self.rng.random_range(0..STREAMS);
+            return match self.rng.random_range(0..7) {
+                0..2 => {
+                    let mode = self.one(&["w", "a", "r+", "w+", "a+", "r"]);
+                    format!("stream {slot} open {} {mode}", self.path(false))
+                }
+                2..4 => format!("stream {slot} put {lines}"),
+                4 => format!("stream {slot} get {}", self.length()),
+                5 => format!("stream {slot} seek {}", self.offset()),
+                _ => format!("stream {slot} close 0"),
+            };
+        }
         match self.rng.random_range(0..5) {
             0..2 => {
                 let mode = self.one(&["w", "a", "r+", "w+", "a+", "wx", "r"]);

@@ -1,6 +1,6 @@
 //! Streams of stdio, listings, whole trees, and other programs that are started.
 
-use super::actor::{Actor, Answer, Place, Words, check};
+use super::actor::{Actor, Answer, Place, Stream, Words, check};
 use super::data::{is_directory, shown};
 use libc::{c_char, c_void};
 use std::ffi::{CStr, CString};
@@ -18,6 +18,7 @@ pub(super) fn by_name(actor: &mut Actor, call: &str, words: &mut Words<'_>) -> O
         "puts" => puts(actor, words),
         "gets" => gets(actor, words),
         "fdopen" => fdopen(actor, words),
+        "stream" => stream(actor, words),
         "remove" => {
             let place = actor.place(words);
             // SAFETY: a string that ends with zero.
@@ -161,6 +162,52 @@ fn fdopen(actor: &Actor, words: &mut Words<'_>) -> Answer {
         let closed = libc::fclose(stream);
         let at = libc::lseek(fd, 0, libc::SEEK_CUR);
         Ok(format!("{}, {}, closed {closed}, at {at}", shown(&some[..n]), if put < 0 { -1 } else { 0 }))
+    }
+}
+
+/// A call on a stream that stays open.
+fn stream(actor: &mut Actor, words: &mut Words<'_>) -> Answer {
+    let (slot, call) = (words.number() as usize, words.next());
+    let Stream(stream) = actor.streams[slot];
+    if call == "open" {
+        let (place, mode) = (actor.place(words), words.next());
+        let new = open_stream(&place, mode)?;
+        actor.streams[slot] = Stream(new);
+        if !stream.is_null() {
+            // SAFETY: an open stream, which nothing refers to any more.
+            unsafe { libc::fclose(stream) };
+        }
+        return Ok("0".to_owned());
+    }
+    if stream.is_null() {
+        return Ok("no stream".to_owned());
+    }
+    let number = words.number();
+    // SAFETY: an open stream; strings that end with zero, buffers with their lengths.
+    unsafe {
+        // Between reading and writing C asks for a seek.
+        if call != "close" {
+            libc::fseek(stream, 0, libc::SEEK_CUR);
+        }
+        let done = match call {
+            // How much a buffer holds is nobody's business: what was put is flushed.
+            "put" => {
+                let put = (0..number)
+                    .all(|i| libc::fputs(c_string(&format!("kept line {i}\n")).as_ptr(), stream) >= 0);
+                i64::from(put) - i64::from(libc::fflush(stream))
+            }
+            "get" => {
+                let mut some = vec![0u8; number as usize];
+                let n = libc::fread(some.as_mut_ptr().cast::<c_void>(), 1, some.len(), stream);
+                return Ok(format!("{}, end {}", shown(&some[..n]), libc::feof(stream)));
+            }
+            "seek" => libc::fseek(stream, number, libc::SEEK_SET).into(),
+            _ => {
+                actor.streams[slot] = Stream::NONE;
+                return Ok(libc::fclose(stream).to_string());
+            }
+        };
+        Ok(format!("{done} at {}", libc::ftell(stream)))
     }
 }
 
