@@ -9,7 +9,6 @@
 use crate::hook::{Out, Res, fail};
 use crate::mounts::{self, Mount};
 use fs::Ino;
-use parking_lot::Mutex;
 use share::Pin;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -21,7 +20,8 @@ pub(crate) struct Anchor {
     /// The life of the process and the session in which it was looked at for the last time; 0 for never.
     life: AtomicU64,
     session: AtomicU64,
-    pin: Mutex<Option<Pin>>,
+    /// From a box, or null. No lock: a child of fork may come to be at any moment.
+    pin: AtomicPtr<Pin>,
 }
 
 impl Anchor {
@@ -33,7 +33,7 @@ impl Anchor {
             generation,
             life: AtomicU64::new(0),
             session: AtomicU64::new(0),
-            pin: Mutex::new(None),
+            pin: AtomicPtr::default(),
         }
     }
 
@@ -58,20 +58,28 @@ impl Anchor {
     #[cold]
     fn pin(&self) -> Res<()> {
         let pin = match self.mount.run(|fs| fs.pin((self.ino, self.generation))) {
-            Ok(pin) => Some(pin),
+            Ok(pin) => Box::into_raw(Box::new(pin)),
             // It has no pin, and is told by its generation alone.
-            Err(Out::Errno(libc::EINVAL | libc::EMFILE | libc::ENFILE)) => None,
+            Err(Out::Errno(libc::EINVAL | libc::EMFILE | libc::ENFILE)) => std::ptr::null_mut(),
             Err(Out::Errno(libc::ESTALE)) => return fail(libc::ENOENT),
             Err(e) => return Err(e),
         };
         self.session.store(self.now(), Ordering::Relaxed);
-        // One of another life is that of another process.
-        let before = std::mem::replace(&mut *self.pin.lock(), pin);
-        if let Some(before) = before.filter(|_| self.is_ours()) {
-            let _ = self.mount.run(|fs| fs.unpin(before));
-        }
+        self.give_back(self.pin.swap(pin, Ordering::AcqRel));
         self.life.store(mounts::life(), Ordering::Release);
         Ok(())
+    }
+
+    fn give_back(&self, pin: *mut Pin) {
+        if pin.is_null() {
+            return;
+        }
+        // SAFETY: from Box::into_raw, and taken out by who calls.
+        let pin = *unsafe { Box::from_raw(pin) };
+        // One of another life is that of another process.
+        if self.is_ours() && !mounts::borrowed_memory() {
+            let _ = self.mount.run(|fs| fs.unpin(pin));
+        }
     }
 
     fn is_ours(&self) -> bool {
@@ -121,9 +129,7 @@ impl Drop for Later {
 
 impl Drop for Anchor {
     fn drop(&mut self) {
-        let is_ours = self.is_ours();
-        if let Some(pin) = self.pin.get_mut().take().filter(|_| is_ours && !mounts::borrowed_memory()) {
-            let _ = self.mount.run(|fs| fs.unpin(pin));
-        }
+        let pin = std::mem::replace(self.pin.get_mut(), std::ptr::null_mut());
+        self.give_back(pin);
     }
 }

@@ -95,7 +95,7 @@ impl Foreign {
     /// What the kernel finds wrong with it before it compares file systems: with the way to the name, and with what is there where `whole`.
     fn checked(&self, whole: bool, flags: c_int) -> Res<()> {
         let path = self.path.as_bytes();
-        if path.is_empty() {
+        if path.is_empty() && flags & libc::AT_EMPTY_PATH == 0 {
             return fail(libc::ENOENT);
         }
         let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);

@@ -30,7 +30,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{io, mem};
 
-/// Locked or left descriptions that one user can have.
+/// Locked or left descriptions that one user can have: the second half only for locks, which files that are left do not keep anybody from.
 const USER_MAX: usize = 4096;
 /// Memories that one session can show.
 pub(crate) const MEMORIES_MAX: usize = 64;
@@ -112,15 +112,20 @@ pub(crate) struct Descriptions {
 }
 
 impl Table {
-    /// The entry of a description of this file, made with the handle of `own` if there is none.
-    fn entry(&mut self, memory: &Arc<Memory>, at: u64, own: (Handle, Ino), uid: u32) -> Result<&mut Entry> {
-        let ((handle, ino), key) = (own, (memory.id, at));
+    /// The entry of a description of this file, made with the handle of `own` if there is none, and fewer than `most` of that user's.
+    fn entry(
+        &mut self,
+        (memory, at): (&Arc<Memory>, u64),
+        (handle, ino): (Handle, Ino),
+        (uid, most): (u32, usize),
+    ) -> Result<&mut Entry> {
+        let key = (memory.id, at);
         if !self.entries.contains_key(&key) {
             // Two descriptions do not share a handle.
             if self.handles.contains_key(&handle) {
                 return Err(Error::BadHandle);
             }
-            if self.entries.values().filter(|e| e.uid == uid).count() >= USER_MAX {
+            if self.entries.values().filter(|e| e.uid == uid).count() >= most {
                 return Err(Error::TooManyOpen);
             }
             self.handles.insert(handle, key);
@@ -161,7 +166,7 @@ impl Descriptions {
     /// The handle that has the lock of a description of this file, or is to have it: `own`, if there is none yet.
     fn holder(&self, memory: &Arc<Memory>, at: u64, own: (Handle, Ino), uid: u32) -> Result<Handle> {
         let mut table = self.table.lock();
-        let entry = table.entry(memory, at, own, uid)?;
+        let entry = table.entry((memory, at), own, (uid, USER_MAX))?;
         entry.locked = true;
         let handle = entry.handle;
         self.count.store(table.entries.len(), Ordering::SeqCst);
@@ -177,7 +182,8 @@ impl Descriptions {
         flags: OpenFlags,
     ) -> Result<()> {
         let mut table = self.table.lock();
-        table.entry(memory, at, own, client.cred.uid)?.left = Some((client.cred.clone(), flags & ACCESS));
+        let entry = table.entry((memory, at), own, (client.cred.uid, USER_MAX / 2))?;
+        entry.left = Some((client.cred.clone(), flags & ACCESS));
         self.count.store(table.entries.len(), Ordering::SeqCst);
         Ok(())
     }
