@@ -181,13 +181,14 @@ fn told_more(at: c_int, path: *const c_char, flags: c_int) -> Answer {
     Ok(attributes(s.stx_mode.into(), s.stx_nlink.into(), s.stx_uid, s.stx_gid, s.stx_size as i64, modified))
 }
 
-/// What every file system must say alike: not the size of a directory.
+/// What every file system must say alike: not the size of a directory, nor that of a symlink, which has the path of the case in it, nor the permissions
+/// of one, which below /proc say what a descriptor may.
 fn attributes(mode: u32, links: u64, uid: u32, gid: u32, size: i64, modified: (i64, i64)) -> String {
-    let size = if mode & libc::S_IFMT == libc::S_IFDIR { 0 } else { size };
+    let kind = mode & libc::S_IFMT;
+    let size = if [libc::S_IFDIR, libc::S_IFLNK].contains(&kind) { 0 } else { size };
     let modified =
         if modified.0 < SET_TIMES { format!("{}.{}", modified.0, modified.1) } else { "lately".to_owned() };
-    // Nor the permissions of a symlink: those below /proc say what a descriptor may.
-    let mode = if mode & libc::S_IFMT == libc::S_IFLNK { libc::S_IFLNK } else { mode };
+    let mode = if kind == libc::S_IFLNK { kind } else { mode };
     format!("mode {mode:o}, {links} links, owner {uid}:{gid}, {size} bytes, modified {modified}")
 }
 
