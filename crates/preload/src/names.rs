@@ -98,6 +98,9 @@ impl Foreign {
         if path.is_empty() && flags & libc::AT_EMPTY_PATH == 0 {
             return fail(libc::ENOENT);
         }
+        if path.len() >= libc::PATH_MAX as usize {
+            return fail(libc::ENAMETOOLONG);
+        }
         let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
         let name = path[..end].iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
         let asked = if whole { path.to_vec() } else { [&path[..name], b"."].concat() };

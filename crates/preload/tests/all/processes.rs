@@ -439,6 +439,7 @@ fn names_on_two_file_systems() {
 open(j(t, 'f'), 'w'); os.mkdir(j(t, 'd'))
 for call in (os.rename, os.link, os.replace):
     for a, b in [(j(t, 'f'), '/proc/none/x'), ('/proc/none/x', j(t, 'g')), ('/proc/version', j(t, 'none/g')), (j(t, 'none'), '/proc/here'), (j(t, 'f'), '/proc/version/x')]: print(call.__name__, tries(lambda: call(a, b)))
+print(tries(lambda: os.rename(j(t, 'f'), j(t, 'd/' * 2050 + 'x'))), tries(lambda: os.link(j(t, 'd/' * 2050 + 'x'), j(t, 'g'))))
 print(tries(lambda: os.rename('x', 'y', src_dir_fd=77, dst_dir_fd=os.open(t, 0))), tries(lambda: os.link('/proc/version', j(t, 'f'))), tries(lambda: os.symlink('', j(t, 'none/x'))), tries(lambda: os.symlink('x', j(t, 'd/'))))
 print(tries(lambda: os.link(j(t, 'd'), j(t, 'f'))), tries(lambda: os.link(j(t, 'd'), j(t, 'new/'))), tries(lambda: os.rename(j(t, 'f'), j(t, 'd/.'))), tries(lambda: os.mkdir(j(t, 'f/.'))), tries(lambda: os.remove(j(t, 'd/.'))))
 print(tries(lambda: os.sendfile(77, os.open(j(t, 'f'), 0), 0, 9)), tries(lambda: os.utime(j(t, 'none'), ns=(0, 0))), tries(lambda: os.truncate(os.open(j(t, 'f'), os.O_PATH), 0)))
