@@ -9,8 +9,9 @@
 use crate::description::{Open, State};
 use crate::hook::{Res, fail, inside, is_inside};
 use crate::{ids, mounts, table};
-use fs::{Access, Attr, FileType, Handle, Ino, OpenFlags, perm};
+use fs::{Access, Attr, FileType, Handle, OpenFlags, perm};
 use libc::c_int;
+use share::Description;
 use std::sync::atomic::Ordering;
 
 /// A process is about to be started, which gets all descriptors.
@@ -96,11 +97,8 @@ impl State {
             return fail(libc::EBADF);
         }
         let inode = (self.ino, self.place.slot().generation.load(Ordering::Relaxed));
-        let opened = |inode: (Ino, u32)| {
-            self.place.with_description(fd, |description| {
-                self.mount.run(|fs| fs.open_left(inode, flags, description))
-            })
-        };
-        opened(inode).or(fail(libc::EBADF))
+        let open =
+            |description: &Description<'_>| self.mount.run(|fs| fs.open_left(inode, flags, description));
+        self.place.with_description(fd, open).or(fail(libc::EBADF))
     }
 }

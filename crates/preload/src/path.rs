@@ -15,7 +15,7 @@ use crate::lexical::{below, flat, has_dotdot, plain};
 use crate::mounts::{self, Mount, mounts};
 use crate::plain::Plain;
 use crate::table;
-use fs::{Attr, FileSystem, FileType, Ino};
+use fs::{Access, Attr, FileSystem, FileType, Ino};
 use libc::{AT_FDCWD, c_int};
 use std::ffi::CString;
 
@@ -184,6 +184,14 @@ impl Walk {
         Some((target.ino, target.kind))
     }
 
+    /// Whether it is known here that the directory may be searched.
+    fn may_search_here(&self) -> bool {
+        let cred = mounts::cred();
+        let may = |attr: &Attr| fs::perm::check(cred, attr, Access::EXEC).is_ok();
+        let look = || self.dir.mount.for_paths()?.look_at_inode(self.dir.ino, None, may);
+        cred.privileged() || look() == Some(true)
+    }
+
     fn lookup(&self, name: &[u8]) -> Res<Attr> {
         self.dir.mount.run(|fs| fs.lookup(mounts::cred(), self.dir.ino, name))
     }
@@ -249,7 +257,7 @@ impl Walk {
             }
             match &name[..] {
                 b"." if !last || dots => {
-                    if last && !mounts::cred().privileged() {
+                    if last && !self.may_search_here() {
                         // Nothing else asks whether this directory may be searched.
                         self.lookup(b".")?;
                     }

@@ -172,10 +172,11 @@ pub(crate) fn of_stream(stream: *mut FILE) -> Option<c_int> {
     STREAMS.lock().iter().find(|(s, _)| *s == stream.addr()).map(|(_, fd)| *fd)
 }
 
-/// Where a stream begins that only appends: at the end, as programs look whether there is anything yet (ftell).
-fn begin_at_end(fd: c_int, flags: c_int) -> Res<()> {
-    let only_appends = flags & (libc::O_APPEND | libc::O_ACCMODE) == libc::O_APPEND | libc::O_WRONLY;
-    if only_appends { crate::rw::seek(fd, 0, libc::SEEK_END).map(drop) } else { Ok(()) }
+/// Where a stream begins that only appends: at the end, as programs look whether there is anything yet (ftell). What is written goes there anyway.
+fn begin_at_end(fd: c_int, flags: c_int) {
+    if flags & (libc::O_APPEND | libc::O_ACCMODE) == libc::O_APPEND | libc::O_WRONLY {
+        let _ = crate::rw::seek(fd, 0, libc::SEEK_END);
+    }
 }
 
 hook! {
@@ -183,7 +184,7 @@ hook! {
         let flags = flags_of(text(mode)?)?;
         let fd = crate::open::open_at(AT_FDCWD, text(path)?, flags, 0o666)?;
         if table::is_ours(fd) {
-            begin_at_end(fd, flags)?;
+            begin_at_end(fd, flags);
             return make(fd, CStr::from_ptr(mode));
         }
         let stream = fdopen::real(fd, mode);
@@ -204,7 +205,7 @@ hook! {
         if flags & libc::O_APPEND != 0 && open.flags() & libc::O_APPEND == 0 {
             // For all who have the file open so: as libc does it.
             crate::fds::set_flags(&open, open.flags() | libc::O_APPEND)?;
-            begin_at_end(fd, flags)?;
+            begin_at_end(fd, flags);
         }
         make(fd, CStr::from_ptr(mode))
     }
@@ -223,7 +224,7 @@ hook! {
             other => other?,
         };
         if table::is_ours(fd) {
-            begin_at_end(fd, flags)?;
+            begin_at_end(fd, flags);
         }
         libc::fflush(stream);
         let standard = STANDARD.iter().position(|s| s.variable().is_some_and(|v| v.load(Ordering::Relaxed) == stream));

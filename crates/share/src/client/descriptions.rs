@@ -66,6 +66,11 @@ impl Session {
     }
 }
 
+/// The request with the description that it is about: number of its memory, byte, and the session in which that was shown.
+fn described(r: Request, (number, at, session): (u32, u64, u64)) -> Request {
+    Request { other: (number as u64).into(), offset: at.into(), more: session.into(), ..r }
+}
+
 impl Remote {
     /// As [`fs::FileSystem::flock`], for a description that this and other processes may have: they have the lock together, until one of them
     /// gives it up or none of them has the description any more. `handle` is this process's handle of the file.
@@ -80,15 +85,8 @@ impl Remote {
         wait: bool,
     ) -> Result<()> {
         self.link.change(handle, |file| file.locks = true);
-        let request = |number: u32, session: u64| {
-            let r = flock_request(handle, kind, wait);
-            Request {
-                other: (number as u64).into(),
-                offset: description.at.into(),
-                more: session.into(),
-                ..r
-            }
-        };
+        let request =
+            |number, session| described(flock_request(handle, kind, wait), (number, description.at, session));
         loop {
             let answer = self.call_about(description, request).await?;
             self.link.flocked(handle, kind);
@@ -103,15 +101,8 @@ impl Remote {
     /// # Errors
     /// `TooManyOpen`, as of [`Remote::flock_description`].
     pub async fn leave(&self, handle: Handle, description: &Description<'_>) -> Result<()> {
-        let request = |number: u32, session: u64| {
-            let r = request(Op::Leave, handle.0);
-            Request {
-                other: (number as u64).into(),
-                offset: description.at.into(),
-                more: session.into(),
-                ..r
-            }
-        };
+        let request =
+            |number, session| described(request(Op::Leave, handle.0), (number, description.at, session));
         self.call_about(description, request).await.map(drop)
     }
 

@@ -108,14 +108,11 @@ struct Opens {
 async fn open<F: FileSystem>(fs: &F, client: &Arc<Client>, ino: Ino, opens: &Opens) -> Result<Handle> {
     client.may_open()?;
     // It was opened for the client when that was allowed for the last time.
-    let again = opens.held && client.may_open_again(ino, opens.flags);
-    let left = || {
-        opens
-            .left
-            .as_ref()
-            .is_some_and(|(memory, at)| client.descriptions.is_left(client, (memory, *at), ino, opens.flags))
+    let is_left = |(memory, at): &(Arc<Memory>, u64)| {
+        client.descriptions.is_left(client, (memory, *at), ino, opens.flags)
     };
-    let again = again || left();
+    let again =
+        opens.held && client.may_open_again(ino, opens.flags) || opens.left.as_ref().is_some_and(is_left);
     let checked = again.then(|| Cred { checked: true, ..client.cred.clone() });
     let cred = checked.as_ref().unwrap_or(&client.cred);
     let handle = match opens.generation {
