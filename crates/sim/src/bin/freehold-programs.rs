@@ -22,9 +22,6 @@ struct Arguments {
     /// What the programs in the second directory are started with, words with blanks between them.
     #[arg(long, default_value = "")]
     under: String,
-    /// All programs in the second directory are started so, none as it is.
-    #[arg(long)]
-    all_under: bool,
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -78,14 +75,9 @@ fn places(arguments: &Arguments) -> io::Result<[Place; 2]> {
         let command = under.split_whitespace().map(str::to_owned).chain([own.clone()]).collect();
         Start { command, user: if root { user } else { None } }
     };
-    let starts = |under: &str, last: &str| {
-        vec![start(under, None), start(under, None), start(under, Some(1000)), start(last, None)]
-    };
-    let last = if arguments.all_under { &arguments.under } else { "" };
-    Ok([
-        Place { dir: plain, starts: starts("", "") },
-        Place { dir: other, starts: starts(&arguments.under, last) },
-    ])
+    let starts =
+        |under: &str| vec![start(under, None), start(under, None), start(under, Some(1000)), start("", None)];
+    Ok([Place { dir: plain, starts: starts("") }, Place { dir: other, starts: starts(&arguments.under) }])
 }
 
 fn run(arguments: &Arguments) -> io::Result<bool> {
@@ -97,15 +89,17 @@ fn run(arguments: &Arguments) -> io::Result<bool> {
             Some(Call { actor: actor.parse().ok()?, line: line.to_owned() })
         };
         let calls: Vec<_> = std::fs::read_to_string(file)?.lines().filter_map(call).collect();
-        let found = compare(&places, &format!("replay.{case}"), &calls)?;
+        let (_, found) = compare(&places, &format!("replay.{case}"), &calls)?;
         println!("{} calls: {}", calls.len(), if found.is_some() { "a difference" } else { "all the same" });
         return Ok(found.inspect(|difference| print!("{difference}")).is_none());
     }
-    let mut same = true;
+    let (mut same, mut made) = (true, 0);
     for seed in arguments.seed..arguments.seed + arguments.seeds {
         let calls: Vec<_> = Generator::new(seed, places[0].starts.len()).take(arguments.calls).collect();
         let name = format!("case.{case}.{seed}");
-        if let Some(mut found) = compare(&places, &name, &calls)? {
+        let (alike, found) = compare(&places, &name, &calls)?;
+        made += alike;
+        if let Some(mut found) = found {
             if !arguments.whole {
                 found = smaller(&places, &name, found)?;
             }
@@ -114,9 +108,8 @@ fn run(arguments: &Arguments) -> io::Result<bool> {
         }
     }
     println!(
-        "{} seeds, {} calls each: {}",
+        "{} seeds, {made} calls: {}",
         arguments.seeds,
-        arguments.calls,
         if same { "all the same" } else { "differences, above" }
     );
     Ok(same)

@@ -11,7 +11,7 @@ use std::io::{self, BufRead, Write};
 use std::os::fd::RawFd;
 
 /// Descriptors that a program keeps.
-pub const SLOTS: usize = 6;
+pub(super) const SLOTS: usize = 6;
 
 /// Streams that a program keeps.
 pub(super) const STREAMS: usize = 2;

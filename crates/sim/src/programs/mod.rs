@@ -6,7 +6,7 @@
 //! what was open; what a program sees of what the others did just before. At the end of a case, the whole tree, by every program.
 //! Does not verify: calls at the same time, times of the clock, access times, sizes of directories, inode numbers, blocks.
 //!
-//! A difference is made small: the fewest calls that still show one. Canary: in the tests of this module.
+//! A difference is made small: the fewest calls that still show one. Canary: in `tests/programs.rs`.
 
 mod actor;
 mod calls;
@@ -15,7 +15,7 @@ mod generate;
 mod streams;
 mod words;
 
-pub use actor::{Actor, SLOTS};
+pub use actor::Actor;
 pub use generate::{Call, Generator};
 
 use std::fmt;
@@ -36,9 +36,8 @@ fn is_known(line: &str, answers: &[String; 2], through_mount: bool) -> bool {
     // Of a child, what it says at the end.
     let [plain, answer] = [0, 1].map(|i| answers[i].rsplit(": ").next().unwrap_or_default());
     match answer {
-        // Where the kernel stands in a directory that is gone a FUSE server cannot help it.
-        "ESTALE" => true,
-        "EIO" => !line.contains("T/") && !line.contains('@'),
+        // Where the kernel stands in a directory that is gone a FUSE server cannot help it; a program that was replaced there finds itself where the kernel says.
+        "ESTALE" | "EIO" => through_mount || !line.contains("T/"),
         // A shared mapping is the mount's, which asks for the permissions of the file.
         "ENODEV" => calls(&["map"]),
         // Nothing is kept by a directory's descriptor, or one of O_PATH, when the program replaces itself, and no symlink ever.
@@ -132,8 +131,9 @@ impl Drop for Program {
     }
 }
 
-/// Makes the calls in both places, in directories of this name that are removed afterwards. An answer that is not the same ends it.
-pub fn compare(places: &[Place; 2], name: &str, calls: &[Call]) -> io::Result<Option<Difference>> {
+/// Makes the calls in both places, in directories of this name that are removed afterwards. An answer that is not the same ends it, also one that is known to differ.
+/// How many gave the same, and what did not.
+pub fn compare(places: &[Place; 2], name: &str, calls: &[Call]) -> io::Result<(usize, Option<Difference>)> {
     let tops = [0, 1].map(|i| places[i].dir.join(name));
     let mut programs = Vec::new();
     for (place, top) in places.iter().zip(&tops) {
@@ -144,7 +144,7 @@ pub fn compare(places: &[Place; 2], name: &str, calls: &[Call]) -> io::Result<Op
         );
     }
     let at_last = (0..programs[0].len()).map(|actor| Call { actor, line: "tree T".to_owned() });
-    let mut found = None;
+    let (mut same, mut found) = (0, None);
     for (i, call) in calls.iter().cloned().chain(at_last).enumerate() {
         let answers = [0, 1].map(|place: usize| programs[place][call.actor].answer(&call.line));
         if answers[0] != answers[1] && is_known(&call.line, &answers, call.actor + 1 == programs[1].len()) {
@@ -160,6 +160,7 @@ pub fn compare(places: &[Place; 2], name: &str, calls: &[Call]) -> io::Result<Op
             found = Some(Difference { calls, answers });
             break;
         }
+        same += 1;
     }
     drop(programs);
     for top in &tops {
@@ -167,7 +168,7 @@ pub fn compare(places: &[Place; 2], name: &str, calls: &[Call]) -> io::Result<Op
         let removed = std::fs::remove_dir_all(top).or_else(|_| std::fs::remove_file(top));
         removed.or_else(|e| if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) })?;
     }
-    Ok(found)
+    Ok((same, found))
 }
 
 /// Leaves out calls as long as there is still a difference.
@@ -181,7 +182,7 @@ pub fn smaller(places: &[Place; 2], name: &str, mut least: Difference) -> io::Re
             calls.drain(from..(from + part).min(calls.len()));
             tries += 1;
             match compare(places, &format!("{name}.{tries}"), &calls)? {
-                Some(other) if other.calls.len() < least.calls.len() => least = other,
+                (_, Some(other)) if other.calls.len() < least.calls.len() => least = other,
                 _ => from += part,
             }
         }
