@@ -253,7 +253,7 @@ pub(crate) fn derive(core: &mut Core) -> Result<()> {
     let count = core.slab.used as usize;
     core.index.reserve(count);
     let slots: Vec<Slot> = core.slab.iter().map(|(slot, _)| slot).collect();
-    if !core.slab.find(Ino::ROOT).is_some_and(|(_, root)| root.is_dir()) {
+    if !core.slab.inode_in(ROOT).is_some_and(Inode::is_dir) {
         return Err(rule("inode", "the root directory is missing").into());
     }
     for &slot in &slots {
@@ -266,10 +266,10 @@ pub(crate) fn derive(core: &mut Core) -> Result<()> {
             core.orphans.push((slot, inode.generation));
             continue;
         }
-        if !core.slab.find(Ino(parent as u64)).is_some_and(|(_, p)| p.is_dir()) {
+        if !core.slab.inode_in(parent).is_some_and(Inode::is_dir) {
             return Err(rule("inode", "parent is not a directory").into());
         }
-        if kind == SlotKind::Link && core.slab.find(Ino(target as u64)).is_none_or(|(_, t)| t.is_dir()) {
+        if kind == SlotKind::Link && core.slab.inode_in(target).is_none_or(Inode::is_dir) {
             return Err(rule("inode", "additional name leads to no file").into());
         }
         if !core.index.insert_known(&core.slab, slot) {

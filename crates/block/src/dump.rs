@@ -67,7 +67,7 @@ impl What {
             "checkpoint" | "checkpoints" if rest.is_empty() => What::Checkpoints,
             "table" if rest.is_empty() => What::Table,
             "log" if rest.is_empty() => What::Log,
-            "inode" => What::Inode(Ino(number()?)),
+            "inode" => What::Inode(Ino(number()?).on_medium()),
             "block" => What::Block(BlockNo(number()?)),
             "segment" => {
                 let n = number()?;

@@ -230,7 +230,7 @@ impl Inode {
     pub fn attr(&self, slot: Slot) -> Attr {
         let device = self.is_device();
         Attr {
-            ino: Ino(slot as u64),
+            ino: Ino::of(slot, self.generation),
             generation: self.generation,
             kind: self.file_type(),
             perm: (self.mode & 0o7777) as u16,

@@ -159,11 +159,15 @@ impl Slab {
     pub fn get_mut(&mut self, slot: Slot) -> &mut Inode {
         &mut self.blocks[(slot / PER_BLOCK) as usize][(slot % PER_BLOCK) as usize]
     }
-    /// The inode with this number, if it exists (additional names are not inodes).
+    /// This inode, if it still exists: not one that has its slot by now.
     pub fn find(&self, ino: Ino) -> Option<(Slot, &Inode)> {
-        let slot = Slot::try_from(ino.0).ok()?;
+        let slot = ino.0 as Slot;
+        self.inode_in(slot).filter(|inode| Ino::of(slot, inode.generation) == ino).map(|inode| (slot, inode))
+    }
+    /// The inode in a slot, if there is one (additional names are not inodes).
+    pub fn inode_in(&self, slot: Slot) -> Option<&Inode> {
         let inode = self.blocks.get((slot / PER_BLOCK) as usize)?.get((slot % PER_BLOCK) as usize)?;
-        (inode.kind == SlotKind::Inode).then_some((slot, inode))
+        (inode.kind == SlotKind::Inode).then_some(inode)
     }
     /// Every used slot with its content.
     pub fn iter(&self) -> impl Iterator<Item = (Slot, &Inode)> + '_ {

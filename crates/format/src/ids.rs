@@ -61,9 +61,24 @@ impl SegNo {
     }
 }
 
+/// Inodes of one slot that have different numbers, as long as no more than that many follow each other.
+const GENERATIONS: u32 = 1 << 30;
+
 impl Ino {
     /// The root directory of every volume.
     pub const ROOT: Ino = Ino(1);
+
+    /// What an inode is called outside of its volume: the number of its slot, which other inodes had before and will have, in the lower 32 bits, and
+    /// above them what tells these apart, in 30 bits (a word of the shared memory has two more, see `shared::hold_word`). The root is [`Ino::ROOT`].
+    pub fn of(slot: u32, generation: u32) -> Ino {
+        let which = if slot as u64 == Ino::ROOT.0 { 0 } else { generation % (GENERATIONS - 1) + 1 };
+        Ino((which as u64) << 32 | slot as u64)
+    }
+
+    /// The number of its slot: what it is called on the medium.
+    pub fn on_medium(self) -> Ino {
+        Ino(self.0 & u32::MAX as u64)
+    }
 
     /// The index of the inode segment that holds this inode's slot (a position in the inode segment table).
     pub fn table_index(self) -> usize {

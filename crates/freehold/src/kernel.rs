@@ -174,6 +174,10 @@ mod tests {
             ino.0 == self.ino.load(Ordering::SeqCst)
         }
 
+        fn may_lend(&self, ino: Ino, caller: Caller) -> bool {
+            self.lends(ino, caller)
+        }
+
         fn settle(&self, _: Option<(Ino, Call)>, _: Caller) -> Settling<'_> {
             Box::pin(poll_fn(|_| match self.closed.load(Ordering::SeqCst) {
                 true => Poll::Pending,

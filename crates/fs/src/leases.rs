@@ -61,6 +61,10 @@ pub trait Lender: Send + Sync {
     /// Whether there is a lease on an inode that this caller may have to settle.
     fn lends(&self, ino: Ino, caller: Caller) -> bool;
 
+    /// As [`Lender::lends`], for who is within a call of the engine, whose locks the lender may be waiting for: it waits for nobody. True also where that
+    /// cannot be told so.
+    fn may_lend(&self, ino: Ino, caller: Caller) -> bool;
+
     /// Whether any lease is one on a directory.
     fn lends_directories(&self) -> bool {
         false
@@ -203,6 +207,11 @@ impl<F> Watched<F> {
         self.lends_beside(ino, 0)
     }
 
+    /// As [`Watched::lends_on`], within a call of the engine; perhaps also when there is none.
+    fn may_lend(&self, ino: Ino) -> bool {
+        self.lends() && self.hub.lent.lenders.read().iter().any(|lender| lender.may_lend(ino, self.caller))
+    }
+
     fn lends_beside(&self, ino: Ino, caller: Caller) -> bool {
         self.lends() && self.hub.lent.lenders.read().iter().any(|lender| lender.lends(ino, caller))
     }
@@ -291,7 +300,7 @@ impl<F> Watched<F> {
         }
     }
 
-    /// Gives entries to `sink` up to one with a lease, which is left in `lent`; keeps in `offset` where to go on.
+    /// Gives entries to `sink` up to one that may have a lease, which is left in `lent`; keeps in `offset` where to go on.
     pub(crate) fn unlent<'a>(
         &'a self,
         sink: &'a mut (dyn FnMut(DirEntry<'_>) -> bool + Send),
@@ -302,7 +311,7 @@ impl<F> Watched<F> {
         F: Send + Sync,
     {
         move |entry| {
-            if self.lends_on(entry.attr.ino) {
+            if self.may_lend(entry.attr.ino) {
                 *lent = Some(entry.attr);
                 return false;
             }

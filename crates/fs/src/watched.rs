@@ -330,12 +330,13 @@ impl<F: FileSystem> Watched<F> {
     }
 
     /// A file is no longer open.
-    async fn closed(&self, handle: Handle) {
+    fn closed(&self, handle: Handle) {
         self.hub.files.write().remove(&handle);
         let Some((name, dirs)) = self.hub.passes.end(handle) else { return };
         for parent in dirs {
-            // Through its own door nobody looks a pass up.
-            self.telling(smallvec![Change::Name { parent, name: &name }]).end().await;
+            // Through its own door nobody looks a pass up. Nor does anybody wait until it is forgotten: nobody asks for it again, and the kernel, which is
+            // looking something up in that directory now, may be waiting for this very close, as all that a session has posted comes before others.
+            self.tell(&[Change::Name { parent, name: &name }]);
         }
     }
 
@@ -343,7 +344,7 @@ impl<F: FileSystem> Watched<F> {
     async fn release_strays(&self) {
         loop {
             let Some(handle) = self.hub.strays.lock().pop() else { return };
-            self.closed(handle).await;
+            self.closed(handle);
             let _ = self.fs.release(handle).await;
         }
     }

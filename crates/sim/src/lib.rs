@@ -7,6 +7,7 @@
 //! - [`crash`]: power failures at every moment of a run, what they leave compared with the states that were passed through.
 //! - [`fsx`]: random data operations on one file against a vector of bytes, over the contract or a real path.
 //! - [`programs`]: random system calls of several programs, in an ordinary directory and on a volume.
+//! - [`together`]: several programs on the same files at the same time; what one was told holds for all.
 //! - [`s3`]: an object store in memory behind HTTP, whose network and service fail when they are told to.
 //! - [`timed`]: a flash device, a host and journaling in virtual time: what order costs, in the way of BarrierFS.
 //! - [`host`]: a directory of the host's file system behind the contract; the model is proven against it.
@@ -24,6 +25,7 @@ pub mod programs;
 pub mod s3;
 pub mod snapshot;
 pub mod timed;
+pub mod together;
 
 pub use driver::{Blocking, Driver, Ticking};
 pub use gate::{Buffer, Gate};

@@ -47,7 +47,7 @@ impl Core {
                 }
             };
             let (generation, handle) = (self.next_generation(slot), self.handles.set_aside());
-            all.push(Promise { ino: Ino(slot as u64), generation, handle });
+            all.push(Promise { ino: Ino::of(slot, generation), generation, handle });
         }
         Ok(all)
     }

@@ -338,14 +338,14 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     async fn release(&self, handle: Handle) -> Result<()> {
         self.release_strays().await;
         let settled = self.settle_handle(handle, Call::Close(handle)).await;
-        self.closed(handle).await;
+        self.closed(handle);
         self.fs.release(handle).await.and(settled)
     }
 
     async fn abandon(&self, handle: Handle) -> Result<()> {
         self.release_strays().await;
         let settled = self.settle_handle(handle, Call::Close(handle)).await;
-        self.closed(handle).await;
+        self.closed(handle);
         self.fs.abandon(handle).await.and(settled)
     }
 
@@ -390,7 +390,7 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     }
 
     async fn statfs(&self) -> Result<StatFs> {
-        if self.lends_directories() {
+        if self.lends() {
             self.drained().await?;
         }
         self.fs.statfs().await

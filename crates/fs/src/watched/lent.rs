@@ -66,8 +66,14 @@ impl<F: FileSystem> Watched<F> {
         done.map(|()| victim)
     }
 
-    /// As rmdir, of a directory that was made in one under a lease by who calls. Says which inode the name led to.
+    /// As rmdir, of a directory that was made in one under a lease by who calls. Says which inode the name led to. `Stale`: somebody else has a lease on it, so it was not
+    /// made so; he is not waited for, as he may wait for this.
     pub async fn rmdir_lent(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Option<Ino>> {
+        let made = self.victim(parent, name).await;
+        let _changing = made.map(|ino| self.changing(ino));
+        if made.is_some_and(|ino| self.lends_on(ino)) {
+            return Err(Error::Stale);
+        }
         let (turn, _leaving, victim) = self.leaving(&[(parent, name)]).await;
         let telling = self.telling_name(parent, name, victim).after(turn);
         let done = self.fs.rmdir(cred, parent, name).await;

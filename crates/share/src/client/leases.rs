@@ -444,6 +444,7 @@ impl Remote {
             return;
         }
         let Some(asking) = session.leases.place(handle, offset / WINDOW) else { return };
+        let posted = session.directories.last_posted();
         let mut r = request(Op::Lease, handle.0);
         (r.offset, r.mode) = (offset.into(), (asking.1 as u32).into());
         let number = match self.call(r).await {
@@ -462,6 +463,7 @@ impl Remote {
         let reads = file.flags.contains(OpenFlags::READ);
         let (handle, ino, place) = (handle.0, file.ino.0, offset / WINDOW);
         let held = Held { number, handle, ino, place, reads, noatime: file.noatime };
-        session.leases.granted(session, &asking, held);
+        let uses = || session.leases.granted(session, &asking, held);
+        if file.lent == 0 { uses() } else { session.directories.unless_posted(posted, uses) }
     }
 }

@@ -4,7 +4,7 @@ use super::Remote;
 use super::files::OpenFile;
 use crate::wire::{self, Op, request};
 use format::shared::{ANSWER_PAGES, CALL_DATA_MAX};
-use fs::{Handle, OpenFlags, Result};
+use fs::{Error, Handle, OpenFlags, Result};
 
 /// Bytes of a file that are asked for together, through the arena.
 const THROUGH_ARENA_MAX: usize = ANSWER_PAGES * 4096;
@@ -33,8 +33,9 @@ impl Remote {
             let want = (to.len() - done).min(most);
             let part = &mut to[done..][..want];
             let (n, asked) = match self.ask_data((handle, file), (through_arena, again), at, part).await {
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => return Ok(done),
+                Err(Error::Interrupted) if done > 0 => return Ok(done),
+                // A short count would look like the end of the file.
+                Err(e) => return Err(e),
                 Ok(None) => {
                     // It changed, or had to make room, in this moment.
                     through_arena = false;

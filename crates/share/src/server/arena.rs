@@ -157,6 +157,11 @@ impl Arenas {
         self.changes.now()
     }
 
+    /// Whether a file has not changed since the clock was `noted`.
+    pub fn holds_still(&self, ino: Ino, noted: u64) -> bool {
+        self.changes.holds_still(ino, noted)
+    }
+
     /// The arena of clients with these credentials.
     pub fn of(&self, cred: &Cred) -> io::Result<Arc<Arena>> {
         let mut state = self.state.lock();

@@ -115,6 +115,7 @@ pub(crate) struct Directories<F> {
     /// A door of their own: all others are told.
     fs: Watched<F>,
     drains: Arc<Drains>,
+    /// Who has its lock may make calls of the engine that wait for nothing but the engine's.
     table: Mutex<Table>,
     next: AtomicU64,
     /// Most directories that are lent to all clients, and new files to one.
@@ -417,9 +418,11 @@ impl<F: FileSystem> Making for Directories<F> {
 
 impl<F: FileSystem> Lender for Directories<F> {
     fn lends(&self, ino: Ino, caller: Caller) -> bool {
-        let table = self.table.lock();
-        table.on(ino).any(|lease| lease.session != caller)
-            || table.promised.get(&ino).is_some_and(|p| p.session != caller)
+        self.table.lock().lends(ino, caller)
+    }
+
+    fn may_lend(&self, ino: Ino, caller: Caller) -> bool {
+        self.table.try_lock().is_none_or(|table| table.lends(ino, caller))
     }
 
     fn lends_directories(&self) -> bool {

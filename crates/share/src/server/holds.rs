@@ -45,11 +45,9 @@ impl Holders {
 
     /// See [`fs::watched::Watcher::undeclared`].
     pub fn undeclared(&self, changes: &Arc<Changes>, ino: Ino) -> Undeclared {
-        let clients = self.clients.read();
-        if clients.is_empty() {
-            return Undeclared::default();
-        }
+        // Also where nobody opens files so: the first who does must not open this one.
         let blocked: Blocked = changes.block(ino);
+        let clients = self.clients.read();
         let openers = clients.iter().filter_map(|client| {
             let flags = held(client, ino);
             (!flags.is_empty())

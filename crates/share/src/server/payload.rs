@@ -54,8 +54,9 @@ impl<'a> Out<'a> {
         before: u64,
     ) -> Result<()> {
         let noted = self.client.arenas.clock();
-        let now = match noted == before + 1 {
-            // Nothing else has changed since.
+        // Of a file that was there the name has not changed; then the one change may be that of somebody who has written to it.
+        let is_only_change = noted == before + 1 && self.client.arenas.holds_still(attr.ino, before);
+        let now = match is_only_change {
             true => Ok(*attr),
             false => fs.lookup(&self.client.cred, parent, name).await,
         };

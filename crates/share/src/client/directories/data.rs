@@ -40,7 +40,7 @@ impl Directories {
         &self,
         session: &Session,
         file: &OpenFile,
-        (offset, data): (u64, &[u8]),
+        (handle, offset, data): (Handle, u64, &[u8]),
         slot: Option<SlotNo>,
     ) -> Posting<()> {
         let need = fs::room_for(offset, data.len());
@@ -66,11 +66,12 @@ impl Directories {
         // While others may post.
         session.region.put_payload(slot, 0, data);
         let mut table = self.table.lock();
+        // A window may have been granted meanwhile ([`Directories::unless_posted`]): what is written there must not come before this.
         let place = match place(&mut table) {
-            Ok(place) => place,
-            Err(other) => {
+            Ok(place) if !session.leases.has(handle) => place,
+            other => {
                 session.give_slot(slot);
-                return other;
+                return other.err().unwrap_or(Posting::Message);
             }
         };
         let spend = |table: &mut Table| {
@@ -79,6 +80,20 @@ impl Directories {
         match self.send(session, table, slot, Post { place, request, name: b"" }, spend) {
             true => Posting::Done(()),
             false => Posting::Ask(slot, ()),
+        }
+    }
+
+    /// The number of what was posted last.
+    pub fn last_posted(&self) -> u64 {
+        self.table.lock().last_posted()
+    }
+
+    /// Has a window used of a file to which writes are posted, unless something was posted since `last`: the manager would write what was posted over what is written in the
+    /// window from now on.
+    pub fn unless_posted(&self, last: u64, uses: impl FnOnce()) {
+        let table = self.table.lock();
+        if table.last_posted() == last {
+            uses();
         }
     }
 
@@ -177,7 +192,8 @@ impl Remote {
         let (mut done, mut slot) = (0, None);
         while done < from.len() {
             let part = &from[done..][..(from.len() - done).min(DATA_MAX)];
-            match session.directories.write(session, &file, (offset + done as u64, part), slot.take()) {
+            match session.directories.write(session, &file, (handle, offset + done as u64, part), slot.take())
+            {
                 Posting::Done(()) => {}
                 Posting::Full if session.waits_for_slot(&mut slot).await => continue,
                 Posting::Room if self.asks_room(session, file.lent).await => continue,

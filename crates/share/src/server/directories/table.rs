@@ -71,6 +71,12 @@ impl Table {
         numbers.into_iter().flatten().filter_map(|number| self.leases.get(&number))
     }
 
+    /// Whether an inode stands under a lease of others than `session`, or may be made by them.
+    pub fn lends(&self, ino: Ino, session: u64) -> bool {
+        self.on(ino).any(|lease| lease.session != session)
+            || self.promised.get(&ino).is_some_and(|p| p.session != session)
+    }
+
     /// The lease with this number, if it is the session's.
     pub fn of(&self, session: u64, number: u64) -> Option<&Arc<Lease>> {
         self.leases.get(&number).filter(|lease| lease.session == session)

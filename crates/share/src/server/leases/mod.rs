@@ -416,6 +416,10 @@ impl<F: FileSystem> Lender for Leases<F> {
         self.table.lock().leases.contains_key(&ino)
     }
 
+    fn may_lend(&self, ino: Ino, _caller: Caller) -> bool {
+        self.table.try_lock().is_none_or(|table| table.leases.contains_key(&ino))
+    }
+
     fn settle(&self, file: Option<(Ino, Call)>, _caller: Caller) -> Settling<'_> {
         match file {
             Some((ino, call)) => Box::pin(self.settle_file(ino, call)),

@@ -1,0 +1,494 @@
+//! What is changed and looked at: one kind of state of a file system each, twice, in a directory of its own and in a common one.
+
+use super::exclusion::{self, By};
+use super::register::{Found, OBJECTS, Shared};
+use super::worker::Worker;
+use std::ffi::CString;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Eight bytes of a file that has those of others beside.
+    Word,
+    /// Pages of a file, and parts of them, full of one number.
+    Pages,
+    /// A word of a page that is now and then a hole.
+    Hole,
+    Size,
+    /// Records at the end of a file.
+    Tail,
+    /// A file that is emptied and written.
+    Emptied,
+    /// What a name leads to: nothing, a file, a directory, a symlink.
+    Name,
+    /// A file that another one replaces.
+    Replaced,
+    /// Two files that exchange their names.
+    Exchanged,
+    /// A file that goes from name to name.
+    Moved,
+    /// A directory that does.
+    MovedDirectory,
+    Symlink,
+    Mode,
+    Times,
+    Attribute,
+    /// Names of a file.
+    Links,
+    /// A directory with one name, another one each time.
+    Listing,
+    /// A directory with many names.
+    Many,
+    /// What only one can have.
+    Alone(By),
+    /// Records that many append.
+    Log,
+}
+
+const KINDS: [Kind; 26] = [
+    Kind::Word,
+    Kind::Pages,
+    Kind::Hole,
+    Kind::Size,
+    Kind::Tail,
+    Kind::Emptied,
+    Kind::Name,
+    Kind::Replaced,
+    Kind::Exchanged,
+    Kind::Moved,
+    Kind::MovedDirectory,
+    Kind::Symlink,
+    Kind::Mode,
+    Kind::Times,
+    Kind::Attribute,
+    Kind::Links,
+    Kind::Listing,
+    Kind::Many,
+    Kind::Alone(By::Flock),
+    Kind::Alone(By::Record),
+    Kind::Alone(By::NewFile),
+    Kind::Alone(By::Directory),
+    Kind::Alone(By::Rename),
+    Kind::Alone(By::Link),
+    Kind::Log,
+    Kind::Word,
+];
+const _: () = assert!(2 * KINDS.len() == OBJECTS);
+
+/// Bytes and place of `Kind::Pages`.
+const PAGES_AT: u64 = 3000;
+const PAGES: usize = 10_000;
+/// Names of `Kind::Many`.
+const MANY: u64 = 40;
+/// A record of `Kind::Tail`.
+const RECORD: u64 = 16;
+
+/// One of them.
+#[derive(Clone, Copy)]
+pub(super) struct Object {
+    pub number: usize,
+    pub kind: Kind,
+}
+
+pub(super) fn object(number: usize) -> Object {
+    Object { number, kind: KINDS[number % KINDS.len()] }
+}
+
+/// Words for one.
+pub(super) fn name(number: usize) -> String {
+    format!("object {number} ({:?})", KINDS[number % KINDS.len()])
+}
+
+/// Makes what all of them begin with.
+pub(super) fn make_all(dir: &Path) -> io::Result<()> {
+    let all = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode));
+    for object in (0..OBJECTS).map(object) {
+        let at = dir.join(object.directory());
+        if !at.exists() {
+            fs::create_dir(&at)?;
+            all(&at, 0o777)?;
+        }
+        let file = |tag: &str, bytes: &[u8]| {
+            let path = dir.join(object.name(tag));
+            fs::write(&path, bytes).and_then(|()| all(&path, 0o666))
+        };
+        let directory = |tag: &str| {
+            let path = dir.join(object.name(tag));
+            fs::create_dir(&path).and_then(|()| all(&path, 0o777))
+        };
+        match object.kind {
+            Kind::Name => {}
+            Kind::Exchanged => {
+                file("a", b"a")?;
+                file("b", b"b")?;
+            }
+            Kind::Moved => file("0", b"")?,
+            Kind::MovedDirectory => {
+                directory("0")?;
+                directory("0/in")?;
+                file("0/in/file", b"")?;
+            }
+            Kind::Symlink => symlink("0", dir.join(object.name("")))?,
+            Kind::Listing => {
+                directory("")?;
+                file("/0", b"")?;
+            }
+            Kind::Many => directory("")?,
+            Kind::Word => {
+                // One file for all.
+                let path = dir.join(object.name(""));
+                fs::write(&path, [0; 20_000]).and_then(|()| all(&path, 0o666))?;
+            }
+            Kind::Mode => {
+                file("", b"")?;
+                all(&dir.join(object.name("")), 0)?;
+            }
+            Kind::Times => {
+                file("", b"")?;
+                fs::File::options().write(true).open(dir.join(object.name("")))?.set_modified(UNIX_EPOCH)?;
+            }
+            Kind::Pages | Kind::Hole => file("", &[0; PAGES_AT as usize + PAGES])?,
+            Kind::Replaced => file("", &[0; 8])?,
+            Kind::Alone(by) => {
+                file("", &[0; 8])?;
+                if by == By::Rename {
+                    file("token", b"")?;
+                }
+            }
+            _ => file("", b"")?,
+        }
+    }
+    Ok(())
+}
+
+/// Looks at the last state of each, and at all that was appended.
+pub(super) fn look_at_all(dir: &Path, shared: &Shared) -> bool {
+    let mut worker = Worker::new(dir.to_owned(), shared, 0, 0);
+    (0..OBJECTS).map(object).all(|object| {
+        let held = match object.kind {
+            Kind::Alone(_) => exclusion::counted(&object, &mut worker),
+            Kind::Log => exclusion::all_there(&object, &mut worker),
+            _ => look(&object, &mut worker).map(|()| true),
+        };
+        match held {
+            Ok(true) => !shared.has_failed(),
+            Ok(false) => false,
+            Err(e) => {
+                println!("{}: {e}", name(object.number));
+                false
+            }
+        }
+    })
+}
+
+fn number_in(bytes: &[u8]) -> u64 {
+    bytes.try_into().map(u64::from_le_bytes).unwrap_or(u64::MAX)
+}
+
+fn size_of_state(state: u64) -> u64 {
+    state * 7919 % 50_000
+}
+
+fn links_of_state(state: u64) -> u64 {
+    [1, 2, 3, 4, 3, 2][state as usize % 6]
+}
+
+/// Names of `Kind::Many` in a state: each step makes or removes the next one.
+fn many_of_state(state: u64) -> Vec<u64> {
+    let steps = |name: u64| (state + MANY - 1 - name) / MANY;
+    (0..MANY).filter(|&name| steps(name) % 2 == 1).collect()
+}
+
+/// What is found under a name in a state.
+fn kind_of_state(state: u64) -> u64 {
+    [0, 1, 0, 2, 0, 3][state as usize % 6]
+}
+
+impl Object {
+    fn directory(&self) -> String {
+        if self.number < KINDS.len() { "common".to_owned() } else { format!("own{}", self.number) }
+    }
+
+    /// A name, below the directory of all.
+    pub fn name(&self, tag: &str) -> String {
+        match self.kind {
+            Kind::Word => "common/words".to_owned(),
+            _ => format!("{}/{:?}{}", self.directory(), self.kind, tag).replace(['(', ')'], ""),
+        }
+    }
+
+    /// Where its word is.
+    fn at(&self) -> u64 {
+        self.number as u64 * 264
+    }
+}
+
+/// Makes the next state of an object, if it is our turn.
+pub(super) fn change(object: &Object, worker: &mut Worker) -> io::Result<()> {
+    let shared = worker.shared;
+    // The owner's rights.
+    if matches!(object.kind, Kind::Mode | Kind::Times) && !worker.is_root {
+        return Ok(());
+    }
+    let early = shared.early.load(std::sync::atomic::Ordering::Relaxed) != 0;
+    let made =
+        shared.registers[object.number].change(worker.thread, early, |state| make(object, worker, state));
+    made.map_or(Ok(()), |made| made.map(drop))
+}
+
+fn make(object: &Object, worker: &mut Worker, state: u64) -> io::Result<()> {
+    let path = worker.path(object, "");
+    match object.kind {
+        Kind::Word => worker.file(object, |file| file.write_all_at(&state.to_le_bytes(), object.at())),
+        Kind::Pages => {
+            let bytes = state.to_le_bytes().repeat(PAGES / 8);
+            worker.file(object, |file| file.write_all_at(&bytes, PAGES_AT))
+        }
+        Kind::Hole if state % 2 == 1 => {
+            worker.file(object, |file| file.write_all_at(&state.to_le_bytes(), 4096))
+        }
+        Kind::Hole => worker.file(object, |file| {
+            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            // SAFETY: numbers.
+            done(unsafe { libc::fallocate(file.as_raw_fd(), mode, 4096, 4096) })
+        }),
+        Kind::Size => {
+            let (old, new) = (size_of_state(state - 1), size_of_state(state));
+            match worker.one_of(3) {
+                0 if new > old => worker.file(object, |file| file.write_all_at(b"x", new - 1)),
+                1 => done(unsafe { libc::truncate(c_path(&path).as_ptr(), new as i64) }),
+                _ => worker.file(object, |file| file.set_len(new)),
+            }
+        }
+        Kind::Tail => {
+            let record = [state.to_le_bytes(), (!state).to_le_bytes()].concat();
+            // Where the kernel knows the end to be, it appends.
+            if worker.through_mount || worker.one_of(2) == 0 {
+                return worker.file(object, |file| file.write_all_at(&record, (state - 1) * RECORD));
+            }
+            worker.appending(object, |mut file| io::Write::write_all(&mut file, &record))
+        }
+        Kind::Emptied => match (state % 2, worker.one_of(2)) {
+            (1, 0) => worker.file(object, |file| file.write_all_at(&state.to_le_bytes(), 0)),
+            (1, _) => OpenOptions::new().write(true).open(path)?.write_all_at(&state.to_le_bytes(), 0),
+            (_, 0) => OpenOptions::new().write(true).truncate(true).open(path).map(drop),
+            _ => worker.file(object, |file| file.set_len(0)),
+        },
+        Kind::Name => match state % 6 {
+            1 => OpenOptions::new().write(true).create_new(true).open(path).map(drop),
+            3 => fs::create_dir(path),
+            5 => symlink("nowhere", path),
+            4 => fs::remove_dir(path),
+            _ => fs::remove_file(path),
+        },
+        Kind::Replaced => {
+            let other = worker.path(object, &format!("new{}", worker.thread));
+            fs::write(&other, state.to_le_bytes())?;
+            fs::rename(other, path)
+        }
+        Kind::Exchanged => {
+            let [a, b] = ["a", "b"].map(|tag| c_path(&worker.path(object, tag)));
+            let at = libc::AT_FDCWD;
+            // SAFETY: strings that end with zero.
+            done(unsafe { libc::renameat2(at, a.as_ptr(), at, b.as_ptr(), libc::RENAME_EXCHANGE) })
+        }
+        Kind::Moved | Kind::MovedDirectory => {
+            let [old, new] = [state - 1, state].map(|state| worker.path(object, &(state % 3).to_string()));
+            fs::rename(old, new)
+        }
+        Kind::Symlink => {
+            let other = worker.path(object, &format!("new{}", worker.thread));
+            symlink(state.to_string(), &other)?;
+            fs::rename(other, path)
+        }
+        Kind::Mode => {
+            let mode = Permissions::from_mode(state as u32 % 512);
+            match worker.one_of(2) {
+                0 => fs::set_permissions(path, mode),
+                _ => worker.file(object, |file| file.set_permissions(mode)),
+            }
+        }
+        Kind::Times => worker.file(object, |file| file.set_modified(UNIX_EPOCH + Duration::from_secs(state))),
+        Kind::Attribute => {
+            let value = state.to_le_bytes();
+            let (path, name) = (c_path(&path), c"user.state");
+            // SAFETY: strings that end with zero, and bytes of that length.
+            done(unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), 8, 0) })
+        }
+        Kind::Links => {
+            let (old, new) = (links_of_state(state - 1), links_of_state(state));
+            let other = worker.path(object, &old.max(new).to_string());
+            if new > old { fs::hard_link(path, other) } else { fs::remove_file(other) }
+        }
+        Kind::Listing => {
+            let [old, new] = [state - 1, state].map(|state| worker.path(object, &format!("/{state}")));
+            fs::rename(old, new)
+        }
+        Kind::Many => {
+            let name = (state - 1) % MANY;
+            let other = worker.path(object, &format!("/{name}"));
+            if many_of_state(state).contains(&name) {
+                OpenOptions::new().write(true).create_new(true).open(other).map(drop)
+            } else {
+                fs::remove_file(other)
+            }
+        }
+        Kind::Alone(_) | Kind::Log => Ok(()),
+    }
+}
+
+/// Looks at an object; what does not hold ends everything.
+pub(super) fn look(object: &Object, worker: &mut Worker) -> io::Result<()> {
+    let shared = worker.shared;
+    // What is under way may be in the kernel's memory already, or not yet.
+    let alike = !worker.through_mount;
+    let held = shared.registers[object.number].look(alike, |first| find(object, worker, first))?;
+    if let Err(what) = held {
+        shared.fail(&format!("{}: thread {} found {what}", name(object.number), worker.thread));
+    }
+    Ok(())
+}
+
+fn state(found: u64, of: fn(u64) -> u64) -> Found {
+    Found::State(found.to_string(), Box::new(move |state| of(state) == found))
+}
+
+fn find(object: &Object, worker: &mut Worker, first: u64) -> io::Result<Found> {
+    let path = worker.path(object, "");
+    let word_at = |worker: &mut Worker, at| {
+        let mut word = [0; 8];
+        let n = worker.file(object, |file| file.read_at(&mut word, at))?;
+        Ok::<_, io::Error>((n, number_in(&word)))
+    };
+    let here = |path: &Path| match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    };
+    Ok(match object.kind {
+        Kind::Word => state(word_at(worker, object.at())?.1, |state| state),
+        Kind::Pages => {
+            let (from, len) = (worker.one_of(PAGES / 8) * 8, (worker.one_of(PAGES / 8) + 1) * 8);
+            let mut bytes = vec![0; len.min(PAGES - from)];
+            worker.file(object, |file| file.read_exact_at(&mut bytes, PAGES_AT + from as u64))?;
+            let words = || bytes.chunks_exact(8).map(number_in);
+            Found::Between(words().min().unwrap_or(0), words().max().unwrap_or(0))
+        }
+        Kind::Hole => state(word_at(worker, 4096)?.1, |state| if state % 2 == 1 { state } else { 0 }),
+        Kind::Size => match worker.one_of(4) {
+            0 => state(worker.file(object, |file| file.metadata())?.len(), size_of_state),
+            // Many pages at once are not one state where the kernel reads.
+            1 if !worker.through_mount => {
+                let n = worker.file(object, |file| file.read_at(&mut [0; 50_000], 0))? as u64;
+                Found::Quiet(format!("{n} bytes"), n == size_of_state(first))
+            }
+            // There the kernel goes by the size that it knows.
+            2 if !worker.through_mount => {
+                // SAFETY: numbers.
+                let end = worker
+                    .fresh(object, |file| Ok(unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_END) }))?;
+                state(end as u64, size_of_state)
+            }
+            _ => state(fs::metadata(path)?.len(), size_of_state),
+        },
+        Kind::Tail if first > 0 && !worker.through_mount && worker.one_of(2) == 0 => {
+            let (n, word) = word_at(worker, (first - 1) * RECORD)?;
+            let found = if n == 8 && word == first { first } else { 0 };
+            Found::State(format!("{n} bytes, {word}"), Box::new(move |state| state == found))
+        }
+        Kind::Tail => state(fs::metadata(path)?.len(), |state| state * RECORD),
+        Kind::Emptied => {
+            let (n, word) = word_at(worker, 0)?;
+            let fits = move |state: u64| if state % 2 == 1 { n == 8 && word == state } else { n == 0 };
+            // Where the kernel has a page it reads what it has, and the size before or after.
+            if worker.through_mount {
+                Found::Quiet(format!("{n} bytes, {word}"), fits(first))
+            } else {
+                Found::State(format!("{n} bytes, {word}"), Box::new(fits))
+            }
+        }
+        Kind::Name => {
+            let kind = here(&path)?.map(|meta| meta.file_type());
+            let kind = kind.map_or(0, |kind| 1 + u64::from(kind.is_dir()) + 2 * u64::from(kind.is_symlink()));
+            state(kind, kind_of_state)
+        }
+        Kind::Replaced => {
+            let mut word = [0; 8];
+            fs::File::open(path)?.read_exact_at(&mut word, 0)?;
+            state(number_in(&word), |state| state)
+        }
+        Kind::Exchanged => {
+            let found = u64::from(fs::read(worker.path(object, "a"))? == b"b");
+            state(found, |state| state % 2)
+        }
+        Kind::Moved | Kind::MovedDirectory => {
+            let tag = if object.kind == Kind::Moved { "" } else { "/in/file" };
+            let place = first % 3;
+            let is_there = here(&worker.path(object, &format!("{place}{tag}")))?.is_some();
+            Found::State(
+                format!("there: {is_there}"),
+                Box::new(move |state| (state % 3 == place) == is_there),
+            )
+        }
+        Kind::Symlink => {
+            let target = fs::read_link(path)?;
+            state(target.to_string_lossy().parse().unwrap_or(u64::MAX), |state| state)
+        }
+        Kind::Mode => state(u64::from(fs::metadata(path)?.mode()) & 0o777, |state| state % 512),
+        Kind::Times => match worker.one_of(2) {
+            0 => state(fs::metadata(path)?.mtime() as u64, |state| state),
+            _ => state(worker.file(object, |file| file.metadata())?.mtime() as u64, |state| state),
+        },
+        Kind::Attribute => {
+            let mut value = [0u8; 8];
+            let (path, name) = (c_path(&path), c"user.state");
+            // SAFETY: strings that end with zero, and a place of that length.
+            let n = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), 8) };
+            if n < 0 && io::Error::last_os_error().raw_os_error() != Some(libc::ENODATA) {
+                return Err(io::Error::last_os_error());
+            }
+            state(number_in(&value), |state| state)
+        }
+        Kind::Links => state(fs::metadata(path)?.nlink(), links_of_state),
+        Kind::Listing => {
+            let names = names(&path)?;
+            let is_right = names == [first];
+            Found::Quiet(format!("{names:?}"), is_right)
+        }
+        Kind::Many => {
+            let names = names(&path)?;
+            let is_right = names == many_of_state(first);
+            Found::Quiet(format!("{names:?}"), is_right)
+        }
+        Kind::Alone(_) | Kind::Log => Found::Quiet(String::new(), true),
+    })
+}
+
+/// Names of a directory, which are numbers, in order.
+fn names(path: &Path) -> io::Result<Vec<u64>> {
+    let name = |entry: io::Result<fs::DirEntry>| {
+        Ok(entry?.file_name().to_string_lossy().parse().unwrap_or(u64::MAX))
+    };
+    let mut names = fs::read_dir(path)?.map(name).collect::<io::Result<Vec<_>>>()?;
+    names.sort_unstable();
+    Ok(names)
+}
+
+pub(super) fn c_path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).expect("no zero byte")
+}
+
+/// A call that gives 0, or -1.
+pub(super) fn done(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// An object's file, opened to read and write.
+pub(super) fn open(path: PathBuf, appending: bool) -> io::Result<fs::File> {
+    OpenOptions::new().read(true).write(true).append(appending).custom_flags(libc::O_CLOEXEC).open(path)
+}
