@@ -1,4 +1,4 @@
-# make demo       builds, and shows the main job on real input, with a crash in the middle
+# make demo       builds, and shows the main job on real input, with three crashes in the middle
 # make demo-object  a bucket of an S3 server (installed for it) as a file system
 # make test       everything that must hold: format, clippy, all tests, doctests, docs, installation, POSIX over FUSE and past the kernel
 # make install    to PREFIX (default /usr/local): the command, the library for C, and the helpers of mount(8) in SBINDIR

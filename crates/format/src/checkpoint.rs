@@ -37,7 +37,7 @@ media_struct! {
         epoch: U64,
         /// position in the log ring, in blocks, of the record of the next epoch
         log_position: U64,
-        /// checksum of the record of `epoch`, to which the next record is chained
+        /// checksum of the record of `epoch`, to which the next record is chained; drawn by chance by mkfs
         chain: U32,
         /// 1 after a clean stop: the log is empty and the index checkpoint, when present, is current
         clean: U32,

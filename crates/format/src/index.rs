@@ -2,8 +2,8 @@
 //! that the next mount need not scan the inode segments. It is derived from the inodes and thrown away when it is damaged.
 //!
 //! It consists of pieces of one segment each; every piece can be checked and decoded alone, and in parallel.
-//! A piece holds either compact inode images (see [`crate::inode`]) without tail and extended attributes, each padded to 8
-//! bytes, or [`SegmentUsage`] entries of the segments that are in use but not entirely so, or runs of full segments.
+//! A piece holds either compact inode images (see [`crate::inode`]) without tail and extended attributes, each behind its
+//! length (u32) and padded to 8 bytes, or [`SegmentUsage`] entries of the segments that are in use but not entirely so, or runs of full segments.
 
 use crate::checksum::crc32c_without_field;
 use crate::error::{Result, check_crc, check_len, check_magic, check_range, check_rule};

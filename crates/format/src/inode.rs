@@ -1,7 +1,7 @@
 //! The inode: one self-describing 4 KiB block in a slot of an inode segment (UHSFS, section 2.1).
 //!
 //! `header (192) | name | tail, 8-aligned | extended attributes, 8-aligned | zeros`. The tail is inline data, extents, or
-//! the root of an extent tree. In the log the same bytes stand without the trailing zeros and without their checksum,
+//! the root of an extent tree. In the log the bytes in use (`used`) stand without their checksum,
 //! which the record covers. Everything else in memory is rebuilt from these blocks: directories hold no entries, they
 //! are named as `parent` by the inodes in them.
 
@@ -49,7 +49,8 @@ media_struct! {
         crc: U32,
         /// number of this inode; must match the slot it stands in
         ino: U64,
-        /// how often the slot was given to a new inode
+        /// tells apart the inodes that had this slot: more than that of the one before, and at least the low 32 bits of the
+        /// epoch in which the slot was given
         generation: U32,
         /// bytes in use from the start of the block
         used: U16,
@@ -59,7 +60,7 @@ media_struct! {
         tail_kind: u8,
         /// epoch of the last change
         epoch: U64,
-        /// inode number of the directory that holds this name; 0 for an inode without a name (unlinked but open)
+        /// inode number of the directory that holds this name; 0 for an inode without a name (unlinked while open, or made without one)
         parent: U64,
         /// file size, bytes; length of the target of a symlink; 0 for directories
         size: U64,
@@ -167,7 +168,7 @@ pub fn used_bytes(name: usize, tail: usize, xattrs: usize) -> usize {
     }
 }
 
-/// Writes the compact image (no checksum, no trailing zeros) of an inode behind what `out` holds, and returns its length.
+/// Writes the compact image (no checksum, the bytes in use) of an inode behind what `out` holds, and returns its length.
 /// Sets the magic and the length fields of the header. Requires parts within the limits of [`crate::limits`].
 pub fn encode_compact(
     header: &InodeHeader,

@@ -29,7 +29,7 @@ pub const XATTR_TOTAL_MAX: usize = 128 << 10;
 /// Largest value of one extended attribute, bytes (Linux XATTR_SIZE_MAX).
 pub const XATTR_VALUE_MAX: usize = 64 << 10;
 
-/// Most inode segments of a volume: bounds the inode segment table (126 million inodes).
+/// Most inode segments of a volume: bounds the inode segment table (128 million inodes).
 pub const INODE_SEGMENTS_MAX: usize = crate::segtable::TABLE_BLOCKS * crate::segtable::ENTRIES_PER_BLOCK;
 /// Most segments of the log ring.
 pub const LOG_SEGMENTS_MAX: usize = 512;
@@ -39,7 +39,7 @@ pub const LOG_RECORD_MAX: usize = 16 << 20;
 pub const FILE_SIZE_MAX: u64 = 1 << 60;
 /// Smallest volume, bytes: super segment, log of four segments, inodes, and room for data.
 pub const VOLUME_MIN: u64 = 16 * SEGMENT_SIZE as u64;
-/// Largest volume, bytes: segment numbers are 32 bits wide and the last one marks "none".
+/// Largest volume, bytes: the number of segments has 32 bits. Segment 0 is the super segment, so 0 marks "none".
 pub const VOLUME_MAX: u64 = (u32::MAX as u64) * SEGMENT_SIZE as u64;
 
 const _: () = assert!(SEGMENT_BLOCKS == 512);

@@ -41,7 +41,7 @@ media_struct! {
         created: Timespec,
         /// bytes that the device was known to write atomically at mkfs
         atomic_unit: U32,
-        /// 1: every overwrite is ordered and atomic (consistency = strict)
+        /// 1: every overwrite is ordered and atomic (`mkfs --strict`)
         strict: U32,
         /// name of the volume, UTF-8, padded with zeros
         label: [u8; 64],

@@ -1,6 +1,6 @@
 //! Freehold: a file system in user space, on an image file, a block device or an NVMe controller.
 //!
-//! This is the facade. Here, and nowhere else, concrete types are wired together: a medium ([`media::UringMedia`] or
+//! This is the facade. Here concrete types are wired together (those of buckets in the library for C, too): a medium ([`media::UringMedia`] or
 //! [`media::NvmeMedia`]), the
 //! block engine ([`Volume`]) or that of buckets ([`Bucket`]), the file API ([`Client`]) and the FUSE door ([`mount()`]). The command `freehold` is built on it.
 //!

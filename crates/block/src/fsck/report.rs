@@ -143,7 +143,7 @@ pub struct Counts {
     pub special: u64,
     /// Additional names (hard links beyond a file's first name).
     pub links: u64,
-    /// Inodes without a name: unlinked but open when the volume was last used.
+    /// Inodes without a name: open when the volume was last used, and unlinked by then or made without one.
     pub orphans: u64,
     /// Inodes whose extents stand in a tree.
     pub trees: u64,

@@ -46,8 +46,8 @@ Options (-o), separated by commas:
   resume=SECONDS                                        how long files without a name, which programs had open when a server ended,
                                                         wait for these programs to come back [30]
   discard                                               tell the device what is free
-  share, share=SOCKET, noshare                          serve sessions over shared memory, for freehold run and the Rust
-                                                        library: at the usual place [yes], at SOCKET, or not
+  share, share=SOCKET, noshare                          serve sessions over shared memory, for freehold run and the
+                                                        libraries: at the usual place [yes], at SOCKET, or not
   lock_timeout=SECONDS                                  end sessions that keep others waiting for a lock so long, and are
                                                         stopped or make no calls [0: none]
   nowrite_leases                                        programs may not overwrite pages of files, nor make and remove files,
@@ -74,8 +74,8 @@ Options of a bucket, beside ro and those of FUSE (keys come from the environment
   metrics=ADDRESS:PORT                                  as above; SIGUSR1 has the server write what it has done, and what goes
                                                         on, into its log
   cache=SIZE, part_size=SIZE, uploads=NUMBER, window=SIZE
-                                                        memory for data [80m], first parts [4m or the store's least],
-                                                        uploads at a time [8], reading ahead [36m]")]
+                                                        memory for data [74m], first parts [4m or the store's least],
+                                                        uploads at a time [8], reading ahead [50m]")]
 pub struct Args {
     /// Image file, block device, or bucket
     #[arg(value_name = "IMAGE|DEVICE|s3://BUCKET")]

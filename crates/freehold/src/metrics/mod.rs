@@ -2,7 +2,7 @@
 //!
 //! Not a web server: a connection is one request and one answer. What comes in is bounded in bytes (`REQUEST_MAX`), time
 //! (`PATIENCE`) and number (`CONNECTIONS`), and looked at as bytes only. There is no encryption and no password, so the address should be
-//! one that only those who may know can reach; the metrics name images and mount points, not users or files.
+//! one that only those who may know can reach; the metrics name images and URLs of buckets, not users or files.
 //!
 //! An exporter whom nobody asks sleeps in accept. Tested here and in `tests/observe.rs`.
 

@@ -2,7 +2,7 @@
 //!
 //! Stores that speak the S3 API differ in what of it they honour, and some drop what they do not know in silence: a condition that is not looked
 //! at would let one writer overwrite another. So each ability is tried on keys of this probe alone, where the right answer is known, when a
-//! client that may write is opened: some 30 requests. Amazon's own service is not asked: its documentation says it.
+//! client that may write is opened: some 30 to 40 requests. Amazon's own service is not asked: its documentation says it.
 //! A client that may not write asks nothing and has no ability that writing needs.
 
 use super::call::Call;

@@ -329,7 +329,7 @@ fn everything_at_once() {
     while begun.elapsed() < Duration::from_secs(3) {
         for slot in 0..64 {
             let r = Request {
-                op: ((next() % 50) as u16).into(),
+                op: ((next() % OPS as u64) as u16).into(),
                 second: (next() as u32 % 3000).into(),
                 offset: (next() % 20_000).into(),
                 object: [dirs[0], dirs[1], 1, next() % 300][next() as usize % 4].into(),

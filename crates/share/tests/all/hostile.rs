@@ -1,6 +1,6 @@
 //! Clients that do not keep to the rules, written without the client's code: raw memory and a raw socket.
 //!
-//! Each line of the threat model (docs/SECURITY.md, "Sessions") is attacked. After every attack the server must still serve
+//! Each line of the threat model (docs/SECURITY.md, "Sessions") that names no other file is attacked here or in hostile_pages.rs. After every attack the server must still serve
 //! another client, and the attacker must have got nothing.
 
 use crate::attacker::*;
@@ -26,8 +26,8 @@ fn handles_of_others_and_forged_ones() {
     let attacker = Attacker::new(server.path());
     let theirs = file.handle().0;
     for handle in [theirs, 0, u64::MAX, theirs + 1, theirs - 1] {
-        // Every call that takes a handle.
-        for op in [READ, 19, 20, 21, 22, 23, 26, 32, 33, 34, 35, 36, 37, 39, 40, 47, 48] {
+        // Every call that takes a handle, or the number of a pin.
+        for op in [READ, 19, 20, 21, 22, 23, 26, 32, 33, 34, 35, 36, 37, 39, 40, 47, 48, 52, 54] {
             let r = Request { len: 100.into(), other: handle.into(), ..request(op, handle) };
             assert_eq!(attacker.call(&r).errno.get(), libc::EBADF, "operation {op}, handle {handle}");
         }
@@ -54,7 +54,7 @@ fn requests_of_random_bytes() {
         let mut r = Request::read_from_bytes(&bytes).unwrap();
         if round % 4 != 0 {
             // Near to something that makes sense.
-            r.op = ((random() % 40) as u16).into();
+            r.op = ((random() % OPS as u64) as u16).into();
             r.object = (random() % 4).into();
             r.first = ((random() % 20) as u16).into();
             r.second = ((random() % 300) as u32).into();
@@ -68,6 +68,7 @@ fn requests_of_random_bytes() {
         }
         attacker.call(&r);
     }
+    assert_eq!(attacker.call(&request(OPS, 0)).errno.get(), libc::EOPNOTSUPP, "there is another call");
     still_there(&server);
 }
 

@@ -150,7 +150,9 @@ pub const OPEN: u16 = 15;
 pub const READ: u16 = 18;
 pub const WRITE: u16 = 19;
 pub const RELEASE: u16 = 21;
-pub const SETXATTR: u16 = 29;
+pub const SETXATTR: u16 = 30;
 pub const WAS_READ: u16 = 51;
+/// One more than the number of the last call.
+pub const OPS: u16 = 55;
 /// Flag of a call that opens its file first.
 pub const OPENS: u32 = 4;
