@@ -86,10 +86,10 @@ impl Core {
     /// Begins a checkpoint of everything up to now. `Wait` when the epoch cannot be closed yet.
     pub fn begin_checkpoint(&mut self) -> Res<()> {
         if !self.slab.empty_chunks().is_empty() {
-            self.close_epoch_for(Reason::Background)?;
+            self.close_for_checkpoint()?;
             self.release_empty_chunks();
         }
-        let epoch = self.close_epoch_for(Reason::Background)?;
+        let epoch = self.close_for_checkpoint()?;
         self.want_flush(epoch);
         let mut slots = std::mem::take(&mut self.since_checkpoint);
         slots.retain(|&s| {
@@ -138,6 +138,14 @@ impl Core {
         }));
         self.advance();
         Ok(())
+    }
+
+    /// Closes the running epoch with the log space that others leave for this ([`Core::leaves_log_space`]).
+    fn close_for_checkpoint(&mut self) -> Res<u64> {
+        self.closes_for_checkpoint = true;
+        let closed = self.close_epoch_for(Reason::Background);
+        self.closes_for_checkpoint = false;
+        closed
     }
 
     /// Begins to say on the medium that all closed epochs are durable, so that what they freed can be used: the running epoch
@@ -333,7 +341,9 @@ impl Core {
                 false => self.space.quarantine(run, epoch),
             }
         }
-        self.drop_clean_tails();
+        // What was changed before it is clean from now on.
+        self.tails_to_look_at = self.tails.len();
+        self.wake_worker = true;
         self.wake(Wait::Progress);
         self.advance();
     }

@@ -234,6 +234,10 @@ pub(crate) struct Core {
     pub loading: HashMap<Slot, Loading, FixedState>,
     /// Inodes with a tail in memory, in the order in which they were loaded.
     pub tails: VecDeque<Slot>,
+    /// Of these, how many are to be looked at for whether they can go.
+    pub tails_to_look_at: usize,
+    /// The running epoch is being closed for a checkpoint.
+    pub closes_for_checkpoint: bool,
     /// Inodes found without a name at mount, to be freed.
     /// With their generations; until then they are kept.
     pub orphans: Vec<(Slot, u32)>,

@@ -16,6 +16,7 @@ use crate::inode::Slot;
 use crate::io::{Io, IoKind};
 use crate::writeback::Purpose;
 use foldhash::fast::FixedState;
+use format::limits::BLOCK_SIZE;
 use format::log::{RecordBuilder, RecordId, cover_crc};
 use format::{BlockNo, Epoch, Ino};
 use fs::Error;
@@ -202,6 +203,10 @@ impl Core {
                     return Err(wait);
                 }
             }
+            if !self.closes_for_checkpoint && !self.leaves_log_space() {
+                self.hurry_checkpoint();
+                return Err(Stop::Wait(Wait::Progress));
+            }
             self.running.gate = None;
             if reason != Reason::Background {
                 self.ordered = self.running.epoch;
@@ -220,6 +225,14 @@ impl Core {
         }
         self.advance();
         Ok(last)
+    }
+
+    /// Whether there is room in the log for the record of the running epoch and the one after it. A checkpoint, without which no log space becomes free, begins by closing
+    /// an epoch and waits until that is durable: a record that finds no room would be waited for for ever.
+    fn leaves_log_space(&self) -> bool {
+        let (running, max) = (&self.running, self.log.record_max());
+        let record = running.bytes + running.pages.len() * (BLOCK_SIZE + 64);
+        self.log.free() > ((record + max) / BLOCK_SIZE) as u64
     }
 
     /// Whether what is dirty goes into the record of the epoch that is being closed.

@@ -96,10 +96,10 @@ impl Core {
     pub fn release(&mut self, handle: Handle) -> Res<Slot> {
         let open = *self.handles.get(handle)?;
         let inode = self.slab.get(open.slot);
-        if inode.opens == 1 && inode.nlink == 0 && self.latched.is_none() && !self.read_only {
-            if inode.blocks > 0 {
-                self.need_tail(open.slot)?;
-            }
+        // When the volume is being stopped it stays for the next mount: what is stopped has its index written as it is.
+        let goes = inode.opens == 1 && inode.nlink == 0;
+        if goes && self.latched.is_none() && !self.read_only && !self.closing {
+            self.need_to_free(open.slot)?;
             if self.running.gate.is_some() {
                 return Err(Stop::Wait(Wait::Progress));
             }

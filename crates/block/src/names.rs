@@ -371,13 +371,14 @@ impl Core {
     /// What must be in memory before a name can be removed.
     fn need_for_removal(&mut self, entry: Slot) -> Res<()> {
         let target = self.target(entry);
-        // An inode that is about to be freed and has no blocks is not looked into.
         let inode = self.slab.get(target);
         let goes = inode.opens == 0 && (inode.nlink <= 1 || inode.is_dir());
-        if !(goes && inode.blocks == 0) {
-            self.need_tail(target)?;
-        }
-        Ok(())
+        if goes { self.need_to_free(target) } else { self.need_tail(target) }
+    }
+
+    /// What must be in memory before an inode can be freed. One that has no blocks is not looked into; but what is on its way into memory would come to the next inode in its slot.
+    pub fn need_to_free(&mut self, slot: Slot) -> Res<()> {
+        if self.slab.get(slot).blocks > 0 { self.need_tail(slot) } else { self.need_no_load(slot) }
     }
 
     /// Removes a name; the inode goes with its last one, unless it is open.
@@ -419,6 +420,8 @@ impl Core {
     fn free_slot(&mut self, slot: Slot) {
         let inode = self.edit(slot);
         let generation = inode.generation;
+        debug_assert!(!self.is_loading(slot), "its tail would be the next one's");
+        self.loading.remove(&slot);
         self.put(slot, Inode::free(generation));
         self.slab.release(slot);
     }

@@ -335,7 +335,9 @@ impl Core {
     /// Waits while too much is dirty or on its way to the device.
     pub fn throttle(&mut self) -> Res<()> {
         let dirty = self.cache.dirty();
-        let mut max = (self.options.dirty_bytes_max / PAGE).min(self.cache.len() / 2).max(8);
+        // Each may be one more checksum in the record of an epoch, of which a fourth is left to them.
+        let covers = self.log.record_max() / 4 / size_of::<format::log::Cover>();
+        let mut max = (self.options.dirty_bytes_max / PAGE).min(self.cache.len() / 2).min(covers).max(8);
         if dirty > SYNCED_PAGES / 2 && max > SYNCED_PAGES && self.is_synced() {
             max = SYNCED_PAGES;
         }

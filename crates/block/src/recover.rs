@@ -135,6 +135,8 @@ fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &Lo
         bad_reads: Default::default(),
         loading: Default::default(),
         tails: VecDeque::new(),
+        tails_to_look_at: 0,
+        closes_for_checkpoint: false,
         orphans: Vec::new(),
         orphans_until: options.clock.monotonic() + options.orphans_kept,
         running: Running::new(log.last_epoch + 1),

@@ -81,6 +81,15 @@ impl Core {
         Err(Stop::Wait(Wait::Tail(slot)))
     }
 
+    /// Makes sure that no part of a tail is on its way into this slot.
+    pub fn need_no_load(&self, slot: Slot) -> Res<()> {
+        if self.is_loading(slot) { Err(Stop::Wait(Wait::Tail(slot))) } else { Ok(()) }
+    }
+
+    pub fn is_loading(&self, slot: Slot) -> bool {
+        matches!(self.loading.get(&slot), Some(Loading::Busy(_)))
+    }
+
     /// Where the slot lies on the medium.
     pub fn slot_block(&self, slot: Slot) -> Res<BlockNo> {
         let ino = Ino(slot as u64);
@@ -135,7 +144,7 @@ impl Core {
                 inode.tail = Some(Box::new(std::mem::take(&mut partial.tail)));
                 self.tails.push_back(slot);
                 self.wake(Wait::Tail(slot));
-                self.drop_clean_tails();
+                self.drop_clean_tails(64);
             }
             Ok(false) => self.still_loading(slot, partial),
             Err(e) => {
@@ -255,17 +264,25 @@ impl Core {
         }
     }
 
-    /// Drops tails that can be loaded again, oldest first. Not while a checkpoint runs: slots may be on their way.
-    pub fn drop_clean_tails(&mut self) {
+    /// Drops tails that can be loaded again, oldest first, `most` of them. Not while a checkpoint runs: slots may be on their way.
+    pub fn drop_clean_tails(&mut self, most: usize) {
         if self.checkpointing.is_some() {
             return;
         }
-        for _ in 0..self.tails.len().saturating_sub(TAILS_MAX).min(64) {
+        for _ in 0..self.tails.len().saturating_sub(TAILS_MAX).min(most) {
             let Some(slot) = self.tails.pop_front() else { return };
             if !self.drop_tail(slot) {
                 self.tails.push_back(slot);
             }
         }
+    }
+
+    /// Looks at some of the tails that were in memory when the last checkpoint ended, from which on most of them are clean. Whether there are more: all at once would keep others waiting.
+    pub fn drop_some_tails(&mut self) -> bool {
+        let some = self.tails_to_look_at.min(1024);
+        self.tails_to_look_at -= some;
+        self.drop_clean_tails(some);
+        self.tails_to_look_at > 0 && self.checkpointing.is_none() && self.tails.len() > TAILS_MAX
     }
 
     /// Drops the tail unless it is needed; false when it stays.

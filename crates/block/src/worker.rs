@@ -36,6 +36,9 @@ impl Worker {
                 self.fill(batch);
                 continue;
             }
+            if core.drop_some_tails() {
+                continue;
+            }
             let idle = core.ios.in_flight == 0;
             let by = core.driving.worker_comes(idle);
             let now = core.monotonic();
@@ -81,6 +84,7 @@ impl Worker {
             core = self.shared.lock();
             core.background();
         }
+        while core.drop_some_tails() {}
         core.worker_deadline = None;
         core.ios.in_flight > 0
     }
@@ -222,9 +226,11 @@ impl Core {
             }
             let inode = self.slab.get(slot);
             let same = inode.kind != format::inode::SlotKind::Free && inode.generation == generation;
-            let freed = same && inode.parent == 0 && inode.opens == 0;
-            if freed && inode.blocks > 0 {
-                match self.need_tail(slot) {
+            // A directory that is not empty was never removed: what it holds is not to be lost with it.
+            let is_empty = !inode.is_dir() || self.index.dir(slot).is_none_or(|dir| dir.len() == 0);
+            let freed = same && inode.parent == 0 && inode.opens == 0 && is_empty;
+            if freed {
+                match self.need_to_free(slot) {
                     Ok(()) => {}
                     Err(Stop::Wait(_)) => return,
                     Err(Stop::Error(e)) => {

@@ -24,8 +24,9 @@ impl Core {
             return 0;
         }
         match self.log.free() * 8 / self.log.capacity() {
-            0 => 0,
-            1 => 1,
+            // Nearly what is left for the checkpoint after this one.
+            0 | 1 => 0,
+            2 => 1,
             _ => 3,
         }
     }
