@@ -335,8 +335,9 @@ impl Core {
     /// Waits while too much is dirty or on its way to the device.
     pub fn throttle(&mut self) -> Res<()> {
         let dirty = self.cache.dirty();
-        // Each may be one more checksum in the record of an epoch, of which a fourth is left to them.
-        let covers = self.log.record_max() / 4 / size_of::<format::log::Cover>();
+        // Each may be one more checksum in the record of an epoch, which must not be longer than records can be, nor take most of the log.
+        let checksums = (2 * self.log.record_max()).min(format::limits::LOG_RECORD_MAX / 4);
+        let covers = checksums / size_of::<format::log::Cover>();
         let mut max = (self.options.dirty_bytes_max / PAGE).min(self.cache.len() / 2).min(covers).max(8);
         if dirty > SYNCED_PAGES / 2 && max > SYNCED_PAGES && self.is_synced() {
             max = SYNCED_PAGES;

@@ -75,7 +75,7 @@ pub fn picture(volume: &Volume) -> fs::Result<Picture> {
                     todo.push((path.clone(), attr.ino));
                 }
                 let seen = Seen {
-                    ino: attr.ino.0,
+                    ino: attr.ino.on_medium().0,
                     mode: attr.mode(),
                     size: attr.size,
                     nlink: attr.nlink,
