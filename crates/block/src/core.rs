@@ -368,7 +368,11 @@ impl Core {
             self.stash(slot);
         }
         self.join_epoch(slot);
-        self.slab.get_mut(slot)
+        let inode = self.slab.get_mut(slot);
+        if let Some(tail) = &mut inode.tail {
+            tail.changes = tail.changes.wrapping_add(1);
+        }
+        inode
     }
 
     fn join_epoch(&mut self, slot: Slot) {

@@ -8,6 +8,7 @@ mod xattrs;
 use crate::core::{Core, Res, Stop, Wait};
 use crate::handles::{Open, ReadAhead};
 use crate::inode::Slot;
+use crate::pages::SoFar;
 use crate::writeback::Purpose;
 use format::Ino;
 use format::limits::{FILE_SIZE_MAX, SEGMENT_BLOCKS};
@@ -150,8 +151,8 @@ impl Core {
             return Err(Error::Invalid("not a symbolic link").into());
         }
         let mut target = vec![0; inode.size as usize];
-        let (mut done, mut copies) = (0, Vec::new());
-        self.read_step(slot, None, 0, &mut target, &mut done, &mut copies)?;
+        let (mut so_far, mut copies) = (SoFar::default(), Vec::new());
+        self.read_step(slot, None, 0, &mut target, &mut so_far, &mut copies)?;
         self.accessed(slot);
         Ok(target)
     }
@@ -179,13 +180,13 @@ impl Core {
         (offset, unit): (u64, u64),
         to: &mut [u8],
         first: &mut bool,
-        done: &mut usize,
+        so_far: &mut SoFar,
         copies: &mut Vec<crate::pages::CopyOut>,
     ) -> Res<usize> {
         let len = to.len();
         check_direct(self.handles.file(handle, OpenFlags::READ)?, (offset, unit), len)?;
         self.read_through(handle, len, first, |core, slot, window| {
-            core.read_step(slot, window, offset, to, done, copies)
+            core.read_step(slot, window, offset, to, so_far, copies)
         })
     }
 
@@ -205,9 +206,10 @@ impl Core {
         (len, most): (usize, usize),
         first: &mut bool,
         pages: &mut Pages,
+        so_far: &mut SoFar,
     ) -> Res<()> {
         self.read_through(handle, len, first, |core, slot, window| {
-            core.lend_step(slot, window, offset, most, pages)
+            core.lend_step(slot, window, offset, most, pages, so_far)
         })
     }
 

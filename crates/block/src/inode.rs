@@ -153,6 +153,8 @@ pub(crate) struct Tail {
     pub dirty: RangeSet,
     /// Dirty pages for which a block is reserved.
     pub reserved: u64,
+    /// Counts changes of the inode while this is in memory: a call that waits in its middle finds out whether what it has seen is so still.
+    pub changes: u32,
 }
 
 impl Default for Tail {
@@ -165,6 +167,7 @@ impl Default for Tail {
             xattrs_changed: false,
             dirty: RangeSet::default(),
             reserved: 0,
+            changes: 0,
         }
     }
 }

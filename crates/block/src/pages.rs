@@ -13,6 +13,17 @@ use std::time::Duration;
 pub(crate) const PAGE64: u64 = PAGE as u64;
 /// Reads up to this many bytes are copied under the lock; longer ones pin their frames and copy without it.
 const COPY_LOCKED_MAX: usize = 16 << 10;
+/// Bytes of a read that is seen as one with what others change.
+const ATOMIC_MAX: usize = 256 << 10;
+
+/// How far a read has come that waits.
+#[derive(Default)]
+pub(crate) struct SoFar {
+    /// Bytes that are there.
+    done: usize,
+    /// [`Tail::changes`](crate::inode::Tail) when they were found.
+    changes: u32,
+}
 /// Full dirty windows of a growing file are dispatched when it has this many dirty pages.
 const STREAM_PAGES: u64 = 1024;
 /// Most dirty pages while programs sync: 128 MiB, which a sync has to write, whoever they belong to.
@@ -44,7 +55,14 @@ impl Core {
         matches!(self.map(slot).lookup(page), Mapping::Block { unwritten: false, .. })
     }
 
-    /// Reads into `to` from `offset`. `done` counts the bytes that are there already; what remains when this returns is in
+    /// Whether what a read of `len` bytes has got so far, before it waited, is not to be seen beside what it gets now, as somebody has changed the file meanwhile.
+    fn is_torn(&self, slot: Slot, len: usize, so_far: &mut SoFar) -> bool {
+        let changes = self.slab.get(slot).tail.as_ref().map_or(0, |tail| tail.changes);
+        let before = std::mem::replace(&mut so_far.changes, changes);
+        so_far.done > 0 && before != changes && len <= ATOMIC_MAX
+    }
+
+    /// Reads into `to` from `offset`. `so_far` counts the bytes that are there already; what remains when this returns is in
     /// `copies`, to be copied without the lock.
     pub fn read_step(
         &mut self,
@@ -52,10 +70,13 @@ impl Core {
         ahead: Option<&mut ReadAhead>,
         offset: u64,
         to: &mut [u8],
-        done: &mut usize,
+        so_far: &mut SoFar,
         copies: &mut Vec<CopyOut>,
     ) -> Res<usize> {
         self.need_tail(slot)?;
+        if self.is_torn(slot, to.len(), so_far) {
+            so_far.done = 0;
+        }
         let size = self.slab.get(slot).size;
         let end = offset.saturating_add(to.len() as u64).min(size);
         if offset >= end {
@@ -81,7 +102,7 @@ impl Core {
         if let Some(ahead) = ahead {
             self.read_ahead(slot, ahead, offset, end, size);
         }
-        let mut pos = offset + *done as u64;
+        let mut pos = offset + so_far.done as u64;
         let (ready_to, missing) = self.ready(slot, pos, end);
         if first {
             self.count_found(slot, pos, missing, end);
@@ -103,7 +124,7 @@ impl Core {
             pos += n as u64;
         }
         let Some(page) = missing else { return Ok(total) };
-        *done = (pos - offset) as usize;
+        so_far.done = (pos - offset) as usize;
         self.fetch(slot, page, end)
     }
 
@@ -116,8 +137,13 @@ impl Core {
         offset: u64,
         len: usize,
         pages: &mut Pages,
+        so_far: &mut SoFar,
     ) -> Res<()> {
         self.need_tail(slot)?;
+        so_far.done = pages.len();
+        if self.is_torn(slot, len, so_far) {
+            pages.clear();
+        }
         let inode = self.slab.get(slot);
         let size = inode.size;
         let end = offset.saturating_add(len as u64).min(size);
@@ -418,6 +444,12 @@ impl Core {
         }
         // What has to be waited for is waited for before anything changes, so that no commit comes in the middle of the call.
         self.room_to_write(slot, start / PAGE64, end.div_ceil(PAGE64), ticket)?;
+        for page in start / PAGE64..end.div_ceil(PAGE64) {
+            let k = key(slot, page);
+            if self.cache.find(k).is_some_and(|f| !self.cache.is_valid(f)) {
+                return Err(Stop::Wait(Wait::Page(k)));
+            }
+        }
         for edge in [start, end].into_iter().filter(|edge| edge % PAGE64 != 0) {
             let (page, size) = (edge / PAGE64, self.slab.get(slot).size);
             let whole = start <= page * PAGE64 && end >= size.min((page + 1) * PAGE64);

@@ -7,7 +7,7 @@ mod filesystem;
 use crate::clean;
 use crate::core::{Core, Counters, OpenOptions, Res, Stop, Synchronous};
 use crate::handles::Open;
-use crate::pages::CopyOut;
+use crate::pages::{CopyOut, SoFar};
 use crate::shared::Shared;
 use crate::worker::Worker;
 use fs::cache::CacheCounters;
@@ -205,11 +205,11 @@ impl Volume {
         to: &'a mut [u8],
     ) -> impl Future<Output = Result<usize>> + Send + 'a {
         let shared = &self.inner.shared;
-        let (mut done, mut first) = (0, true);
+        let (mut so_far, mut first) = (SoFar::default(), true);
         let mut copies: Vec<CopyOut> = Vec::new();
         poll_fn(move |cx| {
             let mut core = shared.lock();
-            let n = match core.read(handle, place, to, &mut first, &mut done, &mut copies) {
+            let n = match core.read(handle, place, to, &mut first, &mut so_far, &mut copies) {
                 Ok(n) => n,
                 Err(Stop::Error(e)) => return Poll::Ready(Err(e)),
                 Err(Stop::Wait(wait)) => {
@@ -244,10 +244,10 @@ impl Volume {
         mut pages: Pages,
     ) -> impl Future<Output = Result<Pages>> + Send + '_ {
         let shared = &self.inner.shared;
-        let mut first = true;
+        let (mut so_far, mut first) = (SoFar::default(), true);
         poll_fn(move |cx| {
             let mut core = shared.lock();
-            match core.lend(handle, offset, (len, most), &mut first, &mut pages) {
+            match core.lend(handle, offset, (len, most), &mut first, &mut pages, &mut so_far) {
                 Ok(()) => Poll::Ready(Ok(std::mem::take(&mut pages))),
                 Err(Stop::Error(e)) => Poll::Ready(Err(e)),
                 Err(Stop::Wait(wait)) => {

@@ -157,3 +157,42 @@ fn closed_while_the_volume_is_stopped() {
         again.driver.block_on(again.volume.close()).unwrap();
     }
 }
+
+/// A read has found one of its pages and waits for the other when both are changed at once; so has a write. What is found is before that or after it, and nothing is changed in part.
+#[test]
+fn what_waits_in_its_middle_is_done_at_once() {
+    const PAGE: usize = 4096;
+    const AT: u64 = 20 * PAGE as u64;
+    let rig = Rig::new(64);
+    let volume = &rig.volume;
+    let file = rig.open_file(rig.make("file"));
+    let write = |at: u64, byte: u8, len: usize| {
+        assert_eq!(rig.driver.block_on(volume.write(file, at, &vec![byte; len])), Ok(len));
+    };
+    for lent in [false, true] {
+        write(0, 1, 64 * PAGE);
+        rig.sync();
+        rig.driver.block_on(volume.drop_caches()).unwrap();
+        write(AT, 2, PAGE);
+        let mut read = pin!(async {
+            let mut bytes = vec![0; 2 * PAGE];
+            match lent {
+                true => bytes = volume.read_pages(file, AT, 2 * PAGE).await.unwrap().to_vec(),
+                false => assert_eq!(volume.read(file, AT, &mut bytes).await, Ok(2 * PAGE)),
+            }
+            bytes
+        });
+        assert!(poll(&mut read).is_pending(), "the second page has to be read");
+        let both = vec![3; 2 * PAGE];
+        let mut change = pin!(volume.write(file, AT, &both));
+        assert!(poll(&mut change).is_pending(), "it is being read");
+        let mut first = vec![0; PAGE];
+        let found =
+            pin!(volume.read(file, AT, &mut first)).as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert_eq!(found, Poll::Ready(Ok(PAGE)));
+        assert!(first == [2; PAGE], "half of a write");
+        assert_eq!(rig.driver.block_on(change), Ok(2 * PAGE));
+        let bytes = rig.driver.block_on(read);
+        assert!(bytes == both, "half of a read: {} {}", bytes[0], bytes[PAGE]);
+    }
+}

@@ -120,6 +120,17 @@ impl Pages {
         unsafe { std::slice::from_raw_parts(loan.arena.ptr(offset, len), len) }
     }
 
+    /// Gives all bytes back; the loan stays.
+    pub fn clear(&mut self) {
+        self.len = 0;
+        for part in std::mem::take(&mut self.parts) {
+            if let (Some(loan), Part::Lent { offset, len }) = (&self.loan, part) {
+                let frames = offset / PAGE as u64..(offset + len as u64).div_ceil(PAGE as u64);
+                frames.for_each(|f| loan.pins.unpin(FrameNo(f as u32)));
+            }
+        }
+    }
+
     /// A copy of all bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut all = Vec::with_capacity(self.len);
@@ -130,14 +141,8 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        let Some(loan) = &self.loan else { return };
-        for part in &self.parts {
-            if let Part::Lent { offset, len } = part {
-                let frames = offset / PAGE as u64..(offset + *len as u64).div_ceil(PAGE as u64);
-                frames.for_each(|f| loan.pins.unpin(FrameNo(f as u32)));
-            }
-        }
-        loan.lender.returned(loan.bytes);
+        self.clear();
+        self.loan.iter().for_each(|loan| loan.lender.returned(loan.bytes));
     }
 }
 
