@@ -1,6 +1,6 @@
 //! What only one can have, and what many append.
 
-use super::objects::{Object, done, name};
+use super::objects::{Object, done, is_stale, name};
 use super::worker::Worker;
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -27,8 +27,13 @@ pub(super) enum By {
 /// What one appends to the log: who, the how many, and that again.
 const RECORD: usize = 24;
 
-fn refused<T>(result: io::Result<T>, as_expected: &[i32]) -> io::Result<Option<T>> {
+fn refused<T>(worker: &Worker<'_>, result: io::Result<T>, as_expected: &[i32]) -> io::Result<Option<T>> {
     match result {
+        // As in `look`.
+        Err(e) if worker.through_mount && is_stale(&e) => {
+            worker.shared.repeated.fetch_add(1, Ordering::Relaxed);
+            Ok(None)
+        }
         Err(e) if e.raw_os_error().is_some_and(|errno| as_expected.contains(&errno)) => Ok(None),
         result => result.map(Some),
     }
@@ -56,17 +61,18 @@ pub(super) fn alone(object: &Object, by: By, worker: &mut Worker) -> io::Result<
         // SAFETY: numbers.
         worker.file_kept(object, |file| done(unsafe { libc::flock(file.as_raw_fd(), how) }))
     };
-    let taken = match by {
-        By::Flock => refused(flock(worker, libc::LOCK_EX | libc::LOCK_NB), &[libc::EWOULDBLOCK])?.is_some(),
-        By::Record => refused(record(worker, libc::F_WRLCK), &[libc::EAGAIN, libc::EACCES])?.is_some(),
+    let (tried, as_expected): (io::Result<()>, &[i32]) = match by {
+        By::Flock => (flock(worker, libc::LOCK_EX | libc::LOCK_NB), &[libc::EWOULDBLOCK]),
+        By::Record => (record(worker, libc::F_WRLCK), &[libc::EAGAIN, libc::EACCES]),
         By::NewFile => {
             let made = OpenOptions::new().write(true).create_new(true).open(&lock);
-            refused(made, &[libc::EEXIST])?.is_some()
+            (made.map(drop), &[libc::EEXIST])
         }
-        By::Directory => refused(fs::create_dir(&lock), &[libc::EEXIST])?.is_some(),
-        By::Rename => refused(fs::rename(&token, &mine), &[libc::ENOENT])?.is_some(),
-        By::Link => refused(fs::hard_link(worker.path(object, ""), &lock), &[libc::EEXIST])?.is_some(),
+        By::Directory => (fs::create_dir(&lock), &[libc::EEXIST]),
+        By::Rename => (fs::rename(&token, &mine), &[libc::ENOENT]),
+        By::Link => (fs::hard_link(worker.path(object, ""), &lock), &[libc::EEXIST]),
     };
+    let taken = refused(worker, tried, as_expected)?.is_some();
     if !taken {
         return Ok(());
     }

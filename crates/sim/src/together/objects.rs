@@ -10,6 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, UNIX_EPOCH};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +87,8 @@ const PAGES_AT: u64 = 3000;
 const PAGES: usize = 10_000;
 /// Names of `Kind::Many`.
 const MANY: u64 = 40;
+/// How often is looked again, a millisecond later, through the mount.
+const INSTANTS: usize = 20;
 /// A record of `Kind::Tail`.
 const RECORD: u64 = 16;
 
@@ -223,6 +226,12 @@ impl Object {
         }
     }
 
+    /// Whether it is what the kernel keeps as pages, and the size that says where they end.
+    fn is_of_pages(&self) -> bool {
+        use Kind::*;
+        matches!(self.kind, Word | Pages | Hole | Size | Tail | Emptied)
+    }
+
     /// Where its word is.
     fn at(&self) -> u64 {
         self.number as u64 * 264
@@ -236,7 +245,7 @@ pub(super) fn change(object: &Object, worker: &mut Worker) -> io::Result<()> {
     if matches!(object.kind, Kind::Mode | Kind::Times) && !worker.is_root {
         return Ok(());
     }
-    let early = shared.early.load(std::sync::atomic::Ordering::Relaxed) != 0;
+    let early = shared.early.load(Ordering::Relaxed) != 0;
     let made =
         shared.registers[object.number].change(worker.thread, early, |state| make(object, worker, state));
     made.map_or(Ok(()), |made| made.map(drop))
@@ -324,7 +333,12 @@ fn make(object: &Object, worker: &mut Worker, state: u64) -> io::Result<()> {
         Kind::Links => {
             let (old, new) = (links_of_state(state - 1), links_of_state(state));
             let other = worker.path(object, &old.max(new).to_string());
-            if new > old { fs::hard_link(path, other) } else { fs::remove_file(other) }
+            if new < old {
+                return fs::remove_file(other);
+            }
+            // The kernel refuses by the number of names that it knows (docs/SEMANTICS.md, "FUSE"). ln(1) asks first, too.
+            fs::metadata(&path)?;
+            fs::hard_link(path, other)
         }
         Kind::Listing => {
             let [old, new] = [state - 1, state].map(|state| worker.path(object, &format!("/{state}")));
@@ -348,7 +362,25 @@ pub(super) fn look(object: &Object, worker: &mut Worker) -> io::Result<()> {
     let shared = worker.shared;
     // What is under way may be in the kernel's memory already, or not yet.
     let alike = !worker.through_mount;
-    let held = shared.registers[object.number].look(alike, |first| find(object, worker, first))?;
+    let mut look = || loop {
+        match shared.registers[object.number].look(alike, |first| find(object, worker, first)) {
+            // The name led elsewhere each time before the kernel came to what it had led to.
+            Err(e) if !alike && is_stale(&e) => _ = shared.repeated.fetch_add(1, Ordering::Relaxed),
+            looked => return looked,
+        }
+    };
+    let mut held = look()?;
+    if !alike && object.is_of_pages() {
+        // Threads that ask at the same time, or write beside a session, may find what was there before, for an instant (docs/SEMANTICS.md, "FUSE").
+        for _ in 0..INSTANTS {
+            if held.is_ok() {
+                break;
+            }
+            shared.late.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(1));
+            held = look()?;
+        }
+    }
     if let Err(what) = held {
         shared.fail(&format!("{}: thread {} found {what}", name(object.number), worker.thread));
     }
@@ -481,6 +513,11 @@ fn names(path: &Path) -> io::Result<Vec<u64>> {
 
 pub(super) fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).expect("no zero byte")
+}
+
+/// Whether a call through the mount is to be made once more.
+pub(super) fn is_stale(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(libc::ESTALE)
 }
 
 /// A call that gives 0, or -1.

@@ -42,6 +42,9 @@ pub(super) struct Shared {
     failed: AtomicU32,
     /// See [`super::Plan`].
     pub early: AtomicU32,
+    /// Looks through the mount that found what they had to a moment later, and calls that were repeated.
+    pub late: AtomicU64,
+    pub repeated: AtomicU64,
     /// What each thread does now: an object, and one more than its way; and how many records it has appended.
     doing: [AtomicU64; THREADS],
     pub appended: [AtomicU64; THREADS],
@@ -139,10 +142,12 @@ impl Shared {
         };
         let appended: u64 = self.appended.iter().map(|n| n.load(Ordering::Relaxed)).sum();
         format!(
-            "{} changes, {} looks, {} times alone, {appended} records appended",
+            "{} changes, {} looks, {} times alone, {appended} records appended; through the mount {} found late, {} repeated",
             sum(|r| &r.made),
             sum(|r| &r.looks),
-            sum(|r| &r.passed)
+            sum(|r| &r.passed),
+            self.late.load(Ordering::Relaxed),
+            self.repeated.load(Ordering::Relaxed)
         )
     }
 }
