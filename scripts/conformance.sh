@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # POSIX over FUSE and under `freehold run`: mounts a volume in an image file, runs random data operations in several processes
 # (freehold-fsx) and pjdfstest on it, through the kernel and then past it, compares random calls of several programs with those in an ordinary
-# directory (freehold-programs), and checks the volume with fsck. Needs /dev/fuse; pjdfstest
+# directory (freehold-programs), has programs work on the same files at the same time (freehold-together), and checks the volume with fsck. Needs /dev/fuse; pjdfstest
 # needs root and is skipped, aloud, without. crates/preload/tests/pjdfstest.expected names the tests that cannot pass under
 # `freehold run`, and why.
 #
-#   scripts/conformance.sh            CONFORMANCE_FSX_OPS=N for each of two seeds (default 60000), CONFORMANCE_SEEDS=N of random calls (default 60), PROFILE=release
+#   scripts/conformance.sh            CONFORMANCE_FSX_OPS=N for each of two seeds (default 60000), CONFORMANCE_SEEDS=N of random calls (default 60), CONFORMANCE_TOGETHER=N seeds of 8 seconds (default 3), PROFILE=release
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ops=${CONFORMANCE_FSX_OPS:-60000}
@@ -21,7 +21,9 @@ target=${CARGO_TARGET_DIR:-target}/${profile/dev/debug}
 freehold=$(realpath "$target/freehold")
 fsx=$(realpath "$target/freehold-fsx")
 programs=$(realpath "$target/freehold-programs")
+programs_together=$(realpath "$target/freehold-together")
 seeds=${CONFORMANCE_SEEDS:-60}
+together=${CONFORMANCE_TOGETHER:-3}
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/freehold-conformance.XXXXXX")
 helper=
@@ -68,6 +70,13 @@ echo "==> random data operations over FUSE: two processes, $ops operations each"
 data_operations "$ops"
 echo "==> random data operations under freehold run: the same, $((ops / 6)) operations each"
 data_operations $((ops / 6)) timeout -k 10 60 "$freehold" run --
+
+echo "==> four programs at the same time, three of them under freehold run: what each has been told holds for all"
+mkdir "$work/mnt/together"
+for seed in $(seq "$together"); do
+    timeout -k 10 120 "$programs_together" "$work/mnt/together" --under "$freehold run --" --seed $((${FREEHOLD_SEED:-1} + seed)) --seconds 8
+done
+rmdir "$work/mnt/together"
 
 # What ext4 does is what is followed; other file systems differ in small things (links of directories, attributes, ranges).
 if [ "$(stat -f -c %T "$work")" = ext2/ext3 ]; then

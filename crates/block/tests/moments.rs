@@ -3,14 +3,17 @@
 mod hand;
 
 use block::{MkfsOptions, OpenOptions, Volume};
-use fs::{Cred, FileSystem, Handle, Ino, OpenFlags};
+use fs::leases::{Call, Caller, Lender, Settling};
+use fs::{Cred, FileSystem, Handle, Ino, OpenFlags, Watched};
 use hand::{ByHand, TestClock};
 use media::ram::RamMedia;
 use sim::{Driver, HandClock};
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 const REGULAR: u32 = libc::S_IFREG | 0o644;
@@ -195,4 +198,65 @@ fn what_waits_in_its_middle_is_done_at_once() {
         let bytes = rig.driver.block_on(read);
         assert!(bytes == both, "half of a read: {} {}", bytes[0], bytes[PAGE]);
     }
+}
+
+/// Has leases in a table, and makes calls of the engine while it has the table locked.
+#[derive(Default)]
+struct Table(Mutex<()>);
+
+impl Lender for Table {
+    fn lends(&self, _: Ino, _: Caller) -> bool {
+        drop(self.0.lock().unwrap());
+        false
+    }
+
+    fn may_lend(&self, _: Ino, _: Caller) -> bool {
+        self.0.try_lock().is_err()
+    }
+
+    fn settle(&self, _: Option<(Ino, Call)>, _: Caller) -> Settling<'_> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// A directory is listed, which asks for each entry whether there is a lease on it, while who keeps the leases waits for the engine.
+#[test]
+fn a_listing_waits_for_no_lender_within_the_engine() {
+    let media = Arc::new(RamMedia::new(64 * MIB).unwrap());
+    block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
+    let volume = Arc::new(Volume::open(media, OpenOptions::default()).unwrap());
+    let doors = Watched::new(volume.clone());
+    let table = Arc::<Table>::default();
+    doors.lend(table.clone());
+    doors.lease_begins();
+    let root = Cred::root();
+    (0..100).for_each(|i| {
+        fs::block_on(volume.mknod(&root, Ino::ROOT, format!("file{i}").as_bytes(), REGULAR, 0)).unwrap();
+    });
+    let dir = fs::block_on(doors.opendir(&root, Ino::ROOT)).unwrap();
+    let (over, is_over) = channel();
+    let (locked, is_locked) = channel();
+    std::thread::spawn(move || {
+        let (mut names, mut locks) = (0, Some((locked, table, volume)));
+        let mut sink = |_: fs::DirEntry<'_>| {
+            names += 1;
+            // From here on somebody has the table, and wants something of the engine.
+            if let Some((locked, table, volume)) = locks.take() {
+                let (begun, has_begun) = channel();
+                locked
+                    .send(std::thread::spawn(move || {
+                        let _table = table.0.lock().unwrap();
+                        begun.send(()).unwrap();
+                        volume.set_room_aside(1).map(|pages| volume.give_room_back(pages))
+                    }))
+                    .unwrap();
+                has_begun.recv().unwrap();
+            }
+            true
+        };
+        fs::block_on(doors.readdir(dir, 0, &mut sink)).unwrap();
+        over.send(names).unwrap();
+    });
+    assert_eq!(is_over.recv_timeout(Duration::from_secs(60)), Ok(102), "two wait for each other");
+    is_locked.recv().unwrap().join().unwrap().unwrap();
 }
