@@ -1,7 +1,7 @@
 //! Descriptors: close, dup, fcntl, and locks; poll and ioctl as far as regular files have them.
 //!
-//! The kernel's descriptor is changed first, and the table follows. A child of vfork changes only the kernel's descriptors: the table is
-//! its parent's, and what it executes finds the descriptors by itself. The library's own descriptors are hidden from the program.
+//! The kernel's descriptor is changed first, and the table follows. A child of vfork changes only the kernel's descriptors, and what the library keeps for it alone: the
+//! table is its parent's, and what it executes finds the descriptors by itself. The library's own descriptors are hidden from the program.
 
 use crate::description::Open;
 use crate::hook::{Out, Res, errno, fail, hook};
@@ -18,8 +18,12 @@ fn copied(old: c_int, new: c_int) -> Res<c_int> {
     if new < 0 {
         return fail(errno());
     }
-    if (table::is_ours(old) || table::is_ours(new)) && old != new && !borrowed_memory() {
+    if (table::is_ours(old) || table::is_ours(new)) && old != new {
         let open = table::get(old);
+        if borrowed_memory() {
+            table::set_in_child(new..=new, open);
+            return Ok(new);
+        }
         if let Some(open) = &open {
             open.changed();
         }
@@ -39,7 +43,12 @@ pub(crate) unsafe fn close_fd(fd: c_int) -> Res<c_int> {
         return Err(Out::Libc);
     }
     // The description ends, and may be used again, when the kernel's descriptor is gone.
-    let open = if borrowed_memory() { None } else { table::replace(fd, None) };
+    let open = if borrowed_memory() {
+        table::set_in_child(fd..=fd, None);
+        None
+    } else {
+        table::replace(fd, None)
+    };
     let open = match open.map(|open| parked::park(open, fd)) {
         Some(Ok(())) => return Ok(0),
         Some(Err(open)) => {
@@ -75,6 +84,9 @@ unsafe fn close_many(first: c_uint, last: c_uint, flags: c_int) -> Res<c_int> {
             open.extend(table::get(fd));
             table::set(fd, None);
         }
+    }
+    if flags & CLOEXEC == 0 && borrowed_memory() {
+        table::set_in_child(lowest..=last.min(c_int::MAX as c_uint) as c_int, None);
     }
     let mut from = first;
     let own = (first.max(64)..=last.min(4096)).filter(|&fd| mounts::is_own(fd as c_int));

@@ -2,6 +2,7 @@
 
 mod c_programs;
 mod descriptors;
+mod more_c_programs;
 mod more_programs;
 mod processes;
 mod programs;

@@ -1,0 +1,46 @@
+//! More small programs in C, as in `c_programs`: what children and signals do in the middle, and what libc does by itself.
+
+use crate::c_programs::compiles;
+use crate::rig::Rig;
+
+/// What a child of vfork opens, copies and closes is its own and that of the program that it becomes.
+const CHILDREN: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static void say(const char *name) { char text[99] = ""; int fd = open(name, O_RDONLY), n = read(fd, text, 98); printf("%d %d %s\n", fd, n, text); close(fd); fflush(stdout); }
+static void pipes(void) {
+    int p[2]; struct stat st; char got[9] = ""; pipe(p); fstat(p[1], &st);
+    printf("%d %d %d %d", p[0], p[1], S_ISFIFO(st.st_mode), (int)write(p[1], "piped", 5)); printf(" %d %s\n", (int)read(p[0], got, 9), got); close(p[0]); close(p[1]); fflush(stdout);
+}
+int main(int n, char **a) {
+    chdir(a[1]); int fd = open("in", O_CREAT | O_RDWR, 0644), status; write(fd, "content", 7); close(fd);
+    for (int i = 0; i < 4; i++) {
+        pid_t child = vfork();
+        if (child == 0) {
+            int from = open("in", O_RDONLY), to = open("out", O_CREAT | O_WRONLY | O_TRUNC, 0600), copy = dup(to);
+            if (write(copy, "child ", 6) != 6 || lseek(to, 0, SEEK_CUR) != 6) _exit(7);
+            if (i & 1) { close(from); if (fcntl(from, F_GETFD) != -1 || read(from, 0, 0) != -1) _exit(8); from = open("in", O_RDONLY); }
+            if (i & 2) { close_range(copy, ~0, 0); if (write(copy, "no", 2) != -1 || errno != EBADF) _exit(9); }
+            dup2(from, 0); dup2(to, 1); execlp("cat", "cat", NULL); _exit(10);
+        }
+        waitpid(child, &status, 0); printf("ended %d\n", status); fflush(stdout);
+        pipes(); say("in"); say("out");
+        int kernel = open("/dev/null", O_RDWR); printf("%d %d\n", kernel, (int)write(kernel, "null", 4)); close(kernel); say("out"); fflush(stdout);
+    }
+    return 0;
+}
+"#;
+
+#[test]
+fn children_of_vfork() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", CHILDREN, &["-w"]) {
+        rig.same("timeout 30 ./a $T; echo $?");
+    }
+}
