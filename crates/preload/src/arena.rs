@@ -339,6 +339,12 @@ impl Place {
         call(&Description { memory: self.arena.ino, at: self.position() as u64, open: &open })
     }
 
+    /// At the start of a program: another thread of the process that has become this one may have been at work with the offset, and will not come back.
+    pub(crate) fn free_offset(&self) {
+        let _ =
+            self.slot().lock.compare_exchange(crate::mounts::pid(), 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
     /// Whether another program was started with it.
     pub(crate) fn is_adopted(&self) -> bool {
         self.slot().used.load(Ordering::Acquire) == ADOPTED
@@ -370,10 +376,7 @@ impl Place {
                 std::thread::yield_now();
             } else {
                 std::thread::sleep(std::time::Duration::from_micros(100));
-                // SAFETY: signal 0 is none; it asks whether the process is there.
-                let gone =
-                    owner != 0 && tries.is_multiple_of(100) && unsafe { libc::kill(owner as i32, 0) } != 0;
-                if gone && errno() == libc::ESRCH {
+                if owner != 0 && tries.is_multiple_of(100) && is_gone(owner) {
                     let _ = slot.lock.compare_exchange(owner, 0, Ordering::Relaxed, Ordering::Relaxed);
                 }
             }
@@ -383,6 +386,19 @@ impl Place {
         slot.offset.store(offset, Ordering::Relaxed);
         Ok(out)
     }
+}
+
+/// Whether this process will do nothing any more: it is not there, or waits for its parent to hear of its end.
+fn is_gone(pid: u32) -> bool {
+    // SAFETY: signal 0 is none; it asks whether the process is there.
+    if unsafe { libc::kill(pid as i32, 0) } != 0 && errno() == libc::ESRCH {
+        return true;
+    }
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // Behind the name, which may have anything in it. The state is that of the first thread, which may end before others do.
+    let mut words = stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace();
+    let (state, threads) = (words.next(), words.nth(16));
+    matches!(state, Some("Z" | "X" | "x")) && matches!(threads, Some("0" | "1"))
 }
 
 /// Whether `fd` is a descriptor that arenas need.

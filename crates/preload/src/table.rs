@@ -212,7 +212,12 @@ pub(crate) fn adopt() {
     let mut known = Vec::new();
     let Ok(dir) = std::fs::read_dir("/proc/self/fd") else { return };
     let fds: Vec<c_int> = dir.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();
-    fds.into_iter().for_each(|fd| adopt_one(fd, &mut known));
+    for fd in fds {
+        adopt_one(fd, &mut known);
+        if let Some(open) = get(fd) {
+            open.place.free_offset();
+        }
+    }
 }
 
 /// Takes in a descriptor that another process has given to this one, if it is ours. `known` are arenas mapped already.

@@ -44,3 +44,35 @@ fn children_of_vfork() {
         rig.same("timeout 30 ./a $T; echo $?");
     }
 }
+
+/// A program that begins, or goes on, where another one was killed or replaced in the middle of a write. The argument behind the directory counts the turns.
+const HOLDERS: &str = r#"
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static char text[300000];
+static void *writes(void *fd) { for (;;) { lseek((long)fd, 0, SEEK_SET); write((long)fd, text, sizeof text); } }
+int main(int n, char **a) {
+    pthread_t threads[2]; char path[300], turn[20], number[20]; int turns = atoi(a[2]); long fd; setlinebuf(stdout);
+    if (turns == 0) { sprintf(path, "%s/f", a[1]); fd = open(path, O_CREAT | O_RDWR, 0644); } else fd = atoi(a[3]);
+    printf("%d %d\n", turns, write(fd, "text", 4) == 4);
+    pid_t child = fork(); if (child == 0) writes((void *)fd);
+    usleep(20000); kill(child, SIGKILL); siginfo_t info; waitid(P_PID, child, &info, WEXITED | WNOWAIT);
+    printf("%d\n", write(fd, "text", 4) == 4); waitpid(child, NULL, 0);
+    if (turns == 6) return 0;
+    for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, writes, (void *)fd);
+    usleep(20000); sprintf(turn, "%d", turns + 1); sprintf(number, "%ld", fd); execl(a[0], a[0], a[1], turn, number, NULL); return 9;
+}
+"#;
+
+#[test]
+fn offsets_outlive_who_moves_them() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", HOLDERS, &["-w", "-pthread"]) {
+        rig.same("timeout 20 ./a $T 0; echo $?");
+    }
+}
