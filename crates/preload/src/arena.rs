@@ -15,8 +15,9 @@ use crate::hook::{Res, errno, fail};
 use crate::mounts::borrowed_memory;
 use libc::c_int;
 use share::Description;
+use share::client::high;
 use share::lock::Mutex;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -27,8 +28,6 @@ const SLOTS: usize = 512;
 pub(crate) const BYTES: usize = SLOT * SLOTS;
 /// Position of slot 0, far beyond the end of the memfd.
 const BASE: i64 = 1 << 40;
-/// Our own descriptors are put from here upwards, out of the way of the program's.
-pub(crate) const HIGH: c_int = 700;
 /// See `Slot::used`.
 const ADOPTED: u32 = 2;
 /// Longest path kept in a slot.
@@ -93,17 +92,20 @@ pub(crate) struct Place {
 static CURRENT: Mutex<Option<Arc<Arena>>> = Mutex::new(None);
 
 /// Moves a descriptor of ours out of the way, and has it closed by exec.
-pub(crate) fn high(fd: c_int) -> c_int {
-    for from in [HIGH, 200, 64] {
-        // SAFETY: only descriptors are touched.
-        let moved = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from) } as c_int;
-        if moved >= 0 {
-            // SAFETY: `fd` was ours.
-            unsafe { libc::syscall(libc::SYS_close, fd) };
-            return moved;
-        }
-    }
-    fd
+fn high(fd: c_int) -> c_int {
+    let Some(moved) = copy_high(fd) else {
+        high::note(fd);
+        return fd;
+    };
+    // SAFETY: `fd` was ours.
+    unsafe { libc::syscall(libc::SYS_close, fd) };
+    moved
+}
+
+/// A copy of a descriptor out of the way, which exec closes.
+pub(crate) fn copy_high(fd: c_int) -> Option<c_int> {
+    // SAFETY: it is open as long as the call takes.
+    high::copy(unsafe { BorrowedFd::borrow_raw(fd) }).map(OwnedFd::into_raw_fd)
 }
 
 fn map(fd: c_int) -> Option<(*mut Slot, u64)> {
@@ -403,7 +405,7 @@ fn is_gone(pid: u32) -> bool {
 
 /// Whether `fd` is a descriptor that arenas need.
 pub(crate) fn is_own(fd: c_int) -> bool {
-    fd >= 64 && CURRENT.lock().as_ref().is_some_and(|a| a.fd.load(Ordering::Relaxed) == fd)
+    CURRENT.lock().as_ref().is_some_and(|a| a.fd.load(Ordering::Relaxed) == fd)
 }
 
 /// In a child of fork: no other thread can hold the lock.

@@ -123,9 +123,10 @@ fn keep(dir: Option<(&Dir, u32)>) {
         };
         if let Ok((low, place)) = arena::make(&facts) {
             place.slot().offset.store(u64::from(generation), Ordering::Relaxed);
-            // SAFETY: descriptors of our own.
+            fd = arena::copy_high(low).unwrap_or(-1);
+            // SAFETY: descriptors of our own; the programs that are started get the copy.
             unsafe {
-                fd = libc::syscall(libc::SYS_fcntl, low, libc::F_DUPFD, arena::HIGH) as c_int;
+                libc::syscall(libc::SYS_fcntl, fd, libc::F_SETFD, 0);
                 libc::syscall(libc::SYS_close, low);
             }
         }
@@ -144,6 +145,7 @@ pub(crate) fn adopt(fd: c_int, mount: &'static Mount, place: &Place) {
         let ino = Ino(slot.ino.load(Ordering::Relaxed));
         let generation = slot.offset.load(Ordering::Relaxed) as u32;
         stand(Cwd::at(Dir { mount, ino, path: place.path().map(path::Text::from) }, generation));
+        share::client::high::note(fd);
         KEPT.store(fd, Ordering::Relaxed);
     } else {
         // SAFETY: a descriptor that only we know.

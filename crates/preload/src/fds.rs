@@ -89,7 +89,10 @@ unsafe fn close_many(first: c_uint, last: c_uint, flags: c_int) -> Res<c_int> {
         table::set_in_child(lowest..=last.min(c_int::MAX as c_uint) as c_int, None);
     }
     let mut from = first;
-    let own = (first.max(64)..=last.min(4096)).filter(|&fd| mounts::is_own(fd as c_int));
+    let (low, high) = share::client::high::range().into_inner();
+    let own = (c_int::try_from(first).unwrap_or(c_int::MAX).max(low)..=c_int::try_from(last).unwrap_or(c_int::MAX).min(high))
+        .filter(|&fd| mounts::is_own(fd))
+        .map(|fd| fd as c_uint);
     let mut pieces: Vec<(c_uint, c_uint)> = Vec::new();
     for fd in own {
         if fd > from {

@@ -33,7 +33,7 @@
 //! fail: splice (`EINVAL`), io_uring and raw system calls, also those of AIO (`EBADF` for reads, `EPERM` for writes; calls by syscall(2) are served as far as `numbers` says), most of ioctl (`ENOTTY`),
 //! `wprintf` and its kin on streams, `psiginfo` and what libc itself says to descriptor 2 of a damaged heap or stack before it aborts. Shared writable mappings need the FUSE mount,
 //! and others see what is written to them after msync (`mmap`).
-//! The library's own descriptors have the first free numbers from 700 on: dup2 to one of these is `EBADF`, and closing it too. The files that were closed last may keep their numbers in the kernel
+//! The library's own descriptors have the first free numbers from 700 on, or the highest that the process may have: dup2 to one of these is `EBADF`, and closing it too. The files that were closed last may keep their numbers in the kernel
 //! until the next call that is not ours (`parked`): calls that libc makes for itself find them there. A static program that moves the offset
 //! of a file that it inherited makes it useless for all who share it (`EPERM`, `EBADF`).
 //! Signals end waits for locks and nothing else. A signal handler that uses files of a volume while the same thread

@@ -8,7 +8,7 @@
 //!
 //! Where tested: crates/freehold/tests/run_more.rs.
 
-use crate::arena::HIGH;
+use crate::arena;
 use crate::hook::{Out, hook};
 use crate::mounts::Mount;
 use fs::Ino;
@@ -66,8 +66,7 @@ pub(crate) fn add((mount, ino): (&Mount, Ino), fd: c_int, known: u64, (start, le
     let Some(free) = mappings.iter().position(|m| m.end == m.start) else { return };
     let fd = match mappings.iter().find(|m| m.is_of(mount, ino)) {
         Some(other) => other.fd,
-        // SAFETY: only descriptors are touched.
-        None => unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, HIGH) as c_int },
+        None => arena::copy_high(fd).unwrap_or(-1),
     };
     if fd >= 0 {
         let end = (start + len).next_multiple_of(4096);

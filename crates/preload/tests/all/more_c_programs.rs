@@ -76,3 +76,16 @@ fn offsets_outlive_who_moves_them() {
         rig.same("timeout 20 ./a $T 0; echo $?");
     }
 }
+
+/// Where processes may have few descriptors, those of the library are out of the way all the same.
+#[test]
+fn few_descriptors() {
+    let rig = Rig::new();
+    for most in [700, 512, 200, 64, 40] {
+        let closes: String = (3..12).map(|fd| format!("exec {fd}>&-; ")).collect();
+        rig.same(&format!(
+            "ulimit -n {most}; echo text > $T/f; read a < $T/f; exec 5>$T/g 6>out; echo five >&5; echo six >&6; {closes} read b < $T/g; read c < out; echo $a $b $c; \
+             cd $T; (cat f g; echo more >> f; cat f); exec 4<f 5<g; read a <&4; read b <&5; echo $a $b"
+        ));
+    }
+}

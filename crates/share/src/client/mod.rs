@@ -15,6 +15,7 @@ mod descriptions;
 mod directories;
 mod files;
 mod filesystem;
+pub mod high;
 mod holds;
 mod kept;
 mod leases;
@@ -212,11 +213,6 @@ impl Remote {
     }
 }
 
-/// Gives a descriptor a high number: programs like to choose low ones themselves.
-fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
-    rustix::io::fcntl_dupfd_cloexec(&fd, 700).unwrap_or(fd)
-}
-
 impl Session {
     fn connect(path: &Path, patience: Patience, serial: u64) -> io::Result<Session> {
         let (cred, socket) = (Cred::of_process(), socket::connect(path)?);
@@ -256,8 +252,8 @@ impl Session {
             serial,
             opening,
             region: Region::map(&memory)?,
-            socket: out_of_the_way(socket),
-            event: out_of_the_way(event),
+            socket: high::moved(socket),
+            event: high::moved(event),
             number: welcome.session.get(),
             patience,
             slots: Mutex::default(),
