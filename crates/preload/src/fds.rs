@@ -90,7 +90,8 @@ unsafe fn close_many(first: c_uint, last: c_uint, flags: c_int) -> Res<c_int> {
     }
     let mut from = first;
     let (low, high) = share::client::high::range().into_inner();
-    let own = (c_int::try_from(first).unwrap_or(c_int::MAX).max(low)..=c_int::try_from(last).unwrap_or(c_int::MAX).min(high))
+    let own = (c_int::try_from(first).unwrap_or(c_int::MAX).max(low)
+        ..=c_int::try_from(last).unwrap_or(c_int::MAX).min(high))
         .filter(|&fd| mounts::is_own(fd))
         .map(|fd| fd as c_uint);
     let mut pieces: Vec<(c_uint, c_uint)> = Vec::new();

@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 pub(crate) enum Out {
     /// The call is for libc, as it was made.
     Libc,
+    /// The same of a call about memory, with no descriptor that may be a parked one: allocators make those with their locks held, and nothing may be done on the way.
+    Memory,
     /// It fails with this errno.
     Errno(c_int),
 }
@@ -125,6 +127,10 @@ pub(crate) fn run<R: Failed>(body: impl Fn() -> Res<R>, real: impl FnOnce() -> R
         }
         Ok(Err(Out::Libc)) => {
             crate::parked::close();
+            set_errno(before);
+            real()
+        }
+        Ok(Err(Out::Memory)) => {
             set_errno(before);
             real()
         }

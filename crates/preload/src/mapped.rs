@@ -162,16 +162,16 @@ pub(crate) fn after_fork() {
 hook! {
     fn munmap(addr: *mut c_void, len: size_t) -> c_int {
         remove(addr.addr(), len);
-        Err(Out::Libc)
+        Err(Out::Memory)
     }
     fn mremap(old: *mut c_void, old_len: size_t, len: size_t, flags: c_int, to: *mut c_void) -> isize {
         if !any() {
-            return Err(Out::Libc);
+            return Err(Out::Memory);
         }
         if flags & libc::MREMAP_FIXED != 0 {
             remove(to.addr(), len);
         }
-        let new = mremap::real(old, old_len, len, flags, to);
+        let new = mremap::onward(old, old_len, len, flags, to);
         if new == -1 {
             return crate::hook::fail(crate::hook::errno());
         }
