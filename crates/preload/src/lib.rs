@@ -81,6 +81,7 @@ mod stat;
 mod stdio;
 mod table;
 mod upward;
+mod walks;
 mod wide;
 mod xattr;
 

@@ -152,3 +152,54 @@ fn parked_descriptors_are_in_nobodys_way() {
         rig.same("timeout 20 ./a $T signals; echo $?");
     }
 }
+
+/// Walks of libc that change the current directory: names are those of where it has gone. The arguments: where to stand, and a tree elsewhere.
+const WALKS: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <fts.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+static void make(const char *name, int size) { int fd = open(name, O_CREAT | O_WRONLY | O_TRUNC, 0644); ftruncate(fd, size); close(fd); }
+static long size(const char *name) { struct stat st; return stat(name, &st) ? -1 : S_ISDIR(st.st_mode) ? 0 : (long)st.st_size; }
+static long sum; static int files;
+static int each(const char *path, const struct stat *st, int kind, struct FTW *at) {
+    if (kind != FTW_F) { sum += 1000 * (size("x") >= 0); return 0; }
+    sum += size(path + at->base); files += remove(path + at->base) == 0; return 0;
+}
+static int look(const char *path, const struct stat *st, int kind, struct FTW *at) { sum += kind == FTW_F ? size(path) : 0; return 7 * (at->level == 2); }
+static void tree(const char *in) {
+    char name[300]; const char *all[] = { "x", "y", "d/x", "d/e/x" };
+    sprintf(name, "%s/d", in); mkdir(name, 0755); strcat(name, "/e"); mkdir(name, 0755);
+    for (int i = 0; i < 4; i++) { sprintf(name, "%s/%s", in, all[i]); make(name, 10 + i); }
+}
+static void here(const char *what) { char at[4096]; getcwd(at, sizeof at); printf("%s: %s %ld %ld; %ld %d\n", what, at, size("x"), size("own"), sum, files); sum = files = 0; }
+int main(int n, char **a) {
+    chdir(a[1]); make("x", 100); make("own", 200); here("begins");
+    tree(a[2]); int r = nftw(a[2], each, 9, FTW_CHDIR | FTW_PHYS); printf("%d ", r); here("nftw");
+    tree(a[2]); r = nftw(a[2], each, 9, FTW_CHDIR | FTW_PHYS | FTW_DEPTH); printf("%d ", r); here("in depth");
+    tree(a[2]); r = nftw(a[2], look, 9, FTW_PHYS); printf("%d ", r); here("without");
+    r = nftw("/none", each, 9, FTW_CHDIR); printf("%d %d ", r, errno); here("nowhere");
+    for (int flags = 0; flags < 2; flags++) {
+        char *paths[] = { a[2], NULL }; FTS *f = fts_open(paths, FTS_PHYSICAL | (flags ? FTS_NOCHDIR : 0), NULL); FTSENT *e;
+        while (errno = 1, e = fts_read(f)) {
+            if (e->fts_info == FTS_F) { sum += size(e->fts_accpath); files += strcmp(e->fts_accpath, e->fts_name) == 0; }
+            else if (e->fts_info == FTS_D) for (FTSENT *c = fts_children(f, 0); c; c = c->fts_link) sum += 10000;
+        }
+        printf("%d ", errno); r = fts_close(f); printf("%d ", r); here("fts");
+    }
+    return 0;
+}
+"#;
+
+#[test]
+fn walks_that_change_the_directory() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", WALKS, &["-w"]) {
+        rig.same("mkdir tree; timeout 20 ./a $T $PWD/tree; echo $?; rm -r tree; ls $T");
+    }
+}
