@@ -9,7 +9,8 @@ use libc::{c_char, c_int, c_void};
 use std::cell::Cell;
 
 /// What nftw calls for each file.
-pub(crate) type Visit = Option<unsafe extern "C" fn(*const c_char, *const libc::stat, c_int, *mut c_void) -> c_int>;
+pub(crate) type Visit =
+    Option<unsafe extern "C" fn(*const c_char, *const libc::stat, c_int, *mut c_void) -> c_int>;
 
 const FTW_CHDIR: c_int = 4;
 const FTS_NOCHDIR: c_int = 4;
@@ -20,7 +21,12 @@ thread_local! {
 }
 
 /// libc has gone into the directory of the file.
-unsafe extern "C" fn visit(path: *const c_char, st: *const libc::stat, kind: c_int, at: *mut c_void) -> c_int {
+unsafe extern "C" fn visit(
+    path: *const c_char,
+    st: *const libc::stat,
+    kind: c_int,
+    at: *mut c_void,
+) -> c_int {
     let before = errno();
     {
         let _inside = inside();

@@ -203,3 +203,38 @@ fn walks_that_change_the_directory() {
         rig.same("mkdir tree; timeout 20 ./a $T $PWD/tree; echo $?; rm -r tree; ls $T");
     }
 }
+
+/// Vectors that are longer than what is written at a time.
+const VECTORS: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+enum { PART = 5 << 20, PARTS = 9 };
+static char *part; static struct iovec v[PARTS];
+static void say(const char *what, int fd, long n) {
+    struct stat st; char c[3]; fstat(fd, &st); long at = lseek(fd, 0, SEEK_CUR); pread(fd, c, 1, st.st_size - 1); pread(fd, c + 1, 1, 7L * PART + 100); pread(fd, c + 2, 1, 0);
+    printf("%s: %ld, size %ld, at %ld, %c%c%c\n", what, n, (long)st.st_size, at, c[0], c[1], c[2]);
+}
+int main(int n, char **a) {
+    chdir(a[1]);
+    for (int i = 0; i < PARTS; i++) { v[i].iov_base = memset(malloc(PART), 'a' + i, PART); v[i].iov_len = PART; }
+    int fd = open("f", O_CREAT | O_RDWR, 0644); write(fd, "0123456789", 10);
+    say("writev", fd, writev(fd, v, PARTS)); say("pwritev", fd, pwritev(fd, v, PARTS, 3)); say("one", fd, writev(fd, v + 8, 1)); say("none", fd, writev(fd, v, 0));
+    say("pwritev2", fd, pwritev2(fd, v, PARTS, -1, 0)); ftruncate(fd, 5); lseek(fd, 0, SEEK_SET); say("appended", fd, pwritev2(fd, v, PARTS, -1, RWF_APPEND)); ftruncate(fd, 5);
+    int end = open("f", O_RDWR | O_APPEND); say("at the end", end, writev(end, v, PARTS)); say("readv", fd, readv(fd, v, PARTS));
+    unlink("f"); return 0;
+}
+"#;
+
+#[test]
+fn long_vectors() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", VECTORS, &["-w"]) {
+        rig.same("timeout 40 ./a $T; echo $?");
+    }
+}
