@@ -18,6 +18,11 @@ fn copied(old: c_int, new: c_int) -> Res<c_int> {
     if new < 0 {
         return fail(errno());
     }
+    if table::is_beyond(new) && table::is_ours(old) {
+        // SAFETY: made just now, and nobody has heard of it.
+        unsafe { libc::syscall(libc::SYS_close, new) };
+        return fail(libc::EMFILE);
+    }
     if (table::is_ours(old) || table::is_ours(new)) && old != new {
         let open = table::get(old);
         if borrowed_memory() {
@@ -30,6 +35,12 @@ fn copied(old: c_int, new: c_int) -> Res<c_int> {
         table::set(new, open);
     }
     Ok(new)
+}
+
+/// Whether dup2 may make `new` a copy of `old`: it is not the library's own, and not one that a file of ours cannot have, which is as a number beyond the limit of the process.
+fn may_become(old: c_int, new: c_int) -> Res<()> {
+    let beyond = table::is_beyond(new) && table::is_ours(old);
+    if beyond || mounts::is_own(new) { fail(libc::EBADF) } else { Ok(()) }
 }
 
 /// # Safety
@@ -87,6 +98,10 @@ unsafe fn close_many(first: c_uint, last: c_uint, flags: c_int) -> Res<c_int> {
     }
     if flags & CLOEXEC == 0 && borrowed_memory() {
         table::set_in_child(lowest..=last.min(c_int::MAX as c_uint) as c_int, None);
+    }
+    if flags & CLOEXEC != 0 {
+        let changed = table::ours_in(first as usize, last as usize).into_iter().filter_map(table::get);
+        changed.for_each(|open| open.changed());
     }
     let mut from = first;
     let (low, high) = share::client::high::range().into_inner();
@@ -166,9 +181,11 @@ pub(crate) fn set_flags(open: &Open, flags: c_int) -> Res<()> {
     let before = open.flags();
     let flags = before & !may | flags & may;
     open.place.slot().flags.store(flags as u32, Ordering::Relaxed);
+    // Not one to be used again.
+    open.changed();
     // What the manager looks at is fixed when a file is opened: it is opened anew.
     const SEEN: c_int = libc::O_APPEND | libc::O_DIRECT | libc::O_NOATIME;
-    if (before ^ flags) & SEEN != 0 && open.reopen().is_err() {
+    if (before ^ flags) & SEEN != 0 && open.reopen((before & SEEN, flags & SEEN)).is_err() {
         open.place.slot().flags.store(before as u32, Ordering::Relaxed);
         return fail(libc::EPERM);
     }
@@ -269,10 +286,12 @@ hook! {
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int { close_many(first, last, flags) }
     fn dup(fd: c_int) -> c_int { copied(fd, dup::real(fd)) }
     fn dup2(old: c_int, new: c_int) -> c_int {
-        if mounts::is_own(new) { fail(libc::EBADF) } else { copied(old, dup2::real(old, new)) }
+        may_become(old, new)?;
+        copied(old, dup2::real(old, new))
     }
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-        if mounts::is_own(new) { fail(libc::EBADF) } else { copied(old, dup3::real(old, new, flags)) }
+        may_become(old, new)?;
+        copied(old, dup3::real(old, new, flags))
     }
     fn fcntl | fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int { control(fd, command, argument) }
     fn flock(fd: c_int, operation: c_int) -> c_int {

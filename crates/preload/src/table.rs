@@ -38,6 +38,11 @@ fn at(fd: c_int) -> Option<&'static AtomicPtr<Description>> {
     Some(&TABLE[fd % LINES * ENTRIES + fd / LINES])
 }
 
+/// Whether `fd` is a number that none of ours can have.
+pub(crate) fn is_beyond(fd: c_int) -> bool {
+    fd >= FDS as c_int
+}
+
 /// Whether `fd` is ours.
 #[inline]
 pub(crate) fn is_ours(fd: c_int) -> bool {

@@ -238,3 +238,56 @@ fn long_vectors() {
         rig.same("timeout 40 ./a $T; echo $?");
     }
 }
+
+/// Descriptors that files of ours cannot have are refused, as where processes may not have them, and nothing is left of the attempt.
+#[test]
+fn numbers_that_are_too_high() {
+    let Some(rig) = Rig::with_python() else { return };
+    rig.same_python(
+        r#"
+import resource
+# As in the ordinary directory where the limit is just so high. Who may not have so many is refused in both.
+most = 70000 if t.startswith('/freehold') else 65536
+try: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+except ValueError: pass
+f = os.open(j(t, 'f'), os.O_CREAT | os.O_RDWR); os.write(f, b'text')
+def listed(): return [int(n) for n in os.listdir('/proc/self/fd') if int(n) < 600 or int(n) > 60000]
+before = listed(); n = 66000
+print(tries(lambda: os.dup2(f, n)), tries(lambda: os.dup2(f, n, False)), tries(lambda: fcntl.fcntl(f, fcntl.F_DUPFD, n)) in ('EMFILE', 'EINVAL'), listed() == before)
+print(tries(lambda: os.dup2(f, 400)), os.pread(400, 9, 0)); os.close(400); print(listed() == before)
+"#,
+    );
+}
+
+/// Flags that change while other threads use the descriptor, and those that change for many at once.
+const FLAGS: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+static int fd; static volatile int stop; static long failed, done;
+static void *uses(void *arg) { char c; while (!stop) { done++; failed += pread(fd, &c, 1, 0) != 1 || pwrite(fd, "y", 1, 5) != 1; } return 0; }
+int main(int n, char **a) {
+    char path[300]; sprintf(path, "%s/f", a[1]); fd = open(path, O_CREAT | O_RDWR, 0644); write(fd, "x", 1);
+    pthread_t t[3]; for (int i = 0; i < 3; i++) pthread_create(&t[i], 0, uses, 0);
+    for (int i = 0; i < 3000 || done < 300; i++) failed += fcntl(fd, F_SETFL, i & 1 ? 0 : O_APPEND) != 0;
+    stop = 1; for (int i = 0; i < 3; i++) pthread_join(t[i], 0);
+    printf("%ld %d\n", failed, done >= 300); close(fd);
+    for (int i = 0; i < 3; i++) {
+        fd = open(path, O_RDONLY); int other = open(path, O_RDONLY); close_range(fd, ~0, CLOSE_RANGE_CLOEXEC); printf("%d %d", fcntl(fd, F_GETFD), fcntl(other, F_GETFD));
+        close(fd); close(other); fd = open(path, O_RDONLY); printf(" %d", fcntl(fd, F_GETFD)); close(fd); fd = open(path, O_RDONLY | O_CLOEXEC); printf(" %d\n", fcntl(fd, F_GETFD)); close(fd);
+    }
+    return 0;
+}
+"#;
+
+#[test]
+fn flags_that_change() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", FLAGS, &["-w", "-pthread"]) {
+        rig.same("timeout 40 ./a $T; echo $?");
+    }
+}
