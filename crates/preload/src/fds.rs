@@ -4,7 +4,7 @@
 //! table is its parent's, and what it executes finds the descriptors by itself. The library's own descriptors are hidden from the program.
 
 use crate::description::Open;
-use crate::hook::{Out, Res, errno, fail, hook};
+use crate::hook::{Out, Res, errno, fail, hook, nowhere};
 use crate::mounts::{self, borrowed_memory};
 use crate::parked;
 use crate::signals::Held;
@@ -164,10 +164,10 @@ unsafe fn control(fd: c_int, command: c_int, argument: usize) -> Res<c_int> {
         | libc::F_OFD_SETLK
         | libc::F_OFD_SETLKW => {
             // SAFETY: as the caller says.
-            let Some(lock) = (unsafe { (argument as *mut libc::flock).as_mut() }) else {
-                return fail(libc::EFAULT);
-            };
-            record_lock(&open, command, lock)
+            match unsafe { (argument as *mut libc::flock).as_mut() } {
+                Some(lock) if !nowhere(lock) => record_lock(&open, command, lock),
+                _ => fail(libc::EFAULT),
+            }
         }
         libc::F_GETOWN | libc::F_SETOWN => Ok(0),
         libc::F_GETLEASE => Ok(libc::F_UNLCK),

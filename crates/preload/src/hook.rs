@@ -251,9 +251,15 @@ macro_rules! hook {
 }
 pub(crate) use hook;
 
+/// Flags of a call of which `known` are those that we know: the kernel refuses others before it looks at the path, or has an answer of its own.
+#[inline]
+pub(crate) fn check(flags: c_int, known: c_int) -> Res<()> {
+    if flags & !known == 0 { Ok(()) } else { Err(Out::Libc) }
+}
+
 /// Whether no program has memory there: the first page, and the last one, in which errors lie that were taken for pointers (`MAP_FAILED`).
 /// Other wrong pointers are not noticed here, as they are by a kernel.
-fn nowhere<T>(p: *const T) -> bool {
+pub(crate) fn nowhere<T>(p: *const T) -> bool {
     const PAGE: usize = 4096;
     p.addr() < PAGE || p.addr() > usize::MAX - PAGE
 }

@@ -1,7 +1,7 @@
 //! read, write and their many variants; lseek; what copies between descriptors.
 
 use crate::description::Open;
-use crate::hook::{Out, Res, fail, hook, memory, memory_mut};
+use crate::hook::{Out, Res, fail, hook, memory, memory_mut, nowhere};
 use crate::limits;
 use crate::mapped;
 use crate::table;
@@ -106,7 +106,7 @@ pub(crate) unsafe fn vector<'a>(v: *const iovec, n: c_int) -> Res<&'a [iovec]> {
     if n == 0 {
         return Ok(&[]);
     }
-    if v.is_null() {
+    if nowhere(v) {
         return fail(libc::EFAULT);
     }
     // SAFETY: as the caller says.

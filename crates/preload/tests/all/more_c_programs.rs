@@ -291,3 +291,42 @@ fn flags_that_change() {
         rig.same("timeout 40 ./a $T; echo $?");
     }
 }
+
+/// Flags that nobody knows, and memory that nobody has.
+const WRONG: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <unistd.h>
+#include <utime.h>
+#define SAY(call) do { errno = 0; long r = (call); printf("%d: %ld %d\n", __LINE__, r, errno); } while (0)
+int main(int n, char **a) {
+    struct stat st; struct statx sx; struct statfs sf; struct timespec now[2] = { { 0, UTIME_NOW }, { 0, UTIME_NOW } }; void *bad = (void *)-1, *low = (void *)8;
+    chdir(a[1]); int fd = open("f", O_CREAT | O_RDWR, 0644), dir = open(".", O_RDONLY);
+    SAY(unlinkat(AT_FDCWD, "f", 0x100)); SAY(unlinkat(dir, "f", 0x1000)); SAY(unlinkat(AT_FDCWD, "f", 0x40000000)); SAY(access("f", F_OK));
+    SAY(linkat(AT_FDCWD, "f", AT_FDCWD, "g", 0x100)); SAY(linkat(dir, "f", dir, "g", 0x200)); SAY(access("g", F_OK));
+    SAY(fstatat(AT_FDCWD, "f", &st, 0x40000000)); SAY(fstatat(dir, "f", &st, 0x200)); SAY(fstatat(dir, "f", &st, AT_NO_AUTOMOUNT)); SAY(fstatat(dir, "none", &st, 0x200));
+    SAY(faccessat(AT_FDCWD, "f", F_OK, 0x8000)); SAY(faccessat(dir, "f", R_OK, AT_EACCESS)); SAY(fchownat(AT_FDCWD, "f", -1, -1, 0x200)); SAY(fchownat(dir, "f", -1, -1, 0x8000));
+    SAY(fchmodat(AT_FDCWD, "f", 0600, 0x400)); SAY(utimensat(AT_FDCWD, "f", now, 0x200)); SAY(utimensat(dir, "f", NULL, 0x8000)); SAY(utimensat(dir, "f", now, AT_SYMLINK_NOFOLLOW));
+    SAY(statx(AT_FDCWD, "f", 0, 0x80000000, &sx)); SAY(statx(dir, "f", 0x6000, STATX_ALL, &sx)); SAY(statx(dir, "f", 0x2000, STATX_ALL, &sx)); SAY(statx(dir, "f", 0x4000, STATX_ALL, &sx)); SAY(statx(dir, "f", 0x40000000, 0, &sx));
+    SAY(stat("f", bad)); SAY(stat("f", low)); SAY(fstat(fd, bad)); SAY(fstat(fd, NULL)); SAY(stat("none", bad)); SAY(statx(dir, "f", 0, 0, bad));
+    SAY(syscall(SYS_statx, dir, "f", 0, 0, low)); SAY(statfs("f", NULL)); SAY(statfs("f", bad)); SAY(fstatfs(fd, NULL)); SAY(fstatfs(fd, low)); SAY(statfs("f", &sf));
+    SAY(readv(fd, bad, 2)); SAY(readv(fd, low, 2)); SAY(readv(fd, NULL, 0)); SAY(writev(fd, bad, 1)); SAY(pwritev(fd, low, 1, 0)); SAY(preadv(fd, bad, 1, 0));
+    SAY(utimensat(AT_FDCWD, "f", bad, 0)); SAY(utimensat(AT_FDCWD, "f", low, 0)); SAY(futimens(fd, bad)); SAY(fcntl(fd, F_GETLK, bad)); SAY(fcntl(fd, F_SETLK, NULL));
+    SAY(access("f", F_OK)); SAY(unlinkat(dir, "f", 0)); return 0;
+}
+"#;
+
+#[test]
+fn what_the_kernel_refuses() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", WRONG, &["-w"]) {
+        rig.same("timeout 20 ./a $T; echo $?");
+    }
+}
