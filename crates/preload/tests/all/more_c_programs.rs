@@ -330,3 +330,47 @@ fn what_the_kernel_refuses() {
         rig.same("timeout 20 ./a $T; echo $?");
     }
 }
+
+/// Streams with all modes, and such as go elsewhere: programs do not look at what freopen(3) gives them.
+const STREAMS: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+static void put(const char *name, const char *text) { int fd = open(name, O_CREAT | O_WRONLY | O_TRUNC, 0644); write(fd, text, strlen(text)); close(fd); }
+static void say(const char *name) { char t[99] = ""; int fd = open(name, O_RDONLY); int n = read(fd, t, 98); close(fd); dprintf(2, "%s has %d: %s|\n", name, n, t); }
+static void use(const char *what, FILE *f) {
+    char t[20] = ""; errno = 0; int wrote = fputs("NEW", f); int flushed = fflush(f); dprintf(2, "%s: %d at %ld", what, wrote >= 0 && flushed == 0, ftell(f)); clearerr(f);
+    rewind(f); size_t n = fread(t, 1, 9, f); dprintf(2, ", read %d %s, %d %d, %d\n", (int)n, t, !!ferror(f), !!feof(f), fileno(f)); clearerr(f);
+}
+int main(int n, char **a) {
+    const char *modes[] = { "r", "w", "a", "r+", "w+", "a+", "rb+", "rt+", "wt+", "re+", "ae+", "rbe+", "r+e", "wb", "ab+", "rm+", "r,ccs+", "abcdef+" }, *news[] = { "wx+", "wxe+", "wx" };
+    chdir(a[1]);
+    for (int i = 0; i < 18; i++) { put("f", "content"); FILE *f = fopen("f", modes[i]); dprintf(2, "%d ", fcntl(fileno(f), F_GETFD)); use(modes[i], f); fclose(f); say("f"); }
+    for (int i = 0; i < 3; i++) { unlink("f"); FILE *f = fopen("f", news[i]); use(news[i], f); fclose(f); say("f"); dprintf(2, "%d %d\n", fopen("f", news[i]) != 0, errno); }
+    for (int i = 3; i < 8; i++) { put("f", "content"); FILE *f = fdopen(open("f", O_RDWR), modes[i]); use(modes[i], f); fclose(f); say("f"); }
+    for (int i = 0; i < 12; i++) {
+        put("f", "first file of them"); put("g", "second"); char c[9] = ""; FILE *f = fopen("f", i & 1 ? "r+" : "w"); int fd = fileno(f); if (i & 1) fread(c, 1, 5, f); fputs("to the first", f);
+        FILE *same = freopen("g", modes[i], f); dprintf(2, "%d %d %d ", same == f, fileno(f) == fd, fcntl(fd, F_GETFD)); use(modes[i], f);
+        freopen("/dev/null", "w", f); use("null", f); freopen("f", "r", f); use("again", f); fclose(f); say("f"); say("g");
+        int next = open("f", O_RDONLY); dprintf(2, "%d\n", next); close(next);
+    }
+    put("f", ""); FILE *f = fopen("f", "w"); fputs("kept", f); f = (freopen("none/g", "w", f), f); dprintf(2, "%d %d\n", errno, fopen("none/g", "w") != 0); say("f"); int next = open("f", O_RDONLY); dprintf(2, "%d\n", next); close(next);
+    f = fopen("/dev/null", "w"); f = freopen("g", "w+", f); use("of libc", f); fclose(f); say("g"); next = open("f", O_RDONLY); dprintf(2, "%d\n", next); close(next);
+    /* The standard ones. */
+    freopen("out", "w", stdout); printf("to out\n"); freopen("out2", "a", stdout); printf("to out2\n"); freopen("/dev/null", "w", stdout); printf("to none\n"); freopen("out", "a", stdout); printf("to out again\n"); fflush(stdout);
+    dprintf(2, "%d\n", fileno(stdout)); say("out"); say("out2"); freopen("out", "r", stdin); char t[99] = ""; fgets(t, 99, stdin); dprintf(2, "%d %s", fileno(stdin), t); freopen("out2", "r", stdin); fgets(t, 99, stdin); dprintf(2, "%s", t);
+    freopen("none/x", "w", stdout); dprintf(2, "%d %d\n", errno, fcntl(1, F_GETFD)); return 0;
+}
+"#;
+
+#[test]
+fn streams() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", STREAMS, &["-w"]) {
+        rig.same("timeout 20 ./a $T; echo $?");
+    }
+}
