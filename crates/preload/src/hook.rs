@@ -135,6 +135,9 @@ pub(crate) fn run<R: Failed>(body: impl Fn() -> Res<R>, real: impl FnOnce() -> R
             real()
         }
         Ok(Err(Out::Errno(errno))) => {
+            if errno == libc::EFBIG {
+                crate::limits::signal();
+            }
             set_errno(errno);
             R::FAILED
         }

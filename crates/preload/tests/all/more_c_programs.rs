@@ -374,3 +374,40 @@ fn streams() {
         rig.same("timeout 20 ./a $T; echo $?");
     }
 }
+
+/// Handlers of SIGXFSZ that never return: what the call held is free.
+const JUMPS: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/uio.h>
+#include <unistd.h>
+static sigjmp_buf back; static volatile int come;
+static void jumps(int s) { come++; siglongjmp(back, 1); }
+int main(int n, char **a) {
+    struct rlimit most = { 300000, RLIM_INFINITY }; chdir(a[1]); setlinebuf(stdout);
+    int fd = open("f", O_CREAT | O_RDWR, 0644); setrlimit(RLIMIT_FSIZE, &most); signal(SIGXFSZ, jumps);
+    for (int i = 0; i < 6; i++) {
+        struct iovec v = { "text", 4 }; lseek(fd, 300000, SEEK_SET); come = 0;
+        if (sigsetjmp(back, 1) == 0) {
+            switch (i) { case 0: write(fd, "text", 4); break; case 1: pwrite(fd, "text", 4, 400000); break; case 2: ftruncate(fd, 400000); break; case 3: writev(fd, &v, 1); break; case 4: truncate("f", 400000); break; case 5: fallocate(fd, 0, 299999, 99); }
+            printf("went on\n");
+        }
+        lseek(fd, 299998, SEEK_SET); printf("%d: %d %d", i, come, (int)write(fd, "text", 4)); int other = open("f", O_RDONLY); printf(" %d %ld\n", other, (long)lseek(fd, 0, SEEK_CUR)); close(other); ftruncate(fd, 5);
+    }
+    signal(SIGXFSZ, SIG_IGN); lseek(fd, 300000, SEEK_SET); errno = 0; int r = write(fd, "text", 4); printf("%d %d\n", r, errno); return 0;
+}
+"#;
+
+#[test]
+fn handlers_that_jump() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", JUMPS, &["-w"]) {
+        rig.same("timeout 20 ./a $T; echo $?");
+    }
+}
