@@ -49,6 +49,7 @@ mod arena;
 mod attrs;
 mod barrier;
 mod cwd;
+mod daemons;
 mod description;
 mod dirs;
 mod fds;

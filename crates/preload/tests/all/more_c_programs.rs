@@ -411,3 +411,45 @@ fn handlers_that_jump() {
         rig.same("timeout 20 ./a $T; echo $?");
     }
 }
+
+/// Processes that leave their standard streams and their directory, which are in the volume.
+const DAEMONS: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pty.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <utmp.h>
+static const char *type(int fd) { struct stat st; return fstat(fd, &st) ? "none" : S_ISCHR(st.st_mode) ? isatty(fd) ? "terminal" : "null" : S_ISREG(st.st_mode) ? "file" : "other"; }
+int main(int n, char **a) {
+    char at[4096], path[4200], text[99] = ""; int how = atoi(a[2]), status, master; chdir(a[1]);
+    sprintf(path, "%s/log%d", a[1], how); int log = open(path, O_CREAT | O_WRONLY | O_APPEND, 0644), out = open("out", O_CREAT | O_WRONLY | O_TRUNC, 0644);
+    for (int i = 0; i < 3; i++) dup2(out, i);
+    close(out);
+    if (how < 4) { int r = daemon(how & 1, how & 2); dprintf(log, "%d ", r); }
+    else {
+        pid_t child = forkpty(&master, NULL, NULL, NULL);
+        if (child) { waitpid(child, &status, 0); int got = read(master, text, 98); dprintf(log, "%d %d %s%s\n", status, got, text, type(1)); rename(path, "done"); return 0; }
+        if (how == 5) { int slave = open("/dev/tty", O_RDWR); dprintf(log, "%d ", login_tty(slave)); }
+    }
+    errno = 0; int wrote = write(1, "some\n", 5); printf("more\n"); fflush(stdout); getcwd(at, sizeof at);
+    dprintf(log, "%s %s %s, %d %d, %s, %d\n", type(0), type(1), type(2), wrote, errno, at, getsid(0) == getpid());
+    if (how < 4) rename(path, (sprintf(at, "%s/done", a[1]), at));
+    return 0;
+}
+"#;
+
+#[test]
+fn daemons() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", DAEMONS, &["-w", "-lutil"]) {
+        for how in 0..6 {
+            rig.same(&format!("timeout 20 ./a $T {how} < /dev/null; echo $?; for i in $(seq 400); do [ -e $T/done ] && break; sleep 0.02; done; cat $T/done $T/out; rm $T/*"));
+        }
+    }
+}
