@@ -453,3 +453,46 @@ fn daemons() {
         }
     }
 }
+
+/// More threads that wait for a lock than calls can be under way: who has it can give it up, and use files meanwhile.
+const WAITERS: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+enum { THREADS = 90 };
+static char path[300]; static int kind, inside, most; static long got;
+static int lock(int fd, int type, int wait) {
+    struct flock l = { .l_type = type == LOCK_UN ? F_UNLCK : F_WRLCK };
+    if (kind == 0) return flock(fd, type | (wait ? 0 : LOCK_NB));
+    return fcntl(fd, kind == 1 ? (wait ? F_OFD_SETLKW : F_OFD_SETLK) : (wait ? F_SETLKW : F_SETLK), &l);
+}
+static void *waits(void *arg) {
+    int fd = open(path, O_RDWR); if (lock(fd, LOCK_EX, 1) != 0) return (void *)1;
+    if (__atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST) > 1) most = 2;
+    got++; __atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST); lock(fd, LOCK_UN, 0); close(fd); return 0;
+}
+int main(int n, char **a) {
+    sprintf(path, "%s/f", a[1]); pthread_t t[THREADS]; setlinebuf(stdout);
+    for (kind = 0; kind < 2; kind++) {
+        int fd = open(path, O_CREAT | O_RDWR, 0644), failed = 0; void *r; got = most = 0;
+        printf("%d ", lock(fd, LOCK_EX, 0)); for (int i = 0; i < THREADS; i++) pthread_create(&t[i], 0, waits, 0);
+        usleep(300000); printf("%d %ld ", (int)write(fd, "text", 4), got); int other = open(path, O_RDONLY); printf("%d ", other > 2); close(other); printf("%d ", lock(fd, LOCK_UN, 0));
+        for (int i = 0; i < THREADS; i++) { pthread_join(t[i], &r); failed += r != 0; }
+        printf("%ld %d %d\n", got, most, failed); close(fd);
+    }
+    return 0;
+}
+"#;
+
+#[test]
+fn many_wait_for_locks() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", WAITERS, &["-w", "-pthread"]) {
+        rig.same("timeout 30 ./a $T; echo $?");
+    }
+}

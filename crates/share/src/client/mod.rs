@@ -27,6 +27,7 @@ mod queue;
 mod records;
 mod throng;
 mod told;
+mod turns;
 mod waiting;
 
 use crate::changes::Seen;
@@ -91,6 +92,8 @@ struct Session {
     /// Threads that look for their answers, and do not sleep.
     lookers: AtomicUsize,
     lookers_max: usize,
+    /// Calls that wait for locks.
+    waiters: AtomicUsize,
     throng: Throng,
     kept: Kept,
     arena: Arena,
@@ -260,6 +263,7 @@ impl Session {
             lookers: AtomicUsize::new(0),
             // One processor is the manager's.
             lookers_max: (crate::spin::processors() - 1).max(1),
+            waiters: AtomicUsize::new(0),
             throng: Throng::default(),
             kept: Kept::new(Seen::map(&changes)?, arena.memory()),
             arena,
