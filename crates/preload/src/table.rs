@@ -7,7 +7,7 @@
 
 use crate::arena::{self, Facts};
 use crate::description::{self, Description, LOCKING, Open, State};
-use crate::hook::{Res, fail};
+use crate::hook::{Res, fail, inside};
 use crate::mounts::{self, Mount};
 use crate::pool::{self, Made, Origin};
 use fs::{FileSystem, FileType, Handle, Ino, LockOwner};
@@ -92,6 +92,7 @@ fn in_child(fd: c_int) -> Option<Open> {
             |opens: &Vec<OfChild>| opens.iter().find(|o| (o.0, o.1) == (caller(), fd)).map(|o| o.2.clone());
         return OF_CHILD.with(|opens| of(opens.try_borrow().as_deref().ok()?));
     }
+    let _inside = inside();
     CHILD_HAS.set(false);
     let gone =
         OF_CHILD.with(|opens| opens.try_borrow_mut().ok().map(|mut opens| std::mem::take(&mut *opens)));

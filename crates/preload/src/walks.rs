@@ -1,7 +1,7 @@
 //! nftw(3) and fts(3), which libc does by itself, without calls that we see: they go to the FUSE mount. With `FTW_CHDIR`, and without `FTS_NOCHDIR`, libc changes the current
 //! directory on the way: what is known of that is forgotten before the program goes on, or names that begin there would lead into another one.
 //!
-//! Where tested: `tests/all/more_c_programs.rs`.
+//! Where tested: `tests/all/c_calls.rs`.
 
 use crate::cwd;
 use crate::hook::{Out, Res, errno, fail, hook, inside, outside, set_errno};
