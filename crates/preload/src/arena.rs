@@ -15,8 +15,9 @@ use crate::hook::{Res, errno, fail};
 use crate::mounts::borrowed_memory;
 use libc::c_int;
 use share::Description;
+use share::client::high;
 use share::lock::Mutex;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -27,8 +28,6 @@ const SLOTS: usize = 512;
 pub(crate) const BYTES: usize = SLOT * SLOTS;
 /// Position of slot 0, far beyond the end of the memfd.
 const BASE: i64 = 1 << 40;
-/// Our own descriptors are put from here upwards, out of the way of the program's.
-pub(crate) const HIGH: c_int = 700;
 /// See `Slot::used`.
 const ADOPTED: u32 = 2;
 /// Longest path kept in a slot.
@@ -93,17 +92,20 @@ pub(crate) struct Place {
 static CURRENT: Mutex<Option<Arc<Arena>>> = Mutex::new(None);
 
 /// Moves a descriptor of ours out of the way, and has it closed by exec.
-pub(crate) fn high(fd: c_int) -> c_int {
-    for from in [HIGH, 200, 64] {
-        // SAFETY: only descriptors are touched.
-        let moved = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from) } as c_int;
-        if moved >= 0 {
-            // SAFETY: `fd` was ours.
-            unsafe { libc::syscall(libc::SYS_close, fd) };
-            return moved;
-        }
-    }
-    fd
+fn high(fd: c_int) -> c_int {
+    let Some(moved) = copy_high(fd) else {
+        high::note(fd);
+        return fd;
+    };
+    // SAFETY: `fd` was ours.
+    unsafe { libc::syscall(libc::SYS_close, fd) };
+    moved
+}
+
+/// A copy of a descriptor out of the way, which exec closes.
+pub(crate) fn copy_high(fd: c_int) -> Option<c_int> {
+    // SAFETY: it is open as long as the call takes.
+    high::copy(unsafe { BorrowedFd::borrow_raw(fd) }).map(OwnedFd::into_raw_fd)
 }
 
 fn map(fd: c_int) -> Option<(*mut Slot, u64)> {
@@ -339,6 +341,12 @@ impl Place {
         call(&Description { memory: self.arena.ino, at: self.position() as u64, open: &open })
     }
 
+    /// At the start of a program: another thread of the process that has become this one may have been at work with the offset, and will not come back.
+    pub(crate) fn free_offset(&self) {
+        let _ =
+            self.slot().lock.compare_exchange(crate::mounts::pid(), 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
     /// Whether another program was started with it.
     pub(crate) fn is_adopted(&self) -> bool {
         self.slot().used.load(Ordering::Acquire) == ADOPTED
@@ -370,10 +378,7 @@ impl Place {
                 std::thread::yield_now();
             } else {
                 std::thread::sleep(std::time::Duration::from_micros(100));
-                // SAFETY: signal 0 is none; it asks whether the process is there.
-                let gone =
-                    owner != 0 && tries.is_multiple_of(100) && unsafe { libc::kill(owner as i32, 0) } != 0;
-                if gone && errno() == libc::ESRCH {
+                if owner != 0 && tries.is_multiple_of(100) && is_gone(owner) {
                     let _ = slot.lock.compare_exchange(owner, 0, Ordering::Relaxed, Ordering::Relaxed);
                 }
             }
@@ -385,9 +390,22 @@ impl Place {
     }
 }
 
+/// Whether this process will do nothing any more: it is not there, or waits for its parent to hear of its end.
+fn is_gone(pid: u32) -> bool {
+    // SAFETY: signal 0 is none; it asks whether the process is there.
+    if unsafe { libc::kill(pid as i32, 0) } != 0 && errno() == libc::ESRCH {
+        return true;
+    }
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // Behind the name, which may have anything in it. The state is that of the first thread, which may end before others do.
+    let mut words = stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace();
+    let (state, threads) = (words.next(), words.nth(16));
+    matches!(state, Some("Z" | "X" | "x")) && matches!(threads, Some("0" | "1"))
+}
+
 /// Whether `fd` is a descriptor that arenas need.
 pub(crate) fn is_own(fd: c_int) -> bool {
-    fd >= 64 && CURRENT.lock().as_ref().is_some_and(|a| a.fd.load(Ordering::Relaxed) == fd)
+    CURRENT.lock().as_ref().is_some_and(|a| a.fd.load(Ordering::Relaxed) == fd)
 }
 
 /// In a child of fork: no other thread can hold the lock.

@@ -1,6 +1,6 @@
 //! Size, space, durability, mode, owner and times: truncate, fallocate, fsync, chmod, chown, utimensat and their kin.
 
-use crate::hook::{Out, Res, errno, fail, hook, set_errno};
+use crate::hook::{Out, Res, check, errno, fail, hook, nowhere, set_errno};
 use crate::limits;
 use crate::mapped;
 use crate::mounts::{self, mounts};
@@ -68,10 +68,13 @@ fn size_of(size: off_t) -> Res<SetAttr> {
 }
 
 /// # Safety
-/// `times` is null or leads to two times.
+/// `times` is nowhere or leads to two times.
 unsafe fn times_of(times: *const timespec) -> Res<SetAttr> {
     if times.is_null() {
         return Ok(SetAttr { atime: Some(SetTime::Now), mtime: Some(SetTime::Now), ..SetAttr::default() });
+    }
+    if nowhere(times) {
+        return fail(libc::EFAULT);
     }
     // SAFETY: as the caller says.
     let times = unsafe { std::slice::from_raw_parts(times, 2) };
@@ -90,11 +93,14 @@ fn is_nothing(set: &SetAttr) -> bool {
 }
 
 /// # Safety
-/// `times` is null or leads to two times.
+/// `times` is nowhere or leads to two times.
 unsafe fn times_of_values(times: *const timeval) -> Res<SetAttr> {
     if times.is_null() {
         // SAFETY: null is allowed.
         return unsafe { times_of(std::ptr::null()) };
+    }
+    if nowhere(times) {
+        return fail(libc::EFAULT);
     }
     // SAFETY: as the caller says.
     let times = unsafe { std::slice::from_raw_parts(times, 2) };
@@ -198,6 +204,7 @@ hook! {
     }
     fn fchmod(fd: c_int, mode: mode_t) -> c_int { set_fd(fd, mode_of(mode)) }
     fn fchmodat(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
+        check(flags, AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH)?;
         set_at((dirfd, path, flags), mode_of(mode), |path| fchmodat::real(AT_FDCWD, path, mode, flags))
     }
     fn chown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int {
@@ -209,6 +216,7 @@ hook! {
     }
     fn fchown(fd: c_int, uid: uid_t, gid: gid_t) -> c_int { set_fd(fd, owner_of(uid, gid)) }
     fn fchownat(dirfd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int {
+        check(flags, AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH)?;
         let real = |path| fchownat::real(AT_FDCWD, path, uid, gid, flags & !libc::AT_EMPTY_PATH);
         set_at((dirfd, path, flags), owner_of(uid, gid), real)
     }
@@ -221,6 +229,7 @@ hook! {
         if is_nothing(&set) {
             return Ok(0);
         }
+        check(flags, AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH)?;
         let real = |path| utimensat::real(AT_FDCWD, path, times, flags & !libc::AT_EMPTY_PATH);
         set_at((dirfd, path, flags), set, real)
     }
@@ -246,6 +255,7 @@ hook! {
     fn futimes(fd: c_int, times: *const timeval) -> c_int { set_fd(fd, times_of_values(times)?) }
     fn utime(path: *const c_char, times: *const libc::utimbuf) -> c_int {
         let set = match times.as_ref() {
+            Some(_) if nowhere(times) => return fail(libc::EFAULT),
             None => times_of(std::ptr::null())?,
             Some(t) => {
                 let at = |sec| Some(SetTime::At(Time { sec, nsec: 0 }));

@@ -16,7 +16,7 @@ use fs::{Access, FileSystem, FileType, Ino};
 use libc::{AT_FDCWD, c_char, c_int};
 use share::lock::{self, Apart, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// Where the process stands.
 #[derive(Clone)]
@@ -29,7 +29,8 @@ pub(crate) enum Cwd {
         above: bool,
         text: Vec<u8>,
     },
-    /// Where the kernel says, in a volume: to find out which directory that is takes a session, which many programs have no other use for.
+    /// Where the kernel says, in a volume: to find out which directory that is takes a session, which many programs have no other use for. Or wherever libc has gone
+    /// ([`moved`]).
     Later,
 }
 
@@ -79,7 +80,7 @@ fn find() -> Cwd {
     if borrowed_memory() {
         return Cwd::Kernel { above: false, text: kernel_text() };
     }
-    let found = here(kernel_text());
+    let found = kept().unwrap_or_else(|| here(kernel_text()));
     change(|cwd| matches!(cwd, Cwd::Later).then(|| found.clone()));
     found
 }
@@ -123,9 +124,10 @@ fn keep(dir: Option<(&Dir, u32)>) {
         };
         if let Ok((low, place)) = arena::make(&facts) {
             place.slot().offset.store(u64::from(generation), Ordering::Relaxed);
-            // SAFETY: descriptors of our own.
+            fd = arena::copy_high(low).unwrap_or(-1);
+            // SAFETY: descriptors of our own; the programs that are started get the copy.
             unsafe {
-                fd = libc::syscall(libc::SYS_fcntl, low, libc::F_DUPFD, arena::HIGH) as c_int;
+                libc::syscall(libc::SYS_fcntl, fd, libc::F_SETFD, 0);
                 libc::syscall(libc::SYS_close, low);
             }
         }
@@ -137,13 +139,44 @@ fn keep(dir: Option<(&Dir, u32)>) {
     }
 }
 
+/// Where such a descriptor says that we stand, if the kernel is still where it was then.
+fn told(mount: &'static Mount, place: &Place) -> Option<Cwd> {
+    let slot = place.slot();
+    if slot.generation.load(Ordering::Relaxed) != kernel_hash() {
+        return None;
+    }
+    let ino = Ino(slot.ino.load(Ordering::Relaxed));
+    let generation = slot.offset.load(Ordering::Relaxed) as u32;
+    Some(Cwd::at(Dir { mount, ino, path: place.path().map(path::Text::from) }, generation))
+}
+
+/// libc is on a walk, and has not come back yet ([`moved`]).
+static AWAY: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn is_back() -> bool {
+    !AWAY.load(Ordering::Relaxed)
+}
+
+/// What our own such descriptor says.
+fn kept() -> Option<Cwd> {
+    let fd = Some(KEPT.load(Ordering::Relaxed)).filter(|&fd| fd >= 0 && !AWAY.load(Ordering::Relaxed))?;
+    let place = arena::inherited(fd, &mut Vec::new())?;
+    told(mounts::by_hash(place.slot().mount.load(Ordering::Relaxed))?, &place)
+}
+
+/// libc may have gone elsewhere by itself: to be found out when somebody asks. Once it is back, and the kernel where it was before, we stand where [`KEPT`] says.
+pub(crate) fn moved(back: bool) {
+    if !borrowed_memory() {
+        AWAY.store(!back, Ordering::Relaxed);
+        stand(Cwd::Later);
+    }
+}
+
 /// Takes in such a descriptor at the start of a program.
 pub(crate) fn adopt(fd: c_int, mount: &'static Mount, place: &Place) {
-    let slot = place.slot();
-    if slot.generation.load(Ordering::Relaxed) == kernel_hash() {
-        let ino = Ino(slot.ino.load(Ordering::Relaxed));
-        let generation = slot.offset.load(Ordering::Relaxed) as u32;
-        stand(Cwd::at(Dir { mount, ino, path: place.path().map(path::Text::from) }, generation));
+    if let Some(here) = told(mount, place) {
+        stand(here);
+        share::client::high::note(fd);
         KEPT.store(fd, Ordering::Relaxed);
     } else {
         // SAFETY: a descriptor that only we know.

@@ -24,6 +24,18 @@ static UNUSED: [Apart<Mutex<Vec<&'static Description>>>; PARTS] =
     [const { Apart(Mutex::new(Vec::new())) }; PARTS];
 const PARTS: usize = 8;
 
+/// Handles that descriptions had before their flags were changed, which other threads may be using still.
+static FORMER: Mutex<Vec<Former>> = Mutex::new(Vec::new());
+
+struct Former {
+    /// Where the state is.
+    of: usize,
+    /// Those of the flags that a handle has for ever.
+    flags: c_int,
+    life: u64,
+    handle: Handle,
+}
+
 /// A file of ours was locked by this process or one that it comes from.
 pub(crate) static LOCKING: AtomicBool = AtomicBool::new(false);
 
@@ -62,6 +74,8 @@ pub(crate) struct State {
     anchor: Later,
     /// Record locks were asked for through it.
     locked: AtomicBool,
+    /// There may be some in [`FORMER`].
+    has_former: AtomicBool,
     /// The manager may look whether others have it: a lock of the whole file was asked for through it, or the file was left to them.
     watched: AtomicBool,
     /// A copy was sent to another process.
@@ -211,7 +225,9 @@ fn unused_one() -> Option<&'static Description> {
 #[inline(never)]
 fn end(description: &'static Description) {
     // SAFETY: nobody gets a reference from none (see `get`), so it is this thread's alone until it is in `UNUSED`.
-    let state = unsafe { (*description.state.get()).take() };
+    let state = unsafe { &mut *description.state.get() };
+    state.iter().for_each(State::end_former);
+    let state = state.take();
     if let Some(state) = state {
         let watched = state.watched.load(Ordering::Relaxed);
         let shared = state.is_shared();
@@ -256,6 +272,7 @@ impl State {
             opening: parking_lot::Mutex::new(()),
             anchor: Later::default(),
             locked: AtomicBool::new(false),
+            has_former: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             shared: AtomicBool::new(false),
             since: origin.since(),
@@ -306,15 +323,43 @@ impl State {
         self.handle_if_open().is_some() || self.anchor.get().is_some_and(|anchor| anchor.holds_now())
     }
 
-    /// Opens the inode anew, with the flags as they are now.
-    pub(crate) fn reopen(&self) -> Res<()> {
+    /// Opens the inode anew, with the flags as they are now: those that a handle has for ever `were` these, and `are` those. Other threads may be in a call with the
+    /// handle that there was: it stays until the description ends, or the flags are such again.
+    pub(crate) fn reopen(&self, (were, are): (c_int, c_int)) -> Res<()> {
         let _one = self.opening.lock();
+        let (of, life) = (std::ptr::from_ref(self).addr(), mounts::life());
         let old = self.handle_if_open();
-        self.open_again()?;
-        if let Some(old) = old {
-            self.mount.run(|fs| fs.release(old))?;
+        let again = {
+            let mut former = FORMER.lock();
+            let at = former.iter().position(|f| (f.of, f.life, f.flags) == (of, life, are));
+            at.map(|at| former.swap_remove(at).handle)
+        };
+        match again {
+            Some(again) => {
+                self.handle.store(again.0, Ordering::Relaxed);
+                self.life.store(life, Ordering::Release);
+            }
+            None => _ = self.open_again()?,
+        }
+        match old {
+            Some(old) if lock::is_single() => self.mount.run(|fs| fs.release(old))?,
+            Some(handle) => {
+                FORMER.lock().push(Former { of, flags: were, life, handle });
+                self.has_former.store(true, Ordering::Relaxed);
+            }
+            None => {}
         }
         Ok(())
+    }
+
+    /// Nobody uses it any more.
+    fn end_former(&self) {
+        if self.has_former.load(Ordering::Relaxed) {
+            let of = std::ptr::from_ref(self).addr();
+            let former: Vec<_> = FORMER.lock().extract_if(.., |f| f.of == of).collect();
+            let ours = former.into_iter().filter(|f| f.life == mounts::life());
+            ours.for_each(|f| release(self.mount, Some(f.handle)));
+        }
     }
 
     fn open_again(&self) -> Res<Handle> {
@@ -402,7 +447,10 @@ impl State {
 /// In a child of fork: no other thread can hold the locks.
 pub(crate) fn after_fork(in_table: impl Iterator<Item = &'static Description>) {
     // SAFETY: we are the only thread.
-    UNUSED.iter().for_each(|part| unsafe { crate::hook::alone(part) });
+    unsafe {
+        UNUSED.iter().for_each(|part| crate::hook::alone(part));
+        crate::hook::alone(&FORMER);
+    }
     for description in in_table {
         // SAFETY: the threads that held locks exist only in the parent.
         unsafe {

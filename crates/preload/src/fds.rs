@@ -1,10 +1,10 @@
 //! Descriptors: close, dup, fcntl, and locks; poll and ioctl as far as regular files have them.
 //!
-//! The kernel's descriptor is changed first, and the table follows. A child of vfork changes only the kernel's descriptors: the table is
-//! its parent's, and what it executes finds the descriptors by itself. The library's own descriptors are hidden from the program.
+//! The kernel's descriptor is changed first, and the table follows. A child of vfork changes only the kernel's descriptors, and what the library keeps for it alone: the
+//! table is its parent's, and what it executes finds the descriptors by itself. The library's own descriptors are hidden from the program.
 
 use crate::description::Open;
-use crate::hook::{Out, Res, errno, fail, hook};
+use crate::hook::{Out, Res, errno, fail, hook, nowhere};
 use crate::mounts::{self, borrowed_memory};
 use crate::parked;
 use crate::signals::Held;
@@ -18,14 +18,29 @@ fn copied(old: c_int, new: c_int) -> Res<c_int> {
     if new < 0 {
         return fail(errno());
     }
-    if (table::is_ours(old) || table::is_ours(new)) && old != new && !borrowed_memory() {
+    if table::is_beyond(new) && table::is_ours(old) {
+        // SAFETY: made just now, and nobody has heard of it.
+        unsafe { libc::syscall(libc::SYS_close, new) };
+        return fail(libc::EMFILE);
+    }
+    if (table::is_ours(old) || table::is_ours(new)) && old != new {
         let open = table::get(old);
+        if borrowed_memory() {
+            table::set_in_child(new..=new, open);
+            return Ok(new);
+        }
         if let Some(open) = &open {
             open.changed();
         }
         table::set(new, open);
     }
     Ok(new)
+}
+
+/// Whether dup2 may make `new` a copy of `old`: it is not the library's own, and not one that a file of ours cannot have, which is as a number beyond the limit of the process.
+fn may_become(old: c_int, new: c_int) -> Res<()> {
+    let beyond = table::is_beyond(new) && table::is_ours(old);
+    if beyond || mounts::is_own(new) { fail(libc::EBADF) } else { Ok(()) }
 }
 
 /// # Safety
@@ -39,7 +54,12 @@ pub(crate) unsafe fn close_fd(fd: c_int) -> Res<c_int> {
         return Err(Out::Libc);
     }
     // The description ends, and may be used again, when the kernel's descriptor is gone.
-    let open = if borrowed_memory() { None } else { table::replace(fd, None) };
+    let open = if borrowed_memory() {
+        table::set_in_child(fd..=fd, None);
+        None
+    } else {
+        table::replace(fd, None)
+    };
     let open = match open.map(|open| parked::park(open, fd)) {
         Some(Ok(())) => return Ok(0),
         Some(Err(open)) => {
@@ -76,8 +96,19 @@ unsafe fn close_many(first: c_uint, last: c_uint, flags: c_int) -> Res<c_int> {
             table::set(fd, None);
         }
     }
+    if flags & CLOEXEC == 0 && borrowed_memory() {
+        table::set_in_child(lowest..=last.min(c_int::MAX as c_uint) as c_int, None);
+    }
+    if flags & CLOEXEC != 0 {
+        let changed = table::ours_in(first as usize, last as usize).into_iter().filter_map(table::get);
+        changed.for_each(|open| open.changed());
+    }
     let mut from = first;
-    let own = (first.max(64)..=last.min(4096)).filter(|&fd| mounts::is_own(fd as c_int));
+    let (low, high) = share::client::high::range().into_inner();
+    let own = (c_int::try_from(first).unwrap_or(c_int::MAX).max(low)
+        ..=c_int::try_from(last).unwrap_or(c_int::MAX).min(high))
+        .filter(|&fd| mounts::is_own(fd))
+        .map(|fd| fd as c_uint);
     let mut pieces: Vec<(c_uint, c_uint)> = Vec::new();
     for fd in own {
         if fd > from {
@@ -133,10 +164,10 @@ unsafe fn control(fd: c_int, command: c_int, argument: usize) -> Res<c_int> {
         | libc::F_OFD_SETLK
         | libc::F_OFD_SETLKW => {
             // SAFETY: as the caller says.
-            let Some(lock) = (unsafe { (argument as *mut libc::flock).as_mut() }) else {
-                return fail(libc::EFAULT);
-            };
-            record_lock(&open, command, lock)
+            match unsafe { (argument as *mut libc::flock).as_mut() } {
+                Some(lock) if !nowhere(lock) => record_lock(&open, command, lock),
+                _ => fail(libc::EFAULT),
+            }
         }
         libc::F_GETOWN | libc::F_SETOWN => Ok(0),
         libc::F_GETLEASE => Ok(libc::F_UNLCK),
@@ -150,9 +181,11 @@ pub(crate) fn set_flags(open: &Open, flags: c_int) -> Res<()> {
     let before = open.flags();
     let flags = before & !may | flags & may;
     open.place.slot().flags.store(flags as u32, Ordering::Relaxed);
+    // Not one to be used again.
+    open.changed();
     // What the manager looks at is fixed when a file is opened: it is opened anew.
     const SEEN: c_int = libc::O_APPEND | libc::O_DIRECT | libc::O_NOATIME;
-    if (before ^ flags) & SEEN != 0 && open.reopen().is_err() {
+    if (before ^ flags) & SEEN != 0 && open.reopen((before & SEEN, flags & SEEN)).is_err() {
         open.place.slot().flags.store(before as u32, Ordering::Relaxed);
         return fail(libc::EPERM);
     }
@@ -253,10 +286,12 @@ hook! {
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int { close_many(first, last, flags) }
     fn dup(fd: c_int) -> c_int { copied(fd, dup::real(fd)) }
     fn dup2(old: c_int, new: c_int) -> c_int {
-        if mounts::is_own(new) { fail(libc::EBADF) } else { copied(old, dup2::real(old, new)) }
+        may_become(old, new)?;
+        copied(old, dup2::real(old, new))
     }
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-        if mounts::is_own(new) { fail(libc::EBADF) } else { copied(old, dup3::real(old, new, flags)) }
+        may_become(old, new)?;
+        copied(old, dup3::real(old, new, flags))
     }
     fn fcntl | fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int { control(fd, command, argument) }
     fn flock(fd: c_int, operation: c_int) -> c_int {

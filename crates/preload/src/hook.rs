@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 pub(crate) enum Out {
     /// The call is for libc, as it was made.
     Libc,
+    /// The same of a call about memory, with no descriptor that may be a parked one: allocators make those with their locks held, and nothing may be done on the way.
+    Memory,
     /// It fails with this errno.
     Errno(c_int),
 }
@@ -128,7 +130,14 @@ pub(crate) fn run<R: Failed>(body: impl Fn() -> Res<R>, real: impl FnOnce() -> R
             set_errno(before);
             real()
         }
+        Ok(Err(Out::Memory)) => {
+            set_errno(before);
+            real()
+        }
         Ok(Err(Out::Errno(errno))) => {
+            if errno == libc::EFBIG {
+                crate::limits::signal();
+            }
             set_errno(errno);
             R::FAILED
         }
@@ -245,9 +254,15 @@ macro_rules! hook {
 }
 pub(crate) use hook;
 
+/// Flags of a call of which `known` are those that we know: the kernel refuses others before it looks at the path, or has an answer of its own.
+#[inline]
+pub(crate) fn check(flags: c_int, known: c_int) -> Res<()> {
+    if flags & !known == 0 { Ok(()) } else { Err(Out::Libc) }
+}
+
 /// Whether no program has memory there: the first page, and the last one, in which errors lie that were taken for pointers (`MAP_FAILED`).
 /// Other wrong pointers are not noticed here, as they are by a kernel.
-fn nowhere<T>(p: *const T) -> bool {
+pub(crate) fn nowhere<T>(p: *const T) -> bool {
     const PAGE: usize = 4096;
     p.addr() < PAGE || p.addr() > usize::MAX - PAGE
 }

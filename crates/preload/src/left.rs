@@ -37,7 +37,7 @@ pub(crate) fn before_exec() {
     }
 }
 
-/// A descriptor is about to be sent to another process, after which this one may close it.
+/// A descriptor is about to be sent to another process, or is that of a child of vfork, after which this one may close it.
 pub(crate) fn before_sending(fd: c_int, open: &Open) {
     let _ = leave(fd, open, |_| false);
 }

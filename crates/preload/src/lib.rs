@@ -28,16 +28,18 @@
 //! our memory.
 //!
 //! What is not served here and goes to the FUSE mount under the same path: exec and dlopen of files, FIFOs, sockets and devices,
-//! bind, inotify and fanotify, `name_to_handle_at`, `ftw`, `nftw`, `glob`, libc's own `fts`, `wordexp`, `tmpnam`, `mount`, io_uring's paths,
+//! bind, inotify and fanotify, `name_to_handle_at`, `ftw`, `nftw`, `glob`, libc's own `fts` (where `nftw` and `fts` change the current directory: `walks`), `wordexp`, `tmpnam`, `mount`, io_uring's paths,
 //! static programs and raw system calls; and whatever a process opens that has set up a ring of liburing (`rings`). Through a descriptor of ours these
 //! fail: splice (`EINVAL`), io_uring and raw system calls, also those of AIO (`EBADF` for reads, `EPERM` for writes; calls by syscall(2) are served as far as `numbers` says), most of ioctl (`ENOTTY`),
 //! `wprintf` and its kin on streams, `psiginfo` and what libc itself says to descriptor 2 of a damaged heap or stack before it aborts. Shared writable mappings need the FUSE mount,
 //! and others see what is written to them after msync (`mmap`).
-//! The library's own descriptors have the first free numbers from 700 on: dup2 to one of these is `EBADF`, and closing it too. The files that were closed last may keep their numbers in the kernel
+//! The library's own descriptors have the first free numbers from 700 on, or the highest that the process may have: dup2 to one of these is `EBADF`, and closing it too. The files that were closed last may keep their numbers in the kernel
 //! until the next call that is not ours (`parked`): calls that libc makes for itself find them there. A static program that moves the offset
 //! of a file that it inherited makes it useless for all who share it (`EPERM`, `EBADF`).
 //! Signals end waits for locks and nothing else. A signal handler that uses files of a volume while the same thread
-//! is inside of a call of ours is refused in the same way (`EBADF`, `EPERM`) instead of waiting for itself. C++ streams that took
+//! is inside of a call of ours is refused in the same way (`EBADF`, `EPERM`) instead of waiting for itself. Who waits for a lock while most of the session's calls do asks for it
+//! again and again, and is not found in circles of such (`EDEADLK`). Descriptors from 65536 on are refused. freopen(3) of a stream of libc's, with a file of ours, gives another
+//! stream; the old one is left, and useless. C++ streams that took
 //! `stdout` before a redirection keep the old one. Where there is no FUSE mount, static programs
 //! started by one that went into a volume do not know it. A program that changes its user or groups uses the FUSE mount from then on (`ids`), and so does one that changes its root directory (`root`).
 //!
@@ -49,6 +51,7 @@ mod arena;
 mod attrs;
 mod barrier;
 mod cwd;
+mod daemons;
 mod description;
 mod dirs;
 mod fds;
@@ -81,6 +84,7 @@ mod stat;
 mod stdio;
 mod table;
 mod upward;
+mod walks;
 mod wide;
 mod xattr;
 

@@ -8,6 +8,7 @@
 use crate::hook::{Res, fail, hook};
 use crate::mounts;
 use libc::{c_int, pid_t, rlimit};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The limit of this process in bytes; the largest number is none.
@@ -29,10 +30,24 @@ pub(crate) fn ask() {
     }
 }
 
+thread_local! {
+    /// The call that this thread is in fails for the limit.
+    static EXCEEDED: Cell<bool> = const { Cell::new(false) };
+}
+
 fn too_long<T>() -> Res<T> {
-    // SAFETY: the thread sends itself a signal, as the kernel would.
-    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), libc::SIGXFSZ) };
+    EXCEEDED.set(true);
     fail(libc::EFBIG)
+}
+
+/// A call has failed with `EFBIG`, and this thread has left our code, whose locks a handler that never returns would keep: if it was for the limit, the thread sends itself
+/// the signal, as the kernel would.
+#[cold]
+pub(crate) fn signal() {
+    if EXCEEDED.replace(false) {
+        // SAFETY: only a signal is sent.
+        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), libc::SIGXFSZ) };
+    }
 }
 
 /// How many bytes of `len` may be written at `at()`.
@@ -42,6 +57,8 @@ pub(crate) fn room(len: usize, at: impl FnOnce() -> Res<u64>) -> Res<usize> {
     if most == u64::MAX || len == 0 {
         return Ok(len);
     }
+    // What a call of several writes failed with after it had written something is not told.
+    EXCEEDED.set(false);
     match most.saturating_sub(at()?) {
         0 => too_long(),
         room => Ok(len.min(room.min(usize::MAX as u64) as usize)),

@@ -8,7 +8,7 @@
 //!
 //! Where tested: crates/freehold/tests/run_more.rs.
 
-use crate::arena::HIGH;
+use crate::arena;
 use crate::hook::{Out, hook};
 use crate::mounts::Mount;
 use fs::Ino;
@@ -66,8 +66,7 @@ pub(crate) fn add((mount, ino): (&Mount, Ino), fd: c_int, known: u64, (start, le
     let Some(free) = mappings.iter().position(|m| m.end == m.start) else { return };
     let fd = match mappings.iter().find(|m| m.is_of(mount, ino)) {
         Some(other) => other.fd,
-        // SAFETY: only descriptors are touched.
-        None => unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, HIGH) as c_int },
+        None => arena::copy_high(fd).unwrap_or(-1),
     };
     if fd >= 0 {
         let end = (start + len).next_multiple_of(4096);
@@ -163,16 +162,16 @@ pub(crate) fn after_fork() {
 hook! {
     fn munmap(addr: *mut c_void, len: size_t) -> c_int {
         remove(addr.addr(), len);
-        Err(Out::Libc)
+        Err(Out::Memory)
     }
     fn mremap(old: *mut c_void, old_len: size_t, len: size_t, flags: c_int, to: *mut c_void) -> isize {
         if !any() {
-            return Err(Out::Libc);
+            return Err(Out::Memory);
         }
         if flags & libc::MREMAP_FIXED != 0 {
             remove(to.addr(), len);
         }
-        let new = mremap::real(old, old_len, len, flags, to);
+        let new = mremap::onward(old, old_len, len, flags, to);
         if new == -1 {
             return crate::hook::fail(crate::hook::errno());
         }

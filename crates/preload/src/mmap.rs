@@ -26,7 +26,7 @@ unsafe fn map(addr: Address, len: size_t, prot: c_int, flags: c_int, fd: c_int, 
         mapped::remove(addr.addr(), len);
     }
     if flags & libc::MAP_ANONYMOUS != 0 {
-        return Err(Out::Libc);
+        return Err(Out::Memory);
     }
     let open = table::get(fd).ok_or(Out::Libc)?;
     if !open.readable() {
@@ -53,7 +53,7 @@ unsafe fn map(addr: Address, len: size_t, prot: c_int, flags: c_int, fd: c_int, 
     let writable = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: as the caller says; the memory is new, and is filled before anyone else knows of it.
     unsafe {
-        let base = mmap::real(addr, len, writable, flags | libc::MAP_NORESERVE, -1, 0);
+        let base = mmap::onward(addr, len, writable, flags | libc::MAP_NORESERVE, -1, 0);
         if base == -1 {
             return fail(errno());
         }
@@ -82,7 +82,7 @@ unsafe fn over_fuse(
     let (fd, size) = of_kernel(open, access)?;
     // SAFETY: as the caller says; the descriptor is ours.
     unsafe {
-        let base = mmap::real(addr, len, prot, flags, fd, at);
+        let base = mmap::onward(addr, len, prot, flags, fd, at);
         let error = errno();
         if base != -1 {
             mapped::add((open.mount, open.ino), fd, size, (base as usize, len));

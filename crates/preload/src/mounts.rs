@@ -370,7 +370,7 @@ impl Mount {
 
 /// Whether `fd` is one of the library's own, which the program must not touch.
 pub(crate) fn is_own(fd: c_int) -> bool {
-    fd >= 64
+    share::client::high::range().contains(&fd)
         && (mounts().iter().any(|m| m.owns(fd))
             || crate::arena::is_own(fd)
             || pool::is_own(fd)

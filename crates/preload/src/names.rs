@@ -3,7 +3,7 @@
 //! A pair of paths of which one is the kernel's and one ours, or of two volumes, is `EXDEV`, as between any two file systems.
 
 use crate::description::Open;
-use crate::hook::{Out, Res, errno, fail, hook, memory_mut, text};
+use crate::hook::{Out, Res, check, errno, fail, hook, memory_mut, text};
 use crate::mounts;
 use crate::path::{self, Entry, To};
 use fs::{FileSystem, FileType, Ino, RenameFlags};
@@ -316,7 +316,10 @@ hook! {
     fn mkdirat(dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int { make_dir(dirfd, text(path)?, mode) }
     fn unlink(path: *const c_char) -> c_int { unlink_at(AT_FDCWD, text(path)?, 0) }
     fn rmdir(path: *const c_char) -> c_int { unlink_at(AT_FDCWD, text(path)?, libc::AT_REMOVEDIR) }
-    fn unlinkat(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int { unlink_at(dirfd, text(path)?, flags) }
+    fn unlinkat(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
+        check(flags, libc::AT_REMOVEDIR)?;
+        unlink_at(dirfd, text(path)?, flags)
+    }
     fn remove(path: *const c_char) -> c_int {
         let path = text(path)?;
         match unlink_at(AT_FDCWD, path, 0) {
@@ -337,6 +340,7 @@ hook! {
         link_at((AT_FDCWD, text(from)?), (AT_FDCWD, text(to)?), 0)
     }
     fn linkat(fd: c_int, from: *const c_char, to_fd: c_int, to: *const c_char, flags: c_int) -> c_int {
+        check(flags, libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH)?;
         link_at((fd, text(from)?), (to_fd, text(to)?), flags)
     }
     fn symlink(target: *const c_char, path: *const c_char) -> c_int {

@@ -3,7 +3,7 @@
 //!
 //! A descriptor is parked when it is closed for the program and the kernel has it still; its slot means nothing. That is allowed where its
 //! description may be used again (`pool`). Before a call goes on to libc by one of our functions, and before a
-//! process or program is started, all parked descriptors are closed really. So the kernel says `EBADF` to whoever uses them, and gives the lowest number
+//! process or program is started, all parked descriptors are closed really (calls about memory without descriptors do not count). So the kernel says `EBADF` to whoever uses them, and gives the lowest number
 //! that is free, as ever (`sockets` is there for that alone); files of ours get the lowest of the parked ones only while it is that. Only calls of which the
 //! library sees nothing, as those that libc makes for itself, take them for open.
 //!
@@ -13,7 +13,7 @@
 //! Where tested: `tests/all/descriptors.rs`, and below.
 
 use crate::description::{Description, Open};
-use crate::hook::is_inside;
+use crate::hook::{inside, is_inside};
 use crate::pool::{self, Made};
 use libc::c_int;
 use share::lock::{self, Apart};
@@ -209,8 +209,10 @@ pub(crate) fn close() {
     }
 }
 
+/// Signal handlers that use files meanwhile are refused (`hook`), as on top of any call of ours: the locks that this takes are held.
 #[cold]
 fn close_all() {
+    let _inside = inside();
     // First: whoever parks something from now on says so again. Others who come meanwhile close with us what is left.
     match lock::is_single() {
         true => KNOWN.any.store(CLOSING, Ordering::Relaxed),
@@ -223,7 +225,9 @@ fn close_all() {
 /// As [`close`], before a process is started. A signal handler may do so on top of our own code, whose locks it must not wait for: what the
 /// descriptors had is lost then.
 pub(crate) fn close_for_start() {
-    match is_inside() {
+    let was_inside = is_inside();
+    let _inside = inside();
+    match was_inside {
         false => empty(Description::end_parked),
         true => empty(Description::close_number),
     }
@@ -237,6 +241,7 @@ pub(crate) fn leave() {
 
 /// In a child of fork: what other threads parked while the child was made is lost.
 pub(crate) fn after_fork() {
+    let _inside = inside();
     empty(Description::close_number);
 }
 

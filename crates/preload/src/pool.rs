@@ -13,6 +13,7 @@ use crate::description::Description;
 use crate::hook::{Res, errno, fail};
 use crate::{mounts, parked};
 use libc::c_int;
+use share::client::high;
 use share::lock::{Apart, Mutex};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
@@ -134,12 +135,15 @@ pub(crate) extern "C" fn end_start() {
 }
 
 impl Keeper {
-    /// Keeps the description of `fd`, if there is room for one more.
+    /// Keeps the description of `fd`, if there is room for one more: among the highest numbers only, which programs can spare.
     fn of(fd: c_int) -> Option<Keeper> {
         let claim = |k: &AtomicI32| k.compare_exchange(0, -1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         let entry = KEPT.iter().position(claim)?;
         // SAFETY: only descriptors are touched.
-        let own = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, arena::HIGH) } as c_int;
+        let own = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, high::FROM) } as c_int;
+        if own >= 0 {
+            high::note(own);
+        }
         KEPT[entry].store(own.max(0), Ordering::Release);
         (own >= 0).then(|| Keeper { entry, life: mounts::life() })
     }

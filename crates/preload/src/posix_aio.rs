@@ -117,7 +117,7 @@ impl Request {
                 false
             }
             // Another thread has closed it.
-            Err(Out::Libc) => {
+            Err(Out::Libc | Out::Memory) => {
                 self.ends(-1, libc::EBADF);
                 false
             }

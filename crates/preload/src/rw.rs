@@ -1,7 +1,7 @@
 //! read, write and their many variants; lseek; what copies between descriptors.
 
 use crate::description::Open;
-use crate::hook::{Out, Res, fail, hook, memory, memory_mut};
+use crate::hook::{Out, Res, fail, hook, memory, memory_mut, nowhere};
 use crate::limits;
 use crate::mapped;
 use crate::table;
@@ -106,7 +106,7 @@ pub(crate) unsafe fn vector<'a>(v: *const iovec, n: c_int) -> Res<&'a [iovec]> {
     if n == 0 {
         return Ok(&[]);
     }
-    if v.is_null() {
+    if nowhere(v) {
         return fail(libc::EFAULT);
     }
     // SAFETY: as the caller says.
@@ -137,22 +137,62 @@ unsafe fn scatter(open: &Open, mut at: u64, v: &[iovec]) -> Res<usize> {
     Ok(done)
 }
 
-/// The bytes of a vector in one piece, so that a write is one call.
+/// From so many bytes on those of a vector are written in several pieces.
+const PIECE: usize = 1 << 24;
+
+/// The bytes of a vector in one piece, so that a write is one call, and the buffers for the next piece.
 ///
 /// # Safety
 /// The buffers of the vector are readable.
-unsafe fn gather(v: &[iovec]) -> Res<Vec<u8>> {
+unsafe fn gather(v: &[iovec], most: usize) -> Res<(Vec<u8>, &[iovec])> {
     let mut bytes = Vec::new();
-    for e in v {
-        let room = CALL_MAX.min(e.iov_len);
+    for (i, e) in v.iter().enumerate() {
+        let room = e.iov_len.min(most - bytes.len());
         bytes.try_reserve(room).or(fail(libc::ENOMEM))?;
         // SAFETY: as the caller says.
         bytes.extend_from_slice(unsafe { memory(e.iov_base, room) }?);
-        if bytes.len() >= 1 << 24 {
-            break;
+        if bytes.len() >= PIECE {
+            return Ok((bytes, &v[i + 1..]));
         }
     }
-    Ok(bytes)
+    Ok((bytes, &[]))
+}
+
+/// Writes the bytes of a vector by calls of `write`, which is told how many were written before.
+///
+/// # Safety
+/// The buffers of the vector are readable.
+unsafe fn write_pieces(v: &[iovec], mut write: impl FnMut(usize, &[u8]) -> Res<usize>) -> Res<usize> {
+    let (mut done, mut rest) = (0, v);
+    loop {
+        // SAFETY: as the caller says.
+        let piece = unsafe { gather(rest, CALL_MAX - done) };
+        let wrote = piece.and_then(|(bytes, next)| Ok((write(done, &bytes)?, bytes.len(), next)));
+        match wrote {
+            Ok((n, len, next)) => {
+                done += n;
+                if n < len || next.is_empty() || done == CALL_MAX {
+                    return Ok(done);
+                }
+                rest = next;
+            }
+            Err(e) if done == 0 => return Err(e),
+            Err(_) => return Ok(done),
+        }
+    }
+}
+
+/// As [`write_here`].
+///
+/// # Safety
+/// The buffers of the vector are readable.
+unsafe fn write_vector_here(open: &Open, v: &[iovec]) -> Res<ssize_t> {
+    open.place.with_offset(|at| {
+        // SAFETY: as the caller says.
+        let n = unsafe { write_pieces(v, |done, piece| write_at(open, at + done as u64, piece)) }?;
+        let end = if appends(open) && n > 0 { size(open)? } else { at + n as u64 };
+        Ok((end, n as ssize_t))
+    })
 }
 
 const RWF_KNOWN: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT;
@@ -298,24 +338,36 @@ hook! {
     fn pwrite | pwrite64(fd: c_int, from: *const c_void, n: size_t, at: off_t) -> ssize_t {
         Ok(write_at(&writer(fd)?, position(at)?, memory(from, n)?)? as ssize_t)
     }
-    fn writev(fd: c_int, v: *const iovec, n: c_int) -> ssize_t { write_here(&writer(fd)?, &gather(vector(v, n)?)?) }
+    fn writev(fd: c_int, v: *const iovec, n: c_int) -> ssize_t { write_vector_here(&writer(fd)?, vector(v, n)?) }
     fn pwritev | pwritev64(fd: c_int, v: *const iovec, n: c_int, at: off_t) -> ssize_t {
-        Ok(write_at(&writer(fd)?, position(at)?, &gather(vector(v, n)?)?)? as ssize_t)
+        let (open, at) = (writer(fd)?, position(at)?);
+        Ok(write_pieces(vector(v, n)?, |done, piece| write_at(&open, at + done as u64, piece))? as ssize_t)
     }
     fn pwritev2 | pwritev64v2(fd: c_int, v: *const iovec, n: c_int, at: off_t, flags: c_int) -> ssize_t {
         let open = writer(fd)?;
         if flags & !(RWF_KNOWN | libc::RWF_APPEND) != 0 {
             return fail(libc::EOPNOTSUPP);
         }
-        let bytes = gather(vector(v, n)?)?;
+        let v = vector(v, n)?;
         let appended = flags & libc::RWF_APPEND != 0 && !appends(&open);
+        let append_all = || {
+            let mut end = 0;
+            let n = write_pieces(v, |_, piece| {
+                let (ends, n) = append(&open, piece)?;
+                end = ends;
+                Ok(n)
+            })?;
+            Ok((end, n as ssize_t))
+        };
         let n = match at {
-            -1 if appended => open.place.with_offset(|_| append(&open, &bytes).map(|(end, n)| (end, n as ssize_t)))?,
-            -1 => write_here(&open, &bytes)?,
+            -1 if appended => open.place.with_offset(|_| append_all())?,
+            -1 => write_vector_here(&open, v)?,
             at => {
                 let at = position(at)?;
-                let n = if appended { append(&open, &bytes)?.1 } else { write_at(&open, at, &bytes)? };
-                n as ssize_t
+                match appended {
+                    true => append_all()?.1,
+                    false => write_pieces(v, |done, piece| write_at(&open, at + done as u64, piece))? as ssize_t,
+                }
             }
         };
         durable(&open, flags)?;

@@ -1,7 +1,7 @@
 //! stat and its kin with the old `__xstat` names, statx, access, statfs.
 
 use crate::description::Open;
-use crate::hook::{Out, Res, errno, fail, hook, text};
+use crate::hook::{Out, Res, check, errno, fail, hook, nowhere, text};
 use crate::mounts::{self, Mount};
 use crate::path::{self, Found, To};
 use crate::plain::Plain;
@@ -72,9 +72,14 @@ pub(crate) fn attr_of<T>(open: &Open, f: impl Fn(&Attr) -> T) -> Res<T> {
     }
 }
 
-/// Writes to the caller's memory, which is null or has room for it.
+/// The flags of stat and its kin.
+const OF_STAT: c_int = AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | AT_EMPTY_PATH | SYNC_TYPE;
+/// `AT_STATX_SYNC_TYPE`: either of these, or none.
+const SYNC_TYPE: c_int = libc::AT_STATX_FORCE_SYNC | libc::AT_STATX_DONT_SYNC;
+
+/// Writes to the caller's memory, which is nowhere or has room for it.
 fn give<T>(to: *mut T, value: T) -> Res<c_int> {
-    if to.is_null() {
+    if nowhere(to) {
         return fail(libc::EFAULT);
     }
     // SAFETY: as said.
@@ -169,33 +174,27 @@ fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> Re
 
 fn statfs_of(mount: &'static Mount, to: *mut libc::statfs) -> Res<c_int> {
     let s = mount.run(|fs| fs.statfs())?;
-    // SAFETY: all zeros is a statfs; the caller gave room for one.
-    unsafe {
-        let mut st: libc::statfs = std::mem::zeroed();
-        st.f_type = 0x4652_4548;
-        st.f_bsize = s.block_size as _;
-        st.f_frsize = s.block_size as _;
-        (st.f_blocks, st.f_bfree, st.f_bavail) = (s.blocks, s.blocks_free, s.blocks_available);
-        (st.f_files, st.f_ffree) = (s.inodes, s.inodes_free);
-        st.f_namelen = s.name_max as _;
-        to.write(st);
-    }
-    Ok(0)
+    // SAFETY: all zeros is a statfs.
+    let mut st: libc::statfs = unsafe { std::mem::zeroed() };
+    st.f_type = 0x4652_4548;
+    st.f_bsize = s.block_size as _;
+    st.f_frsize = s.block_size as _;
+    (st.f_blocks, st.f_bfree, st.f_bavail) = (s.blocks, s.blocks_free, s.blocks_available);
+    (st.f_files, st.f_ffree) = (s.inodes, s.inodes_free);
+    st.f_namelen = s.name_max as _;
+    give(to, st)
 }
 
 fn statvfs_of(mount: &'static Mount, to: *mut libc::statvfs) -> Res<c_int> {
     let s = mount.run(|fs| fs.statfs())?;
-    // SAFETY: all zeros is a statvfs; the caller gave room for one.
-    unsafe {
-        let mut st: libc::statvfs = std::mem::zeroed();
-        (st.f_bsize, st.f_frsize) = (s.block_size as _, s.block_size as _);
-        (st.f_blocks, st.f_bfree, st.f_bavail) = (s.blocks, s.blocks_free, s.blocks_available);
-        (st.f_files, st.f_ffree, st.f_favail) = (s.inodes, s.inodes_free, s.inodes_free);
-        st.f_fsid = mount.dev() as _;
-        st.f_namemax = s.name_max as _;
-        to.write(st);
-    }
-    Ok(0)
+    // SAFETY: all zeros is a statvfs.
+    let mut st: libc::statvfs = unsafe { std::mem::zeroed() };
+    (st.f_bsize, st.f_frsize) = (s.block_size as _, s.block_size as _);
+    (st.f_blocks, st.f_bfree, st.f_bavail) = (s.blocks, s.blocks_free, s.blocks_available);
+    (st.f_files, st.f_ffree, st.f_favail) = (s.inodes, s.inodes_free, s.inodes_free);
+    st.f_fsid = mount.dev() as _;
+    st.f_namemax = s.name_max as _;
+    give(to, st)
 }
 
 /// The mount of a path that lies in a volume; `Libc` otherwise.
@@ -217,6 +216,7 @@ hook! {
     }
     fn fstat | fstat64(fd: c_int, to: *mut Stat) -> c_int { stat_fd(fd, to) }
     fn fstatat | fstatat64(dirfd: c_int, path: *const c_char, to: *mut Stat, flags: c_int) -> c_int {
+        check(flags, OF_STAT)?;
         stat_at(dirfd, path, to, flags)
     }
     fn __xstat | __xstat64(_version: c_int, path: *const c_char, to: *mut Stat) -> c_int {
@@ -229,9 +229,14 @@ hook! {
     fn __fxstatat | __fxstatat64(
         _version: c_int, dirfd: c_int, path: *const c_char, to: *mut Stat, flags: c_int
     ) -> c_int {
+        check(flags, OF_STAT)?;
         stat_at(dirfd, path, to, flags)
     }
     fn statx(dirfd: c_int, path: *const c_char, flags: c_int, mask: c_uint, to: *mut Statx) -> c_int {
+        check(flags, OF_STAT)?;
+        if mask & libc::STATX__RESERVED as c_uint != 0 || flags & SYNC_TYPE == SYNC_TYPE {
+            return Err(Out::Libc);
+        }
         if let Some(st) = known((dirfd, path, flags), statx_of) {
             return give(to, st);
         }
@@ -246,6 +251,7 @@ hook! {
     fn access(path: *const c_char, mode: c_int) -> c_int { access_at(AT_FDCWD, path, mode, 0) }
     fn euidaccess | eaccess(path: *const c_char, mode: c_int) -> c_int { access_at(AT_FDCWD, path, mode, 0) }
     fn faccessat(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
+        check(flags, libc::AT_EACCESS | AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
         access_at(dirfd, path, mode, flags)
     }
     fn statfs | statfs64(path: *const c_char, to: *mut libc::statfs) -> c_int { statfs_of(mount_of(path)?, to) }

@@ -1,7 +1,9 @@
 //! C streams over descriptors of ours: fopen, fdopen, freopen, fileno, and the three standard streams.
 //!
-//! libc's own streams read and write without a call that we would see, so ours are made with fopencookie(3), with the descriptor as the
-//! cookie. When a standard descriptor becomes ours (dup2, or at the start of a program that was redirected into a volume) the
+//! libc's own streams read and write without a call that we would see, so ours are made with fopencookie(3), with a cookie that says the
+//! descriptor. They work with descriptors of the kernel too: freopen(3) gives back the stream that it was given, as programs that do not look take for granted.
+//!
+//! When a standard descriptor becomes ours (dup2, or at the start of a program that was redirected into a volume) the
 //! variable `stdout` (`stdin`, `stderr`) is set to such a stream, and set back when it leads elsewhere. A program that kept a copy
 //! of the old pointer gets `EPERM` or `EBADF` from it.
 
@@ -10,7 +12,7 @@ use crate::table;
 use libc::{AT_FDCWD, FILE, c_char, c_int, c_void, size_t, ssize_t};
 use share::lock::Mutex;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 /// `cookie_io_functions_t`.
 #[repr(C)]
@@ -23,10 +25,14 @@ struct Functions {
 
 unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
+    fn __fpurge(stream: *mut FILE);
 }
 
-/// Streams of ours and their descriptors.
-static STREAMS: Mutex<Vec<(usize, c_int)>> = Mutex::new(Vec::new());
+/// The descriptor of a stream; -1 when it has none any more. Freed with the stream.
+struct Cookie(AtomicI32);
+
+/// Streams of ours and the addresses of their cookies.
+static STREAMS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
 /// In a child of fork: no other thread can hold the lock.
 pub(crate) fn after_fork() {
@@ -35,7 +41,8 @@ pub(crate) fn after_fork() {
 }
 
 fn number(cookie: *mut c_void) -> c_int {
-    cookie.addr() as c_int
+    // SAFETY: of an open stream, as libc gives it, or as it is in `STREAMS`.
+    unsafe { &*cookie.cast::<Cookie>() }.0.load(Ordering::Relaxed)
 }
 
 unsafe extern "C" fn cookie_read(cookie: *mut c_void, to: *mut c_char, n: size_t) -> ssize_t {
@@ -70,30 +77,52 @@ unsafe extern "C" fn cookie_seek(cookie: *mut c_void, offset: *mut i64, whence: 
 
 unsafe extern "C" fn cookie_close(cookie: *mut c_void) -> c_int {
     let fd = number(cookie);
-    STREAMS.lock().retain(|(_, of)| *of != fd);
-    if let Some(standard) = usize::try_from(fd).ok().and_then(|fd| STANDARD.get(fd)) {
+    let closed = |streams: &mut Vec<(usize, usize)>| {
+        let at = streams.iter().position(|(_, of)| *of == cookie.addr())?;
+        Some(streams.swap_remove(at).0)
+    };
+    let stream = closed(&mut STREAMS.lock());
+    let standard = STANDARD.iter().find(|s| Some(s.ours.load(Ordering::Relaxed).addr()) == stream);
+    if let Some(standard) = standard {
         standard.ours.store(std::ptr::null_mut(), Ordering::Relaxed);
     }
-    // SAFETY: the stream owns the descriptor.
-    outside(|| unsafe { crate::fds::close(fd) })
+    // SAFETY: from `make`, and the stream is gone now.
+    drop(unsafe { Box::from_raw(cookie.cast::<Cookie>()) });
+    // SAFETY: the stream owns the descriptor, if it has one.
+    if fd < 0 { 0 } else { outside(|| unsafe { crate::fds::close(fd) }) }
 }
 
-/// A stream over a descriptor of ours.
-fn make(fd: c_int, mode: &CStr) -> Res<*mut FILE> {
+/// A stream over a descriptor, for a file opened with these flags.
+fn make(fd: c_int, flags: c_int) -> Res<*mut FILE> {
     let functions =
         Functions { read: cookie_read, write: cookie_write, seek: cookie_seek, close: cookie_close };
-    // SAFETY: the functions live as long as the library.
-    let stream =
-        unsafe { fopencookie(std::ptr::without_provenance_mut(fd as usize), mode.as_ptr(), functions) };
+    let cookie = Box::into_raw(Box::new(Cookie(AtomicI32::new(fd))));
+    // SAFETY: the functions live as long as the library, and the cookie until they close the stream.
+    let stream = unsafe { fopencookie(cookie.cast(), mode_of(flags).as_ptr(), functions) };
     if stream.is_null() {
-        return fail(errno());
+        let why = errno();
+        // SAFETY: made above, and nobody has it.
+        drop(unsafe { Box::from_raw(cookie) });
+        return fail(why);
     }
-    STREAMS.lock().push((stream.addr(), fd));
+    STREAMS.lock().push((stream.addr(), cookie.expose_provenance()));
     Ok(stream)
 }
 
-/// Flags for open(2) from the mode of fopen(3).
+/// The mode of fopencookie(3), which looks for a `+` in fewer places than fopen(3).
+fn mode_of(flags: c_int) -> &'static CStr {
+    match (flags & libc::O_ACCMODE, flags & libc::O_APPEND != 0) {
+        (libc::O_RDONLY, _) => c"r",
+        (libc::O_WRONLY, false) => c"w",
+        (libc::O_WRONLY, true) => c"a",
+        (_, false) => c"r+",
+        (_, true) => c"a+",
+    }
+}
+
+/// Flags for open(2) from the mode of fopen(3), of which libc looks at so much.
 fn flags_of(mode: &[u8]) -> Res<c_int> {
+    let mode = &mode[..mode.len().min(7)];
     let plus = mode.contains(&b'+');
     let access = |one| if plus { libc::O_RDWR } else { one };
     let base = match mode.first() {
@@ -109,18 +138,21 @@ fn flags_of(mode: &[u8]) -> Res<c_int> {
 /// A standard stream: libc's own, and ours while its descriptor is.
 struct Standard {
     name: &'static CStr,
-    mode: &'static CStr,
+    flags: c_int,
     libcs: AtomicPtr<FILE>,
     ours: AtomicPtr<FILE>,
 }
 
-const fn follows(name: &'static CStr, mode: &'static CStr) -> Standard {
+const fn follows(name: &'static CStr, flags: c_int) -> Standard {
     let null = std::ptr::null_mut();
-    Standard { name, mode, libcs: AtomicPtr::new(null), ours: AtomicPtr::new(null) }
+    Standard { name, flags, libcs: AtomicPtr::new(null), ours: AtomicPtr::new(null) }
 }
 
-static STANDARD: [Standard; 3] =
-    [follows(c"stdin", c"r"), follows(c"stdout", c"w"), follows(c"stderr", c"w")];
+static STANDARD: [Standard; 3] = [
+    follows(c"stdin", libc::O_RDONLY),
+    follows(c"stdout", libc::O_WRONLY),
+    follows(c"stderr", libc::O_WRONLY),
+];
 
 impl Standard {
     /// The variable that the program uses.
@@ -142,7 +174,7 @@ pub(crate) fn follow(fd: c_int) {
     let current = variable.load(Ordering::Relaxed);
     if table::is_ours(fd) {
         if ours.is_null() {
-            let Ok(stream) = make(fd, standard.mode) else { return };
+            let Ok(stream) = make(fd, standard.flags) else { return };
             if fd == 2 {
                 // SAFETY: a stream of our own that nobody has used.
                 unsafe { libc::setvbuf(stream, std::ptr::null_mut(), libc::_IONBF, 0) };
@@ -167,9 +199,15 @@ pub(crate) fn standard(number: usize) -> Option<*mut FILE> {
     STANDARD[number].variable().map(|v| v.load(Ordering::Relaxed))
 }
 
-/// The descriptor of a stream of ours.
+/// The cookie of a stream of ours.
+fn cookie_of(stream: *mut FILE) -> Option<*mut c_void> {
+    let cookie = STREAMS.lock().iter().find(|(s, _)| *s == stream.addr())?.1;
+    Some(std::ptr::with_exposed_provenance_mut(cookie))
+}
+
+/// The descriptor of a stream of ours; -1 when it has none.
 pub(crate) fn of_stream(stream: *mut FILE) -> Option<c_int> {
-    STREAMS.lock().iter().find(|(s, _)| *s == stream.addr()).map(|(_, fd)| *fd)
+    cookie_of(stream).map(number)
 }
 
 /// Where a stream begins that only appends: at the end, as programs look whether there is anything yet (ftell). What is written goes there anyway.
@@ -179,13 +217,127 @@ fn begin_at_end(fd: c_int, flags: c_int) {
     }
 }
 
+/// Opens a file for a stream, whoever has it. The descriptor may be the kernel's.
+///
+/// # Safety
+/// `path` is a C string.
+unsafe fn open_for(path: *const c_char, flags: c_int) -> Res<c_int> {
+    // SAFETY: as the caller says.
+    match unsafe { crate::open::open_at(AT_FDCWD, text(path)?, flags, 0o666) } {
+        // SAFETY: as the caller says.
+        Err(Out::Libc) => match unsafe { crate::open::open::real(path, flags, 0o666) } {
+            -1 => fail(errno()),
+            fd => Ok(fd),
+        },
+        opened => opened,
+    }
+}
+
+/// Says whether a stream may read and write; with `None` neither. In the first field of `FILE`, as of [`crate::wide`].
+///
+/// # Safety
+/// `stream` is an open stream, here and below.
+unsafe fn allow(stream: *mut FILE, flags: Option<c_int>) {
+    const NO_READS: c_int = 4;
+    const NO_WRITES: c_int = 8;
+    const APPENDS: c_int = 0x1000;
+    let allowed = match flags.map(|flags| flags & libc::O_ACCMODE) {
+        None => NO_READS | NO_WRITES,
+        Some(libc::O_RDONLY) => NO_WRITES,
+        Some(libc::O_WRONLY) => NO_READS,
+        Some(_) => 0,
+    };
+    let appends = if flags.unwrap_or(0) & libc::O_APPEND != 0 { APPENDS } else { 0 };
+    // SAFETY: as the caller says.
+    unsafe {
+        let word = stream.cast::<c_int>();
+        *word = *word & !(NO_READS | NO_WRITES | APPENDS) | allowed | appends;
+    }
+}
+
+/// Puts the descriptor `fd` in the place of `number`, which may lead nowhere by now.
+fn put(fd: c_int, number: c_int, flags: c_int) -> Res<()> {
+    if fd == number {
+        return Ok(());
+    }
+    // SAFETY: only descriptors are touched; `fd` is nobody else's.
+    let done = outside(|| unsafe { crate::fds::dup3(fd, number, flags & libc::O_CLOEXEC) });
+    let why = errno();
+    // SAFETY: as above.
+    outside(|| unsafe { crate::fds::close(fd) });
+    if done < 0 { fail(why) } else { Ok(()) }
+}
+
+/// Has a stream of ours lead to another file. The stream that the program uses from then on is the same one, unless it is a standard one.
+///
+/// # Safety
+/// `path` is a C string.
+unsafe fn lead(stream: *mut FILE, cookie: *mut c_void, path: *const c_char, flags: c_int) -> Res<*mut FILE> {
+    // SAFETY: as the caller says; the cookie is that of the stream.
+    unsafe {
+        let of = &(*cookie.cast::<Cookie>()).0;
+        let standard = STANDARD.iter().find(|s| s.ours.load(Ordering::Relaxed) == stream);
+        libc::fflush(stream);
+        __fpurge(stream);
+        let number = of.load(Ordering::Relaxed);
+        let opened = open_for(path, flags).and_then(|fd| {
+            if number < 0 {
+                of.store(fd, Ordering::Relaxed);
+                return Ok(());
+            }
+            put(fd, number, flags)
+        });
+        if let Err(e) = opened {
+            // As libc does it: the old file is closed all the same.
+            allow(stream, None);
+            if of.swap(-1, Ordering::Relaxed) >= 0 {
+                outside(|| crate::fds::close(number));
+            }
+            return Err(e);
+        }
+        allow(stream, Some(flags));
+        // By this it forgets where it was in the other file, and what it had read there. Pipes have no places.
+        if libc::fseek(stream, 0, libc::SEEK_END) == 0 && mode_of(flags) != c"a" {
+            libc::fseek(stream, 0, libc::SEEK_SET);
+        }
+        libc::clearerr(stream);
+        Ok(standard.and_then(Standard::variable).map_or(stream, |v| v.load(Ordering::Relaxed)))
+    }
+}
+
+/// Has a stream of libc lead to a file of ours, which only another stream can. It is left as it was, for programs that go on with it: its descriptor leads to the file,
+/// where libc can do no harm (`arena`).
+///
+/// # Safety
+/// As of [`lead`].
+unsafe fn replace(stream: *mut FILE, fd: c_int, flags: c_int) -> Res<*mut FILE> {
+    begin_at_end(fd, flags);
+    // SAFETY: as the caller says.
+    unsafe {
+        libc::fflush(stream);
+        let standard =
+            STANDARD.iter().position(|s| s.variable().is_some_and(|v| v.load(Ordering::Relaxed) == stream));
+        if let Some(number) = standard {
+            put(fd, number as c_int, flags)?;
+            let stream = STANDARD[number].ours.load(Ordering::Relaxed);
+            return if stream.is_null() { fail(libc::EBADF) } else { Ok(stream) };
+        }
+        let number = fileno::real(stream);
+        if number < 0 {
+            return make(fd, flags);
+        }
+        put(fd, number, flags)?;
+        make(number, flags)
+    }
+}
+
 hook! {
     fn fopen | fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
         let flags = flags_of(text(mode)?)?;
         let fd = crate::open::open_at(AT_FDCWD, text(path)?, flags, 0o666)?;
         if table::is_ours(fd) {
             begin_at_end(fd, flags);
-            return make(fd, CStr::from_ptr(mode));
+            return make(fd, flags);
         }
         let stream = fdopen::real(fd, mode);
         if stream.is_null() { fail(errno()) } else { Ok(stream) }
@@ -207,39 +359,31 @@ hook! {
             crate::fds::set_flags(&open, open.flags() | libc::O_APPEND)?;
             begin_at_end(fd, flags);
         }
-        make(fd, CStr::from_ptr(mode))
+        make(fd, flags)
     }
     fn freopen | freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
         if path.is_null() {
             return if of_stream(stream).is_some() { fail(libc::EBADF) } else { Err(Out::Libc) };
         }
         let flags = flags_of(text(mode)?)?;
-        let fd = match crate::open::open_at(AT_FDCWD, text(path)?, flags, 0o666) {
-            // A stream of ours that goes elsewhere.
-            Err(Out::Libc) if of_stream(stream).is_some() => {
-                libc::fclose(stream);
-                let stream = fopen::real(path, mode);
-                return if stream.is_null() { fail(errno()) } else { Ok(stream) };
-            }
-            other => other?,
-        };
-        if table::is_ours(fd) {
-            begin_at_end(fd, flags);
+        if let Some(cookie) = cookie_of(stream) {
+            return lead(stream, cookie, path, flags);
         }
-        libc::fflush(stream);
-        let standard = STANDARD.iter().position(|s| s.variable().is_some_and(|v| v.load(Ordering::Relaxed) == stream));
-        match standard {
-            Some(number) if table::is_ours(fd) && fd != number as c_int => {
-                let done = outside(|| crate::fds::dup2(fd, number as c_int));
-                outside(|| crate::fds::close(fd));
-                let stream = STANDARD[number].ours.load(Ordering::Relaxed);
-                if done < 0 || stream.is_null() { fail(libc::EBADF) } else { Ok(stream) }
-            }
-            _ => {
-                libc::fclose(stream);
-                make(fd, CStr::from_ptr(mode))
-            }
+        let fd = crate::open::open_at(AT_FDCWD, text(path)?, flags, 0o666)?;
+        if table::is_ours(fd) {
+            return replace(stream, fd, flags);
+        }
+        // A path of a volume that led out of it: libc opens what is there once more.
+        let path = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).or(fail(libc::EINVAL))?;
+        let stream = freopen::real(path.as_ptr(), mode_of(flags).as_ptr(), stream);
+        let why = errno();
+        crate::fds::close::real(fd);
+        if stream.is_null() { fail(why) } else { Ok(stream) }
+    }
+    fn fileno | fileno_unlocked(stream: *mut FILE) -> c_int {
+        match of_stream(stream).ok_or(Out::Libc)? {
+            -1 => fail(libc::EBADF),
+            fd => Ok(fd),
         }
     }
-    fn fileno | fileno_unlocked(stream: *mut FILE) -> c_int { of_stream(stream).ok_or(Out::Libc) }
 }

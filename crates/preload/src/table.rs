@@ -2,16 +2,20 @@
 //!
 //! Looking up takes no lock: descriptions are never freed (`description`), so that a pointer that was read from the table may be followed at any time. A
 //! reference that was taken so counts only if the table still has the pointer after that.
+//!
+//! What a child of vfork opens and copies is not in the table, which is its parent's, but with the thread on which both run ([`OF_CHILD`]).
 
 use crate::arena::{self, Facts};
 use crate::description::{self, Description, LOCKING, Open, State};
-use crate::hook::{Res, fail};
+use crate::hook::{Res, fail, inside};
 use crate::mounts::{self, Mount};
 use crate::pool::{self, Made, Origin};
 use fs::{FileSystem, FileType, Handle, Ino, LockOwner};
 use libc::c_int;
 use share::Target;
 use share::lock::{self, Apart};
+use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
@@ -34,10 +38,15 @@ fn at(fd: c_int) -> Option<&'static AtomicPtr<Description>> {
     Some(&TABLE[fd % LINES * ENTRIES + fd / LINES])
 }
 
+/// Whether `fd` is a number that none of ours can have.
+pub(crate) fn is_beyond(fd: c_int) -> bool {
+    fd >= FDS as c_int
+}
+
 /// Whether `fd` is ours.
 #[inline]
 pub(crate) fn is_ours(fd: c_int) -> bool {
-    at(fd).is_some_and(|e| !e.load(Ordering::Relaxed).is_null())
+    at(fd).is_some_and(|e| !e.load(Ordering::Relaxed).is_null()) || CHILD_HAS.get() && in_child(fd).is_some()
 }
 
 /// The description of a descriptor that is ours.
@@ -47,7 +56,9 @@ pub(crate) fn get(fd: c_int) -> Option<Open> {
     loop {
         let found = entry.load(Ordering::SeqCst);
         // SAFETY: descriptions are never freed.
-        let description: &'static Description = unsafe { found.as_ref()? };
+        let Some(description) = (unsafe { found.as_ref() }) else {
+            return if CHILD_HAS.get() { in_child(fd) } else { None };
+        };
         // Without references it is not in the table any more.
         let open = Open::to(description, || entry.load(Ordering::SeqCst) == found);
         if open.is_some() {
@@ -56,10 +67,58 @@ pub(crate) fn get(fd: c_int) -> Option<Open> {
     }
 }
 
+/// A descriptor of a child of vfork: the number of the process, and its descriptor.
+type OfChild = (u32, c_int, Open);
+
+thread_local! {
+    /// What children of vfork have opened and copied for themselves: such a child runs with the thread-local memory of the thread that made it, which waits until
+    /// the child has ended or is another program. Without a destructor, as `hook::INSIDE`.
+    static OF_CHILD: RefCell<ManuallyDrop<Vec<OfChild>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
+    /// Whether there is anything.
+    static CHILD_HAS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The number of the process that calls, which may be a child of vfork.
+fn caller() -> u32 {
+    // SAFETY: asks for a number.
+    unsafe { libc::syscall(libc::SYS_getpid) as u32 }
+}
+
+/// What a child of vfork has opened as `fd`, if this is one. If not, what its children had is given up.
+#[cold]
+fn in_child(fd: c_int) -> Option<Open> {
+    if mounts::borrowed_memory() {
+        let of =
+            |opens: &Vec<OfChild>| opens.iter().find(|o| (o.0, o.1) == (caller(), fd)).map(|o| o.2.clone());
+        return OF_CHILD.with(|opens| of(opens.try_borrow().as_deref().ok()?));
+    }
+    let _inside = inside();
+    CHILD_HAS.set(false);
+    let gone =
+        OF_CHILD.with(|opens| opens.try_borrow_mut().ok().map(|mut opens| std::mem::take(&mut *opens)));
+    drop(gone.map(ManuallyDrop::into_inner));
+    None
+}
+
+/// In a child of vfork these numbers lead nowhere now, or `open` is behind them. Those that are its parent's in the table it cannot have otherwise.
+pub(crate) fn set_in_child(fds: std::ops::RangeInclusive<c_int>, open: Option<Open>) {
+    if open.is_none() && !CHILD_HAS.get() {
+        return;
+    }
+    let (caller, mut gone) = (caller(), Vec::new());
+    OF_CHILD.with(|opens| {
+        let Ok(mut opens) = opens.try_borrow_mut() else { return };
+        gone.extend(opens.extract_if(.., |o| o.0 == caller && fds.contains(&o.1)));
+        opens.extend(open.map(|open| (caller, *fds.start(), open)));
+    });
+    CHILD_HAS.set(true);
+}
+
 /// The description of a descriptor in a child of vfork, which has descriptors of its own, and the table of its parent.
 pub(crate) fn of_child(fd: c_int) -> Option<Open> {
     let place = arena::where_is(fd)?;
-    (0..TOP.load(Ordering::Relaxed)).filter_map(|fd| get(fd as c_int)).find(|open| open.place.is_at(place))
+    let in_table = 0..TOP.load(Ordering::Relaxed) as c_int;
+    in_table.chain([fd]).filter_map(get).find(|open| open.place.is_at(place))
 }
 
 /// A descriptor of the description that means this slot.
@@ -144,7 +203,13 @@ pub(crate) fn insert(
         // What it is of may go at any time. Should it be gone already, it is found to be so later.
         let _ = open.is_there();
     }
-    set(fd, Some(open));
+    if mounts::borrowed_memory() {
+        // For the program that the child becomes: the handle is given up when its parent goes on.
+        crate::left::before_sending(fd, &open);
+        set_in_child(fd..=fd, Some(open));
+    } else {
+        set(fd, Some(open));
+    }
     Ok(fd)
 }
 
@@ -153,7 +218,12 @@ pub(crate) fn adopt() {
     let mut known = Vec::new();
     let Ok(dir) = std::fs::read_dir("/proc/self/fd") else { return };
     let fds: Vec<c_int> = dir.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();
-    fds.into_iter().for_each(|fd| adopt_one(fd, &mut known));
+    for fd in fds {
+        adopt_one(fd, &mut known);
+        if let Some(open) = get(fd) {
+            open.place.free_offset();
+        }
+    }
 }
 
 /// Takes in a descriptor that another process has given to this one, if it is ours. `known` are arenas mapped already.
@@ -171,7 +241,10 @@ pub(crate) fn adopt_one(fd: c_int, known: &mut Vec<Arc<arena::Arena>>) {
         let ino = Ino(slot.ino.load(Ordering::Relaxed));
         Open::new(State::new(mount, ino, kind, place.clone(), None, Origin::SHARED), 0, None)
     });
-    set(fd, Some(open));
+    match mounts::borrowed_memory() {
+        true => set_in_child(fd..=fd, Some(open)),
+        false => set(fd, Some(open)),
+    }
 }
 
 /// In a child of fork: no other thread can hold the lock.

@@ -142,7 +142,7 @@ pub unsafe fn request_of(cb: &Iocb) -> Res<(&'static Remote, impl Future<Output 
         let result = match result.map_err(Out::from) {
             Ok(n) => n as i64,
             Err(Out::Errno(errno)) => -errno as i64,
-            Err(Out::Libc) => -libc::EIO as i64,
+            Err(Out::Libc | Out::Memory) => -libc::EIO as i64,
         };
         Event { data, object, result, result2: 0 }
     }))

@@ -4,7 +4,7 @@ use crate::rig::{MOUNT, Rig};
 use std::process::{Command, Stdio};
 
 /// Compiles `name` in the directory where programs stand, with these options of gcc.
-fn compiles(rig: &Rig, name: &str, source: &str, options: &[&str]) -> bool {
+pub(crate) fn compiles(rig: &Rig, name: &str, source: &str, options: &[&str]) -> bool {
     std::fs::write(rig.work.path().join("a.c"), source).unwrap();
     let mut gcc = Command::new("gcc");
     gcc.args(["-O1", "-o", name, "a.c"]).args(options).current_dir(rig.work.path()).stderr(Stdio::null());

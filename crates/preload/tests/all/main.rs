@@ -1,7 +1,9 @@
 //! Programs under the library: what serves them is compiled once for all of these tests.
 
+mod c_calls;
 mod c_programs;
 mod descriptors;
+mod more_c_programs;
 mod more_programs;
 mod processes;
 mod programs;

@@ -85,10 +85,16 @@ impl Remote {
         wait: bool,
     ) -> Result<()> {
         self.link.change(handle, |file| file.locks = true);
-        let request =
-            |number, session| described(flock_request(handle, kind, wait), (number, description.at, session));
         loop {
-            let answer = self.call_about(description, request).await?;
+            let turn = self.turn(wait);
+            let request = |number, session| {
+                described(flock_request(handle, kind, turn.waits()), (number, description.at, session))
+            };
+            let done = self.call_about(description, request).await;
+            if turn.asks_again(&done).await? {
+                continue;
+            }
+            let answer = done?;
             self.link.flocked(handle, kind);
             if answer.session() == self.now().serial {
                 return Ok(());

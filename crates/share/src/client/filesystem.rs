@@ -468,7 +468,12 @@ impl FileSystem for Remote {
     async fn flock(&self, handle: Handle, kind: Option<LockKind>, wait: bool) -> Result<()> {
         self.link.change(handle, |file| file.locks = true);
         loop {
-            let answer = self.call(flock_request(handle, kind, wait)).await?;
+            let turn = self.turn(wait);
+            let done = self.call(flock_request(handle, kind, turn.waits())).await;
+            if turn.asks_again(&done).await? {
+                continue;
+            }
+            let answer = done?;
             self.link.flocked(handle, kind);
             if answer.session() == self.now().serial {
                 return Ok(());

@@ -266,7 +266,13 @@ impl Remote {
             return done;
         }
         loop {
-            let answer = self.call(lock_request(handle, owner, lock, wait)).await?;
+            let turn = self.turn(wait);
+            let done = self.call(lock_request(handle, owner, lock, turn.waits())).await;
+            if turn.asks_again(&done).await? {
+                continue;
+            }
+            let answer = done?;
+            drop(turn);
             let serial = answer.session();
             drop(answer);
             self.link.locked(handle, owner, lock);

@@ -15,6 +15,7 @@ mod descriptions;
 mod directories;
 mod files;
 mod filesystem;
+pub mod high;
 mod holds;
 mod kept;
 mod leases;
@@ -26,6 +27,7 @@ mod queue;
 mod records;
 mod throng;
 mod told;
+mod turns;
 mod waiting;
 
 use crate::changes::Seen;
@@ -90,6 +92,8 @@ struct Session {
     /// Threads that look for their answers, and do not sleep.
     lookers: AtomicUsize,
     lookers_max: usize,
+    /// Calls that wait for locks.
+    waiters: AtomicUsize,
     throng: Throng,
     kept: Kept,
     arena: Arena,
@@ -212,11 +216,6 @@ impl Remote {
     }
 }
 
-/// Gives a descriptor a high number: programs like to choose low ones themselves.
-fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
-    rustix::io::fcntl_dupfd_cloexec(&fd, 700).unwrap_or(fd)
-}
-
 impl Session {
     fn connect(path: &Path, patience: Patience, serial: u64) -> io::Result<Session> {
         let (cred, socket) = (Cred::of_process(), socket::connect(path)?);
@@ -256,14 +255,15 @@ impl Session {
             serial,
             opening,
             region: Region::map(&memory)?,
-            socket: out_of_the_way(socket),
-            event: out_of_the_way(event),
+            socket: high::moved(socket),
+            event: high::moved(event),
             number: welcome.session.get(),
             patience,
             slots: Mutex::default(),
             lookers: AtomicUsize::new(0),
             // One processor is the manager's.
             lookers_max: (crate::spin::processors() - 1).max(1),
+            waiters: AtomicUsize::new(0),
             throng: Throng::default(),
             kept: Kept::new(Seen::map(&changes)?, arena.memory()),
             arena,

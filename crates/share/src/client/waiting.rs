@@ -9,7 +9,7 @@ use rustix::thread::futex;
 use rustix::time::{ClockId, clock_gettime};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -143,6 +143,25 @@ pub(super) fn noting<T>(poll: impl FnOnce() -> Poll<T>) -> (Poll<T>, Option<Answ
 /// Has the future on this thread looked at again soon. False when somebody else must see to that.
 pub(super) fn looks_again() -> bool {
     awaited().inspect(|awaited| awaited.more.set(true)).is_some()
+}
+
+/// Does nothing for a while, on whichever thread the future is. Whether the calls of that were interrupted.
+pub(super) async fn pause(time: Duration) -> bool {
+    const STEP: Duration = Duration::from_millis(1);
+    let until = Instant::now() + time;
+    poll_fn(|cx| {
+        if interrupted() == Some(true) {
+            return Poll::Ready(true);
+        }
+        let rest = until.saturating_duration_since(Instant::now());
+        if rest.is_zero() {
+            return Poll::Ready(false);
+        }
+        std::thread::sleep(rest.min(STEP));
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
 }
 
 /// Runs a future of calls of this session to its end.
