@@ -139,6 +139,41 @@ fn more_lost_files_than_the_log_takes_at_once() {
     }
 }
 
+/// Nothing has its place in a directory that was removed: no directory, whichever of the two is looked at first, and no file.
+#[test]
+fn names_in_a_directory_without_a_name() {
+    let lab = Lab::clean();
+    let image = lab.clone_image();
+    // The inodes are to be read, as after a loss of power.
+    for (segment, _) in lab.checkpoint().0.index_runs {
+        image.poke(segment.first_block().byte(), b"??");
+    }
+    let top = change(&lab, &image, "/a/sub", |h, name, _| {
+        (h.parent, h.cookie) = (0.into(), 0.into());
+        name.clear();
+    });
+    let deep = &lab.truth["/a/sub/deep"];
+    assert!(top < deep.ino);
+    let copy = Arc::new(image.crash_image(|_, _| true));
+    let refused = Volume::open(copy, options()).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("has no name"), "{refused}");
+    let report = fsck(&image, false);
+    for path in ["/a/sub/deep", "/a/sub/small"] {
+        let ino = Some(lab.truth[path].ino);
+        let told = report.damage().filter(|p| p.inode == ino && p.what.contains("has no name")).count();
+        assert_eq!(told, 1, "{path}: {:#?}", report.problems);
+    }
+    assert!(fsck(&image, true).is_clean());
+    assert_eq!(fsck(&image, false).damage().count(), 0);
+    let found = mounted(&image);
+    assert_eq!(found.values().filter(|s| s.ino == top).count(), 0);
+    for path in ["small", "scattered", "deep/medium"] {
+        let seen = &lab.truth[&format!("/a/sub/{path}")];
+        let other = found.values().find(|s| s.ino == seen.ino).unwrap();
+        assert!(other.content == seen.content, "{path}");
+    }
+}
+
 #[test]
 fn lost_root() {
     for lab in [Lab::clean(), Lab::crashed()] {
