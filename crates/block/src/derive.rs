@@ -266,8 +266,12 @@ pub(crate) fn derive(core: &mut Core) -> Result<()> {
             core.orphans.push((slot, inode.generation));
             continue;
         }
-        if !core.slab.inode_in(parent).is_some_and(Inode::is_dir) {
+        let Some(dir) = core.slab.inode_in(parent).filter(|dir| dir.is_dir()) else {
             return Err(rule("inode", "parent is not a directory").into());
+        };
+        if dir.parent == 0 && parent != ROOT {
+            // It was empty when it was removed, and nobody makes names in it since.
+            return Err(rule("inode", "stands in a directory that has no name").into());
         }
         if kind == SlotKind::Link && core.slab.inode_in(target).is_none_or(Inode::is_dir) {
             return Err(rule("inode", "additional name leads to no file").into());
@@ -285,9 +289,11 @@ pub(crate) fn derive(core: &mut Core) -> Result<()> {
                 core.index.add_link(target, slot);
                 core.slab.get_mut(target).nlink += 1;
             }
+            // One without a name has no links, as when it was removed: by that it is known that it takes no names.
+            _ if dir && parent == 0 && slot != ROOT => {}
             _ if dir => {
                 core.slab.get_mut(slot).nlink += 2;
-                if slot != ROOT && parent != 0 {
+                if slot != ROOT {
                     core.slab.get_mut(parent).nlink += 1;
                 }
             }

@@ -1,5 +1,9 @@
 //! Reading what a volume holds, without changing it: superblock, checkpoint, inode segment table, and the log's longest
 //! prefix of whole epochs. Mount and fsck both begin here.
+//!
+//! What cannot be read is taken for damaged: a sector that was being written when power failed may be unreadable ever since.
+//! So of what is there twice the other copy is used, and the log ends there. But a device that cannot be read at all is an
+//! error: it is not to be taken for one whose log has ended, as what is lost then is lost for good.
 
 use format::checkpoint::{CHECKPOINTS, Checkpoint};
 use format::limits::{BLOCK_SIZE, SEGMENT_BLOCKS};
@@ -8,6 +12,7 @@ use format::segtable::ENTRIES_PER_BLOCK;
 use format::superblock::{SUPERBLOCKS, Superblock};
 use format::{BlockNo, Epoch, FormatError, SegNo, crc32c};
 use fs::{Error, Result};
+use media::MediaError;
 use media::blocking::Blocking;
 
 use crate::ring::LogRing;
@@ -19,7 +24,8 @@ pub(crate) struct Fixed {
     /// The inode segment table as of the checkpoint, and for each of its blocks which home is current.
     pub table: Vec<Option<SegNo>>,
     pub homes: Vec<(u8, Vec<u32>)>,
-    /// Homes of the table that a checkpoint has written which did not finish: newer than the checkpoint.
+    /// Homes of the table that a checkpoint has written which did not finish: newer than the checkpoint. Also those that
+    /// cannot be read, which may be such.
     pub unfinished: Vec<BlockNo>,
     /// The other checkpoint block holds something that is no checkpoint. If it was the newer one, an index checkpoint is
     /// not to be trusted.
@@ -42,10 +48,43 @@ pub(crate) struct LogTail {
     pub lost: Option<u64>,
 }
 
-fn read_block(device: &Blocking, at: BlockNo) -> Result<Vec<u8>> {
+/// Reads a block; tries again, as what fails in passing is no damage.
+pub(crate) fn read_block(device: &Blocking, at: BlockNo) -> std::result::Result<Vec<u8>, MediaError> {
     let mut block = vec![0; BLOCK_SIZE];
-    device.read(at.byte(), &mut block)?;
+    device.read(at.byte(), &mut block).or_else(|_| device.read(at.byte(), &mut block))?;
     Ok(block)
+}
+
+/// Reads into `to` from a block on. `Ok(Err(_))`: this place cannot be read, also when it is tried again, while others can.
+pub(crate) fn read_place(
+    device: &Blocking,
+    at: BlockNo,
+    to: &mut [u8],
+) -> Result<std::result::Result<(), MediaError>> {
+    let Err(failure) = device.read(at.byte(), to) else { return Ok(Ok(())) };
+    let of_a_place = matches!(failure, MediaError::Io { .. } | MediaError::Short { .. });
+    // One of these was read before.
+    let mut known = CHECKPOINTS.into_iter().chain(SUPERBLOCKS);
+    if !of_a_place || !known.any(|at| device.read(at.byte(), &mut [0; BLOCK_SIZE]).is_ok()) {
+        return Err(failure.into());
+    }
+    Ok(device.read(at.byte(), to))
+}
+
+/// Reads from a position of the ring on, as [`read_place`].
+pub(crate) fn read_ring(
+    device: &Blocking,
+    ring: &LogRing,
+    position: u64,
+    to: &mut [u8],
+) -> Result<std::result::Result<(), MediaError>> {
+    for (block, at, n) in ring.parts(position, (to.len() / BLOCK_SIZE) as u64, u64::MAX) {
+        let part = &mut to[at as usize * BLOCK_SIZE..][..n as usize * BLOCK_SIZE];
+        if let Err(e) = read_place(device, block, part)? {
+            return Ok(Err(e));
+        }
+    }
+    Ok(Ok(()))
 }
 
 /// Whether a medium can hold neither a volume nor what is left of one that was cut off: that its superblocks tell.
@@ -62,15 +101,27 @@ pub(crate) fn superblock(device: &Blocking) -> Result<Superblock> {
     if is_too_small(device) {
         return Err(Error::NotAVolume(format!("{} is too small to be one", geometry.name)));
     }
-    let mut first = None;
+    let (mut first, mut unread) = (None, None);
     for at in SUPERBLOCKS {
-        match Superblock::parse(&read_block(device, at)?) {
+        let block = match read_block(device, at) {
+            Ok(block) => block,
+            Err(e) => {
+                tracing::warn!("superblock: {e}");
+                unread = unread.or(Some(e));
+                continue;
+            }
+        };
+        match Superblock::parse(&block) {
             Ok(sb) if sb.blocks.get() * BLOCK_SIZE as u64 <= geometry.bytes => return Ok(sb),
             Ok(_) => {
                 return Err(Error::NotAVolume(format!("{} is shorter than the volume on it", geometry.name)));
             }
             Err(e) => first = first.or(Some(e.at(at))),
         }
+    }
+    if let Some(e) = unread {
+        // It may have been good.
+        return Err(e.into());
     }
     let e = first.expect("two attempts were made");
     match e.fault {
@@ -84,22 +135,7 @@ pub(crate) fn superblock(device: &Blocking) -> Result<Superblock> {
 /// Reads superblock, newest checkpoint and table.
 pub(crate) fn fixed(device: &Blocking) -> Result<Fixed> {
     let superblock = superblock(device)?;
-    let segments = superblock.segments();
-    let mut best: Option<Checkpoint> = None;
-    let mut first_error: Option<FormatError> = None;
-    let mut damaged_checkpoint = false;
-    for at in CHECKPOINTS {
-        let block = read_block(device, at)?;
-        // Zeros are a block that was never written.
-        damaged_checkpoint |=
-            Checkpoint::parse(&block, &superblock.uuid, segments).is_err() && block.iter().any(|&b| b != 0);
-        match Checkpoint::parse(&block, &superblock.uuid, segments) {
-            Ok(cp) if best.as_ref().is_none_or(|b| b.sequence < cp.sequence) => best = Some(cp),
-            Ok(_) => {}
-            Err(e) => first_error = first_error.or(Some(e.at(at))),
-        }
-    }
-    let Some(checkpoint) = best else { return Err(first_error.expect("none was valid").into()) };
+    let (checkpoint, damaged_checkpoint) = checkpoint(device, &superblock)?;
     let (mut table, mut homes, mut unfinished) = (Vec::new(), Vec::new(), Vec::new());
     for index in 0..(checkpoint.inode_segments as usize).div_ceil(ENTRIES_PER_BLOCK) {
         let (home, entries) = table_block(device, &superblock, index, checkpoint.sequence, &mut unfinished)?;
@@ -119,6 +155,38 @@ pub(crate) fn fixed(device: &Blocking) -> Result<Fixed> {
     Ok(Fixed { superblock, checkpoint, table, homes, unfinished, damaged_checkpoint })
 }
 
+/// The newest checkpoint, and whether the other block is damaged.
+fn checkpoint(device: &Blocking, superblock: &Superblock) -> Result<(Checkpoint, bool)> {
+    let mut best: Option<Checkpoint> = None;
+    let (mut first, mut unread) = (None, None);
+    let mut damaged = false;
+    for at in CHECKPOINTS {
+        let block = match read_block(device, at) {
+            Ok(block) => block,
+            Err(e) => {
+                tracing::warn!("checkpoint: {e}");
+                damaged = true;
+                unread = unread.or(Some(e));
+                continue;
+            }
+        };
+        match Checkpoint::parse(&block, &superblock.uuid, superblock.segments()) {
+            Ok(cp) if best.as_ref().is_none_or(|b| b.sequence < cp.sequence) => best = Some(cp),
+            Ok(_) => {}
+            Err(e) => {
+                // Zeros are a block that was never written.
+                damaged |= block.iter().any(|&b| b != 0);
+                first = first.or(Some(e.at(at)));
+            }
+        }
+    }
+    match (best, unread) {
+        (Some(best), _) => Ok((best, damaged)),
+        (None, Some(e)) => Err(e.into()),
+        (None, None) => Err(first.expect("none was valid").into()),
+    }
+}
+
 fn table_block(
     device: &Blocking,
     superblock: &Superblock,
@@ -127,9 +195,17 @@ fn table_block(
     unfinished: &mut Vec<BlockNo>,
 ) -> Result<(u8, Vec<Option<SegNo>>)> {
     let mut best: Option<(u64, u8, Vec<Option<SegNo>>)> = None;
-    let mut error = None;
+    let (mut error, mut unread) = (None, None);
     for (home, at) in format::segtable::homes(index).into_iter().enumerate() {
-        let block = read_block(device, at)?;
+        let block = match read_block(device, at) {
+            Ok(block) => block,
+            Err(e) => {
+                tracing::warn!("inode segment table: {e}");
+                unread = unread.or(Some(e));
+                unfinished.push(at);
+                continue;
+            }
+        };
         match format::segtable::parse(&block, &superblock.uuid, index, superblock.segments()) {
             Ok((seq, entries)) if seq <= sequence && best.as_ref().is_none_or(|b| b.0 < seq) => {
                 best = Some((seq, home as u8, entries));
@@ -139,9 +215,10 @@ fn table_block(
             Err(e) => error = error.or(Some(e.at(at))),
         }
     }
-    match best {
-        Some((_, home, entries)) => Ok((home, entries)),
-        None => Err(error
+    match (best, unread) {
+        (Some((_, home, entries)), _) => Ok((home, entries)),
+        (None, Some(e)) => Err(e.into()),
+        (None, None) => Err(error
             .unwrap_or_else(|| {
                 FormatError::new(
                     "inode segment table",
@@ -177,17 +254,24 @@ pub(crate) fn log(
         if tail.end >= ring.capacity() {
             break;
         }
-        let first = read_block(device, ring.block(position))?;
         let epoch = Epoch(tail.last_epoch + 1);
+        let mut first = vec![0; BLOCK_SIZE];
+        if let Err(e) = read_place(device, ring.block(position), &mut first)? {
+            // There may be a record, or nothing. If it was durable, later ones may say so.
+            tracing::warn!("the log ends before {epoch:?}: {e}");
+            tail.cut = Some(format!("record of {epoch:?}, if there is one: {e}"));
+            break;
+        }
         let Some(count) = probe(&first, uuid, epoch, tail.chain) else { break };
         if tail.end + count as u64 > ring.capacity() {
             tail.cut = Some(format!("record of {epoch:?} is longer than the log"));
             break;
         }
         let mut bytes = vec![0; count as usize * BLOCK_SIZE];
-        for (block, at, n) in ring.parts(position, count as u64, u64::MAX) {
-            let part = &mut bytes[at as usize * BLOCK_SIZE..][..n as usize * BLOCK_SIZE];
-            device.read(block.byte(), part)?;
+        if let Err(e) = read_ring(device, &ring, position, &mut bytes)? {
+            tracing::warn!("the log ends before {epoch:?}: {e}");
+            tail.cut = Some(format!("record of {epoch:?}: {e}"));
+            break;
         }
         match Record::parse(&bytes) {
             Ok(record) => {
@@ -251,7 +335,8 @@ const STRAY_RECORDS_MAX: usize = 256;
 
 /// Looks for whole records of later epochs behind ring position `from` (counted from the checkpoint's) and calls
 /// `each(position, bytes)` until it returns false. Such records are leftovers of epochs that were on their way when power
-/// failed, or what damage has cut off; a record that says that a lost epoch was durable proves the latter.
+/// failed, or what damage has cut off; a record that says that a lost epoch was durable proves the latter. Blocks that cannot be
+/// read hold nothing.
 pub(crate) fn scan_ring(
     device: &Blocking,
     checkpoint: &Checkpoint,
@@ -269,13 +354,15 @@ pub(crate) fn scan_ring(
     while at < end && found.len() < STRAY_RECORDS_MAX {
         let n = (end - at).min((bytes.len() / BLOCK_SIZE) as u64);
         let position = checkpoint.log_position + at;
-        for (block, offset, count) in ring.parts(position, n, u64::MAX) {
-            device.read(
-                block.byte(),
-                &mut bytes[offset as usize * BLOCK_SIZE..][..count as usize * BLOCK_SIZE],
-            )?;
+        let piece = &mut bytes[..n as usize * BLOCK_SIZE];
+        if read_ring(device, &ring, position, piece)?.is_err() {
+            for (i, block) in piece.chunks_exact_mut(BLOCK_SIZE).enumerate() {
+                if read_ring(device, &ring, position + i as u64, block)?.is_err() {
+                    block.fill(0);
+                }
+            }
         }
-        for (i, block) in bytes[..n as usize * BLOCK_SIZE].chunks_exact(BLOCK_SIZE).enumerate() {
+        for (i, block) in piece.chunks_exact(BLOCK_SIZE).enumerate() {
             if let Some((epoch, blocks)) = format::log::probe_any(block, uuid)
                 && epoch.0 > last_epoch
                 && blocks as u64 <= ring.capacity()
@@ -287,19 +374,16 @@ pub(crate) fn scan_ring(
     }
     for (position, count) in found.into_iter().take(STRAY_RECORDS_MAX) {
         let mut record = vec![0; count as usize * BLOCK_SIZE];
-        for (block, offset, n) in ring.parts(position, count, u64::MAX) {
-            device
-                .read(block.byte(), &mut record[offset as usize * BLOCK_SIZE..][..n as usize * BLOCK_SIZE])?;
-        }
-        if Record::parse(&record).is_ok() && !each(position, &record) {
+        let read = read_ring(device, &ring, position, &mut record)?;
+        if read.is_ok() && Record::parse(&record).is_ok() && !each(position, &record) {
             break;
         }
     }
     Ok(())
 }
 
-/// Checks the data that a record covers: `Err(Ok(why))` when it is not what was written, `Err(Err(_))` when it cannot be
-/// read.
+/// Checks the data that a record covers: `Err(Ok(why))` when it is not what was written or cannot be read there, `Err(Err(_))`
+/// when the device fails as a whole.
 fn verify(device: &Blocking, record: &Record<'_>, blocks: u64) -> std::result::Result<(), Result<String>> {
     let mut bytes = Vec::new();
     for cover in record.covers {
@@ -312,7 +396,9 @@ fn verify(device: &Blocking, record: &Record<'_>, blocks: u64) -> std::result::R
         while at < count {
             let n = (count - at).min(2 * SEGMENT_BLOCKS);
             bytes.resize(n * BLOCK_SIZE, 0);
-            device.read(BlockNo(first + at as u64).byte(), &mut bytes).map_err(|e| Err(e.into()))?;
+            if let Err(e) = read_place(device, BlockNo(first + at as u64), &mut bytes).map_err(Err)? {
+                return Err(Ok(e.to_string()));
+            }
             crcs.extend(bytes.chunks_exact(BLOCK_SIZE).map(crc32c));
             at += n;
         }

@@ -83,7 +83,7 @@ pub(crate) fn open(media: Arc<dyn Media>, options: OpenOptions) -> Result<Core> 
 fn load_index(core: &mut Core, device: &Blocking, fixed: &Fixed) -> Result<bool> {
     match crate::clean::load_index(core, device, fixed) {
         Ok(()) => Ok(true),
-        Err(Error::Corrupt(e)) => {
+        Err(e @ (Error::Corrupt(_) | Error::Media(_))) => {
             tracing::warn!("{}: index checkpoint not usable, scanning inodes: {e}", core.geometry.name);
             Ok(false)
         }
@@ -243,13 +243,16 @@ fn scan(core: &mut Core, device: &Blocking, fixed: &Fixed, log: &LogTail) -> Res
 /// record that will be written is equal to it ([`LogRing::nonce`]).
 fn destroy_cut(core: &mut Core, device: &Blocking, log: &LogTail) -> Result<()> {
     if log.end < core.log.capacity() {
-        let at = core.log.block(core.log.head).byte();
-        let mut block = vec![0; BLOCK_SIZE];
-        device.read(at, &mut block)?;
-        // Nothing but the sector of the header changes: were this write torn in the middle of other changes, it could
-        // complete a record that had been torn.
+        let at = core.log.block(core.log.head);
+        let mut block = [0; BLOCK_SIZE];
+        if load::read_place(device, at, &mut block)?.is_err() {
+            // To be written makes it readable again. It is no longer what it was, and with noise in it completes no record.
+            block = std::array::from_fn(|_| rand::random());
+        }
+        // Otherwise nothing but the sector of the header changes: were this write torn in the middle of other changes, it
+        // could complete a record that had been torn.
         block[..512].fill(0);
-        device.write(at, &block)?;
+        device.write(at.byte(), &block)?;
         device.flush()?;
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Devices that fail, and volumes that are full.
 //!
 //! - One request of a run fails, for every request of the run: whoever waits for it is told, a failed write or flush latches
-//!   the volume (no later change succeeds), a failed read is told to its reader alone; after reopening on a healthy device
+//!   the volume (no later change succeeds), a failed read is told to its reader alone, if it is needed at all; after reopening on a healthy device
 //!   the tree is one that was passed through, not older than the last acknowledged sync.
 //! - Of a file with a bad sector everything else can be read, and nobody is told of a failure who has not asked for what could not be read.
 //! - The device goes away.
@@ -58,7 +58,8 @@ fn run_with(
     fault: Fault,
 ) -> Result<bool, String> {
     let flash = Arc::new(base.crash_image(|_, _| true));
-    let (reads, gone) = (fault.op == Some(media::Op::Read), fault.failure == Failure::Gone);
+    let (reads, gone, after) =
+        (fault.op == Some(media::Op::Read), fault.failure == Failure::Gone, fault.after);
     flash.inject(fault);
     let (volume, driver) = match setup.start(flash.clone()) {
         Ok(opened) => opened,
@@ -113,6 +114,8 @@ fn run_with(
     }
     struck |= closed.is_err();
     drop((volume, driver));
+    // When the volume is opened some reads can be done without, or are made again.
+    struck |= reads && flash.counters().reads > after;
     flash.clear_faults();
     let candidates: Vec<Snapshot> = states[floor..].iter().rev().cloned().collect();
     let ways: [fn(u64) -> bool; 3] = [|_| true, |_| false, |i| i % 3 == 0];

@@ -5,6 +5,7 @@
 //! not in use, reserved blocks of the super segment. Not found, because nothing covers it: contents of files.
 
 #[path = "fsck/lab.rs"]
+#[allow(dead_code, reason = "shared with the tests of contradictions")]
 mod lab;
 
 use format::checkpoint::CHECKPOINTS;

@@ -10,6 +10,7 @@ use format::extent::Extent;
 use format::inode::{InodeHeader, encode_compact, fill_block, parse_block};
 use format::limits::BLOCK_SIZE;
 use format::{BlockNo, Ino};
+use fs::{Cred, FileSystem, OpenFlags, block_on};
 use lab::*;
 use media::flash::SimFlash;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
@@ -97,6 +98,77 @@ fn lost_directory() {
     let found = mounted(&image);
     for path in ["/a/sub/small", "/a/sub/scattered", "/a/sub/deep/medium"] {
         let seen = &lab.truth[path];
+        let other = found.values().find(|s| s.ino == seen.ino).unwrap();
+        assert!(other.content == seen.content, "{path}");
+    }
+}
+
+/// More inodes lose their directory than one pass commits, and the slot that /lost+found gets comes behind all of theirs.
+#[test]
+fn more_lost_files_than_the_log_takes_at_once() {
+    let image = made(|volume| {
+        let (root, rw) = (Cred::root(), OpenFlags::READ | OpenFlags::WRITE);
+        block_on(async {
+            let before = volume.mkdir(&root, fs::Ino::ROOT, b"before", 0o755).await.unwrap().ino;
+            for i in 0..1500 {
+                let name = format!("file {i}");
+                let (_, h) = volume.create(&root, before, name.as_bytes(), 0o644, rw).await.unwrap();
+                volume.write(h, 0, &pattern(3000, i)).await.unwrap();
+                volume.release(h).await.unwrap();
+            }
+            let dir = volume.mkdir(&root, fs::Ino::ROOT, b"dir", 0o755).await.unwrap().ino;
+            for i in 0..1500 {
+                let name = format!("file {i}");
+                let flags = fs::RenameFlags::empty();
+                volume.rename(&root, before, name.as_bytes(), dir, name.as_bytes(), flags).await.unwrap();
+                if i % 300 == 0 {
+                    // The log is small.
+                    volume.checkpoint().await.unwrap();
+                }
+            }
+        });
+    });
+    let lab = Lab { truth: mounted(&image), image: image.crash_image(|_, _| true) };
+    let image = lab.flipped(slot_of(&lab, lab.truth["/dir"].ino) * BLOCK_SIZE as u64 + 50, 1);
+    repairs(&image, &lab.truth, "many");
+    let found = mounted(&image);
+    assert_eq!(found.len(), lab.truth.len());
+    for (path, seen) in lab.truth.iter().filter(|(path, _)| path.starts_with("/dir/")) {
+        let other = found.get(&format!("/lost+found/#{}", seen.ino));
+        assert!(other.is_some_and(|o| o.content == seen.content), "{path}");
+    }
+}
+
+/// Nothing has its place in a directory that was removed: no directory, whichever of the two is looked at first, and no file.
+#[test]
+fn names_in_a_directory_without_a_name() {
+    let lab = Lab::clean();
+    let image = lab.clone_image();
+    // The inodes are to be read, as after a loss of power.
+    for (segment, _) in lab.checkpoint().0.index_runs {
+        image.poke(segment.first_block().byte(), b"??");
+    }
+    let top = change(&lab, &image, "/a/sub", |h, name, _| {
+        (h.parent, h.cookie) = (0.into(), 0.into());
+        name.clear();
+    });
+    let deep = &lab.truth["/a/sub/deep"];
+    assert!(top < deep.ino);
+    let copy = Arc::new(image.crash_image(|_, _| true));
+    let refused = Volume::open(copy, options()).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("has no name"), "{refused}");
+    let report = fsck(&image, false);
+    for path in ["/a/sub/deep", "/a/sub/small"] {
+        let ino = Some(lab.truth[path].ino);
+        let told = report.damage().filter(|p| p.inode == ino && p.what.contains("has no name")).count();
+        assert_eq!(told, 1, "{path}: {:#?}", report.problems);
+    }
+    assert!(fsck(&image, true).is_clean());
+    assert_eq!(fsck(&image, false).damage().count(), 0);
+    let found = mounted(&image);
+    assert_eq!(found.values().filter(|s| s.ino == top).count(), 0);
+    for path in ["small", "scattered", "deep/medium"] {
+        let seen = &lab.truth[&format!("/a/sub/{path}")];
         let other = found.values().find(|s| s.ino == seen.ino).unwrap();
         assert!(other.content == seen.content, "{path}");
     }

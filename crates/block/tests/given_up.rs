@@ -164,6 +164,55 @@ fn a_range_outlives_zeros_that_are_refused() {
     assert!(rig.read(file, 9 * PAGE, PAGE + 1) == [&[0; PAGE][..], &[1]].concat());
 }
 
+/// Space that is refused is not taken in part either, and a file that stands in its inode stays there.
+#[test]
+fn a_refused_allocation_takes_nothing() {
+    let rig = Rig::new(64);
+    let (file, small) = (rig.create(b"f"), rig.create(b"small"));
+    rig.write(file, 0, &[1; 10 * PAGE]).unwrap();
+    rig.write(small, 0, &[2; 100]).unwrap();
+    rig.sync(file);
+    // Wait for their blocks.
+    rig.write(file, 20 * PAGE, &[3; 5 * PAGE]).unwrap();
+    let seen = || {
+        let free = rig.driver.block_on(rig.volume.statfs()).unwrap().blocks_free;
+        let of = |file| (rig.attr(file).size, rig.attr(file).blocks);
+        (free, of(file), of(small))
+    };
+    let before = seen();
+    let kinds = [
+        Fallocate::Allocate { keep_size: false },
+        Fallocate::Allocate { keep_size: true },
+        Fallocate::ZeroRange { keep_size: false },
+    ];
+    for what in kinds {
+        for file in [file, small] {
+            for len in [64 * MIB, 2 << 40] {
+                assert_eq!(rig.fallocate(file, what, len), Err(Error::NoSpace), "{what:?}, {len}");
+                assert_eq!(seen(), before, "{what:?}, {len}");
+            }
+        }
+    }
+    assert!(rig.read(file, 0, 10 * PAGE) == [1; 10 * PAGE]);
+    assert!(rig.read(file, 20 * PAGE, 5 * PAGE) == [3; 5 * PAGE]);
+    // What is promised to pages that wait can be had when nothing else can.
+    rig.driver.block_on(rig.volume.sync()).unwrap();
+    rig.fill();
+    rig.driver.block_on(rig.volume.fallocate(file, Fallocate::PunchHole, 0, 4 * PAGE as u64)).unwrap();
+    let mut page = 30;
+    while rig.write(file, page * PAGE, &[4; PAGE]).is_ok() {
+        page += 1;
+    }
+    assert!(page > 30, "nothing was freed");
+    let waiting = (page - 30) * PAGE;
+    let allocate = Fallocate::Allocate { keep_size: false };
+    let allocated = rig.volume.fallocate(file, allocate, 30 * PAGE as u64, waiting as u64);
+    assert_eq!(rig.driver.block_on(allocated), Ok(()));
+    assert_eq!(rig.fallocate(file, allocate, page * PAGE), Err(Error::NoSpace));
+    rig.sync(file);
+    assert!(rig.read(file, 30 * PAGE, waiting) == vec![4; waiting]);
+}
+
 /// A write that comes to an end before all of it is there has changed the file: what it could do by its owner's rights it can no longer.
 #[test]
 fn what_is_written_in_part_loses_its_set_id_bits() {

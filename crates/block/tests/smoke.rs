@@ -79,6 +79,44 @@ fn survives_power_loss_after_sync() {
     check_tree(&volume, &SIZES);
 }
 
+/// A directory that was removed while it was open is still that when the volume is opened again: nobody makes a name in it, and it
+/// goes with its last handle. After a clean stop, and after a loss of power.
+#[test]
+fn a_removed_directory_stays_removed() {
+    let root = Cred::root();
+    let flash = Arc::new(SimFlash::new(Config { wait_when_idle: true, ..Config::new(64 << 20) }).unwrap());
+    block::mkfs(flash.clone(), &MkfsOptions::default()).unwrap();
+    let orphans_kept = std::time::Duration::from_secs(30);
+    let options = OpenOptions { cache_bytes: 8 << 20, orphans_kept, ..OpenOptions::default() };
+    let volume = Volume::open(flash.clone(), options.clone()).unwrap();
+    let dir = block_on(async {
+        let dir = volume.mkdir(&root, fs::Ino::ROOT, b"dir", 0o755).await.unwrap().ino;
+        volume.opendir(&root, dir).await.unwrap();
+        volume.rmdir(&root, fs::Ino::ROOT, b"dir").await.unwrap();
+        volume.sync().await.unwrap();
+        dir
+    });
+    let lost_power = Arc::new(flash.crash_image(|_, _| false));
+    volume.close_blocking().unwrap();
+    for media in [flash, lost_power] {
+        let volume = Volume::open(media.clone(), options.clone()).unwrap();
+        block_on(async {
+            assert_eq!(volume.getattr(dir, None).await.unwrap().nlink, 0);
+            let handle = volume.opendir(&root, dir).await.unwrap();
+            let made = volume.create(&root, dir, b"x", 0o644, RW).await.map(drop);
+            assert_eq!(made, Err(fs::Error::NotFound));
+            let made = volume.mkdir(&root, dir, b"x", 0o755).await.map(drop);
+            assert_eq!(made, Err(fs::Error::NotFound));
+            volume.release(handle).await.unwrap();
+            assert!(volume.getattr(dir, None).await.is_err(), "nobody has it any more");
+        });
+        volume.close_blocking().unwrap();
+        drop(volume);
+        let report = block::fsck::check(media, &Default::default(), &mut |_| {}).unwrap();
+        assert!(report.is_clean() && report.counts.orphans == 0, "{report:?}");
+    }
+}
+
 /// Much may be dirty while nobody syncs; while somebody does there is no more of it than a sync writes in a moment.
 #[test]
 fn less_is_dirty_while_programs_sync() {

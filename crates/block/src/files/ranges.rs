@@ -115,16 +115,20 @@ impl Core {
             let pages = self.zero_range(slot, offset, end.min(size.max(offset)), end, ticket)?;
             self.unmap(slot, pages.start, pages.end);
         } else {
+            let all = offset / PAGE64..end.div_ceil(PAGE64);
+            let zeros = matches!(what, Fallocate::ZeroRange { .. });
+            let first = offset.div_ceil(PAGE64);
+            let renewed = if zeros { first..(end / PAGE64).max(first) } else { 0..0 };
+            // What may be refused comes before anything is taken, or becomes zeros.
+            self.room_to_allocate(slot, &all, &renewed, ticket)?;
             self.edit(slot);
             self.tail_mut(slot);
             self.make_extents(slot, ticket)?;
-            let all = offset / PAGE64..end.div_ceil(PAGE64);
             self.let_checkpoint_by(all.end - all.start)?;
-            self.allocate_range(slot, all, ticket)?;
-            if matches!(what, Fallocate::ZeroRange { .. }) {
-                // What may be refused comes before anything becomes zeros.
-                let first = offset.div_ceil(PAGE64);
-                self.room_to_renew(slot, first..(end / PAGE64).max(first), ticket)?;
+            // The first page may have left the inode, and others may have come while this waited.
+            self.room_to_allocate(slot, &all, &renewed, ticket)?;
+            self.allocate_range(slot, all)?;
+            if zeros {
                 let pages = self.zero_range(slot, offset, end, end, ticket)?;
                 self.renew(slot, pages)?;
             }
@@ -173,10 +177,35 @@ impl Core {
         Ok(first..last.max(first))
     }
 
-    /// Sees to it that [`Core::renew`] can be done at once.
-    fn room_to_renew(&mut self, slot: Slot, pages: Range<u64>, ticket: &mut Option<u64>) -> Res<()> {
-        let written: u64 = self.written_within(slot, &pages).map(|ext| ext.count as u64).sum();
-        if written > self.space.spare(self.keep) { self.wait_for_space(ticket) } else { Ok(()) }
+    /// Sees to it that all holes among these pages can get blocks at once ([`Core::allocate_range`]), and those that are
+    /// `renewed` other ones ([`Core::renew`]): of space that is refused nothing is taken.
+    fn room_to_allocate(
+        &mut self,
+        slot: Slot,
+        pages: &Range<u64>,
+        renewed: &Range<u64>,
+        ticket: &mut Option<u64>,
+    ) -> Res<()> {
+        let mut need: u64 = self.written_within(slot, renewed).map(|ext| ext.count as u64).sum();
+        let mut at = pages.start;
+        for ext in self.map(slot).within(pages.start, pages.end) {
+            need += ext.file_block - at - self.waiting_within(slot, at, ext.file_block);
+            at = ext.end();
+        }
+        need += pages.end - at - self.waiting_within(slot, at, pages.end);
+        let inline = self.slab.get(slot).tail.as_ref().is_some_and(|tail| match &tail.data {
+            Data::Inline(bytes) => !bytes.is_empty(),
+            Data::Extents(_) => false,
+        });
+        // What stands in the inode leaves it.
+        need += (inline && pages.start > 0) as u64;
+        if need > self.space.spare(self.keep) { self.wait_for_space(ticket) } else { Ok(()) }
+    }
+
+    /// How many pages of a hole wait for a block, which is promised to them.
+    fn waiting_within(&self, slot: Slot, start: u64, end: u64) -> u64 {
+        let dirty = self.slab.get(slot).tail.as_ref().map(|tail| tail.dirty.within(start, end));
+        dirty.into_iter().flatten().map(|(s, e)| e - s).sum()
     }
 
     /// Pages that have blocks lose what they hold. Where it counts they get other blocks: a recovery may want what these hold.
@@ -186,7 +215,7 @@ impl Core {
         self.forget_pages(slot, pages.start, pages.end);
         for ext in written {
             self.unmap(slot, ext.file_block, ext.end());
-            self.allocate_range(slot, ext.file_block..ext.end(), &mut None)?;
+            self.allocate_range(slot, ext.file_block..ext.end())?;
         }
         Ok(())
     }
@@ -196,23 +225,20 @@ impl Core {
         self.map(slot).within(pages.start, pages.end).into_iter().filter(|ext| !ext.unwritten)
     }
 
-    /// Gives blocks to the holes among these pages; they read as zeros.
-    fn allocate_range(&mut self, slot: Slot, pages: Range<u64>, ticket: &mut Option<u64>) -> Res<()> {
+    /// Gives blocks to the holes among these pages; they read as zeros. That there are enough was seen to before
+    /// ([`Core::room_to_allocate`]), under the same hold of the lock.
+    fn allocate_range(&mut self, slot: Slot, pages: Range<u64>) -> Res<()> {
         let Range { start: mut page, end } = pages;
         while page < end {
             match self.map(slot).lookup(page) {
                 Mapping::Block { count, .. } => page += count as u64,
                 Mapping::Hole { until } => {
                     let want = (until.min(end) - page).min(64 * SEGMENT_BLOCKS as u64);
-                    let spare = self.space.spare(self.keep);
-                    if spare == 0 {
-                        self.wait_for_space(ticket)?;
-                    }
-                    let run = self.allocate_run(slot, page, want.min(spare))?;
+                    let run = self.allocate_run(slot, page, want)?;
                     let n = run.count as u64;
-                    let tail = self.tail_mut(slot);
                     // Pages that were waiting for a block have one now.
-                    let waiting: u64 = tail.dirty.within(page, page + n).iter().map(|(s, e)| e - s).sum();
+                    let waiting = self.waiting_within(slot, page, page + n);
+                    let tail = self.tail_mut(slot);
                     tail.reserved -= waiting;
                     tail.extents_mut().expect("made by the caller").insert(Ext {
                         file_block: page,

@@ -16,6 +16,7 @@ use format::segtable::{ENTRIES_PER_BLOCK, homes};
 use format::superblock::{SUPERBLOCKS, Superblock};
 use format::{BlockNo, Ino, SegNo};
 use fs::Result;
+use media::MediaError;
 use media::blocking::Blocking;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use zerocopy::IntoBytes;
@@ -31,7 +32,7 @@ pub(super) struct Base {
     pub table: Vec<Option<SegNo>>,
     /// Current home of each block of the table.
     pub homes: Vec<usize>,
-    /// Homes that hold neither a table nor zeros, with the table block they belong to.
+    /// Homes that hold neither a table nor zeros, or cannot be read, with the table block they belong to.
     pub bad_homes: Vec<(usize, usize)>,
     home_faults: Vec<(usize, usize, Problem)>,
     /// Table positions whose segments the log assigned: their slots were never written.
@@ -58,14 +59,9 @@ fn is_zero(block: &[u8]) -> bool {
     block.iter().all(|&b| b == 0)
 }
 
-/// Reads one block; a block that cannot be read is told and taken for zeros.
-pub(super) fn read_block(pass: &mut Pass<'_>, at: BlockNo, structure: &'static str) -> Vec<u8> {
-    let mut block = vec![0; BLOCK_SIZE];
-    if let Err(e) = pass.device.read(at.byte(), &mut block) {
-        pass.report.add(Problem::damage(structure, format!("cannot be read: {e}")).block(at.0));
-        block.fill(0);
-    }
-    block
+/// A block cannot be read, which is damage like any other.
+fn unread(structure: &'static str, at: BlockNo, e: &MediaError) -> Problem {
+    Problem::damage(structure, format!("cannot be read: {e}")).block(at.0)
 }
 
 /// Reads everything fixed. `evidence`: an epoch that slots show to have been durable.
@@ -122,7 +118,14 @@ fn superblocks(pass: &mut Pass<'_>) -> Result<Option<(Superblock, Vec<BlockNo>)>
     let mut good: Option<Superblock> = None;
     let mut bad = Vec::new();
     for at in SUPERBLOCKS {
-        let block = read_block(pass, at, "superblock");
+        let block = match load::read_block(pass.device, at) {
+            Ok(block) => block,
+            Err(e) => {
+                pass.report.add(unread("superblock", at, &e));
+                bad.push(at);
+                continue;
+            }
+        };
         match Superblock::parse(&block) {
             Ok(sb) if sb.blocks.get() * BLOCK_SIZE as u64 > geometry.bytes => {
                 pass.report.add(
@@ -192,7 +195,13 @@ fn checkpoints(pass: &mut Pass<'_>, superblock: &Superblock) -> Option<(Checkpoi
     let mut bad = Vec::new();
     let mut zero = None;
     for (i, at) in CHECKPOINTS.into_iter().enumerate() {
-        let block = read_block(pass, at, "checkpoint");
+        let block = match load::read_block(pass.device, at) {
+            Ok(block) => block,
+            Err(e) => {
+                bad.push(unread("checkpoint", at, &e));
+                continue;
+            }
+        };
         match Checkpoint::parse(&block, &superblock.uuid, superblock.segments()) {
             Ok(cp)
                 if cp.sequence % 2 != i as u64 || cp.sequence > u64::MAX / 2 || cp.epoch.0 > u64::MAX / 2 =>
@@ -228,7 +237,13 @@ fn table(pass: &mut Pass<'_>, base: &mut Base) -> bool {
     for index in 0..used.div_ceil(ENTRIES_PER_BLOCK) {
         let mut found = Vec::new();
         for (home, at) in homes(index).into_iter().enumerate() {
-            let block = read_block(pass, at, "inode segment table");
+            let block = match load::read_block(pass.device, at) {
+                Ok(block) => block,
+                Err(e) => {
+                    base.home_faults.push((index, home, unread("inode segment table", at, &e)));
+                    continue;
+                }
+            };
             match format::segtable::parse(&block, &uuid, index, segments) {
                 Ok((sequence, entries)) => found.push((home, sequence, entries)),
                 Err(_) if is_zero(&block) => {}
@@ -336,11 +351,8 @@ fn salvage(pass: &mut Pass<'_>, base: &mut Base, lost: u64, from: u64) -> Result
             continue;
         }
         let mut bytes = vec![0; blocks as usize * BLOCK_SIZE];
-        for (block, at, n) in ring.parts(position, blocks, u64::MAX) {
-            pass.device
-                .read(block.byte(), &mut bytes[at as usize * BLOCK_SIZE..][..n as usize * BLOCK_SIZE])?;
-        }
-        if let Ok(record) = Record::parse(&bytes) {
+        let read = load::read_ring(pass.device, &ring, position, &mut bytes)?;
+        if let (Ok(()), Ok(record)) = (read, Record::parse(&bytes)) {
             take_record(pass, base, &record);
             base.last_epoch = base.last_epoch.max(epoch);
             kept += 1;

@@ -56,8 +56,8 @@ const PASSES_MAX: usize = 256;
 
 /// Checks the volume on `media`, which nobody else may have open, and repairs it if asked to.
 ///
-/// Damage is told in the report. Errors: `NotAVolume` (too small to be one), `Media` (the log cannot be read, or a repair
-/// cannot be written), `NoSpace` (no room for what a repair must write).
+/// Damage is told in the report. Errors: `NotAVolume` (too small to be one), `Media` (the medium cannot be read as a
+/// whole, or a repair cannot be written), `NoSpace` (no room for what a repair must write).
 pub fn check(
     media: Arc<dyn Media>,
     options: &FsckOptions,

@@ -130,8 +130,10 @@ fn reachable(pass: &mut Pass<'_>, inos: &[u64], stray: &mut Vec<u64>) {
             path.push(at);
             match pass.nodes.get(&at) {
                 Some(node) if node.parent == 0 => {
-                    // A directory without a name: it is empty unless something is wrong.
-                    break path.iter().rev().nth(1).map(|&i| (i, false));
+                    // A directory without a name: it is empty unless something is wrong. It leads nowhere, and is never
+                    // good; what stands in it does when it has its new place.
+                    path.pop();
+                    break path.last().map(|&i| (i, false));
                 }
                 Some(node) => at = node.parent,
                 None => break None,

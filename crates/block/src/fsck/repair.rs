@@ -9,7 +9,7 @@
 
 use super::fixed::Base;
 use super::image::Image;
-use super::{Pass, names};
+use super::{Edit, Pass, names};
 use crate::ring::LogRing;
 use format::checkpoint::{CHECKPOINTS, Checkpoint};
 use format::inode::{fill_block, parse_block};
@@ -163,11 +163,14 @@ fn commit(pass: &mut Pass<'_>, base: &mut Base) -> Result<()> {
             pass.usage.claim(block, 1);
         }
     }
-    let edits = std::mem::take(&mut pass.edits);
+    // What others are renamed into comes first: were it left to the next pass, that would find them without a directory
+    // again, and so would each pass after it. Then what only becomes free, which takes little.
+    let mut edits: Vec<(u64, Edit)> = std::mem::take(&mut pass.edits).into_iter().collect();
+    edits.sort_by_key(|(_, edit)| (!edit.make_dir && !edit.make_root, !edit.free));
     let (mut bytes, mut total) = (0, 0);
     let mut epoch = base.last_epoch + 1;
     let mut records: Vec<(RecordBuilder, u64)> = Vec::new();
-    for (&ino, edit) in &edits {
+    for &(ino, ref edit) in &edits {
         let old = super::inodes::image(pass, base, ino);
         let image = Image::make(pass, ino, edit, old.as_deref(), epoch)?;
         bytes += image.len() + 16;

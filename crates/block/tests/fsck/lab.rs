@@ -25,7 +25,7 @@ pub fn pattern(len: usize, seed: u32) -> Vec<u8> {
     (0..len).map(|i| ((i as u32).wrapping_add(seed << 9).wrapping_mul(2654435761) >> 16) as u8).collect()
 }
 
-/// What one name leads to.
+/// What one name leads to; the number is that on the medium.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub ino: u64,
@@ -156,6 +156,16 @@ fn flash() -> Arc<SimFlash> {
 fn mkfs(flash: &Arc<SimFlash>) {
     let options = MkfsOptions { log_bytes: Some(8 << 20), uuid: Some([0x5a; 16]), ..MkfsOptions::default() };
     block::mkfs(flash.clone(), &options).unwrap();
+}
+
+/// A volume that `fill` was done with, stopped cleanly.
+pub fn made(fill: impl FnOnce(&Volume)) -> Arc<SimFlash> {
+    let flash = flash();
+    mkfs(&flash);
+    let volume = Volume::open(flash.clone(), options()).unwrap();
+    fill(&volume);
+    volume.close_blocking().unwrap();
+    flash
 }
 
 impl Lab {
