@@ -271,6 +271,7 @@ fn make(object: &Object, worker: &mut Worker, state: u64) -> io::Result<()> {
             let (old, new) = (size_of_state(state - 1), size_of_state(state));
             match worker.one_of(3) {
                 0 if new > old => worker.file(object, |file| file.write_all_at(b"x", new - 1)),
+                // SAFETY: a string that ends with zero.
                 1 => done(unsafe { libc::truncate(c_path(&path).as_ptr(), new as i64) }),
                 _ => worker.file(object, |file| file.set_len(new)),
             }
