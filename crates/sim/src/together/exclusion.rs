@@ -1,6 +1,7 @@
 //! What only one can have, and what many append.
 
-use super::objects::{Object, done, is_stale, name};
+use super::kinds::{Object, name};
+use super::objects::{done, is_stale};
 use super::worker::Worker;
 use std::fs::{self, OpenOptions};
 use std::io;

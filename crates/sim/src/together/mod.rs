@@ -8,6 +8,7 @@
 //! Canary: in `tests/together.rs`.
 
 mod exclusion;
+mod kinds;
 mod objects;
 mod register;
 mod worker;
@@ -65,7 +66,7 @@ pub fn run(plan: &Plan) -> io::Result<bool> {
     std::fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
     let (file, shared) = Shared::make()?;
     shared.early.store(plan.early.into(), std::sync::atomic::Ordering::Relaxed);
-    objects::make_all(&dir)?;
+    kinds::make_all(&dir)?;
     let mut programs = Vec::new();
     for (number, start) in plan.starts.iter().enumerate() {
         let mut command = Command::new(&start.command[0]);
@@ -81,7 +82,7 @@ pub fn run(plan: &Plan) -> io::Result<bool> {
     }
     let mut rng = <rand::rngs::SmallRng as rand::SeedableRng>::seed_from_u64(plan.seed);
     let is_meant = |kind: &str| plan.kinds.is_empty() || plan.kinds.iter().any(|part| kind.contains(part));
-    let objects: Vec<usize> = (0..OBJECTS).filter(|&object| is_meant(&objects::name(object))).collect();
+    let objects: Vec<usize> = (0..OBJECTS).filter(|&object| is_meant(&kinds::name(object))).collect();
     let end = Instant::now() + plan.time;
     while Instant::now() < end && !shared.has_failed() && programs.iter_mut().all(runs) {
         let some = rand::seq::index::sample(&mut rng, objects.len(), AT_ONCE.min(objects.len()));

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Objects, each of a kind (`objects`).
+/// Objects, each of a kind (`kinds`).
 pub(super) const OBJECTS: usize = 52;
 /// Threads of all programs.
 pub(super) const THREADS: usize = 64;
@@ -133,7 +133,7 @@ impl Shared {
         let threads = program * OF_PROGRAM..(program + 1) * OF_PROGRAM;
         let doing =
             threads.map(|thread| self.doing[thread].load(Ordering::Relaxed)).filter(|&doing| doing > 0);
-        doing.map(|object| super::objects::name(object as usize - 1)).collect::<Vec<_>>().join(", ")
+        doing.map(|object| super::kinds::name(object as usize - 1)).collect::<Vec<_>>().join(", ")
     }
 
     pub fn summary(&self) -> String {

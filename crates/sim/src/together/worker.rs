@@ -1,7 +1,8 @@
 //! One of the programs: its threads work until they are told to stop.
 
 use super::exclusion;
-use super::objects::{self, Kind, Object, change, look, object, open};
+use super::kinds::{self, Kind, Object, object};
+use super::objects::{change, look, open};
 use super::register::{OF_PROGRAM, Shared};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -131,7 +132,7 @@ impl<'a> Worker<'a> {
         };
         self.shared.ends(self.thread);
         done.map_err(|e| {
-            io::Error::other(format!("{}: thread {} {what}: {e}", objects::name(number), self.thread))
+            io::Error::other(format!("{}: thread {} {what}: {e}", kinds::name(number), self.thread))
         })
     }
 
@@ -145,7 +146,7 @@ impl<'a> Worker<'a> {
                 if let Err(e) = &held {
                     self.shared.fail(&format!(
                         "{}: a child of thread {}: {e}",
-                        objects::name(object.number),
+                        kinds::name(object.number),
                         self.thread
                     ));
                 }
