@@ -255,8 +255,6 @@ pub const FSYNC_DATASYNC: u32 = 1;
 pub const FOPEN_DIRECT_IO: u32 = 1;
 /// `OpenOut::open_flags`: cached data stay.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
-/// `OpenOut::open_flags`: the kernel may cache the directory's entries.
-pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
 /// `OpenOut::open_flags`: direct writes of one file need not wait for each other.
 pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 /// `ioctl(2)` on `/dev/fuse`: make this descriptor another one of the mount whose descriptor is given.

@@ -330,7 +330,6 @@ impl Notifier {
             let tail: Vec<u8> = [name, &[0]].concat();
             Self::done(self.device.notify(abi::notify::INVAL_ENTRY, head.as_bytes(), &tail))?;
         }
-        // With the list of names, which it may keep as pages.
         if self.known.take_attr(parent) { self.inode(parent, 0, 0) } else { Ok(()) }
     }
 

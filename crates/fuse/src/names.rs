@@ -135,10 +135,9 @@ impl<F: FileSystem> Door<F> {
     pub(crate) async fn opendir(&self, head: &InHeader) -> Outcome {
         let cred = self.cred(head);
         let handle = self.asks(head, self.fs.opendir(&cred, Ino(head.nodeid))).await?;
-        // A list that is kept is as good as its directory's time of change.
-        self.known.attr(Ino(head.nodeid));
-        let cached = if self.options.exclusive { abi::FOPEN_CACHE_DIR | abi::FOPEN_KEEP_CACHE } else { 0 };
-        Ok(self.opened(head, handle, OpenFlags::READ, (0, cached), None))
+        // The kernel is not asked to keep the list (FOPEN_CACHE_DIR): of two programs that list a directory while a name is made, the one that began before can put what it
+        // found into the list of the one that began behind (Linux 6.18, fuse_add_dirent_to_cache), and then the name is not listed until the directory changes again.
+        Ok(self.opened(head, handle, OpenFlags::READ, (0, 0), None))
     }
 
     pub(crate) async fn readdir(&self, head: &InHeader, a: abi::ReadIn, to: &mut [u8]) -> Outcome {

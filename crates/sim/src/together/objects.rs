@@ -49,8 +49,8 @@ pub(super) fn change(object: &Object, worker: &mut Worker) -> io::Result<()> {
         return Ok(());
     }
     let early = shared.early.load(Ordering::Relaxed) != 0;
-    let made =
-        shared.registers[object.number].change(worker.thread, early, |state| make(object, worker, state));
+    let (thread, how) = (worker.thread, (early, !worker.through_mount));
+    let made = shared.registers[object.number].change(thread, how, |state| make(object, worker, state));
     made.map_or(Ok(()), |made| made.map(drop))
 }
 

@@ -22,6 +22,8 @@ pub(super) struct Register {
     turn: AtomicU32,
     /// Which thread changed it last.
     changed_by: AtomicU32,
+    /// The state that is made is seen by some before others: who makes it goes another way than most ([`Register::look`]).
+    spreads: AtomicU32,
     begun: AtomicU64,
     made: AtomicU64,
     seen: AtomicU64,
@@ -176,7 +178,7 @@ impl Register {
     pub fn change(
         &self,
         thread: usize,
-        early: bool,
+        (early, alike): (bool, bool),
         make: impl FnOnce(u64) -> io::Result<()>,
     ) -> Option<io::Result<u64>> {
         let mut tries = 0;
@@ -188,6 +190,7 @@ impl Register {
             std::thread::yield_now();
         }
         let next = self.made.load(Ordering::SeqCst) + 1;
+        self.spreads.store((!alike).into(), Ordering::SeqCst);
         self.begun.store(next, Ordering::SeqCst);
         if early {
             self.made.store(next, Ordering::SeqCst);
@@ -201,7 +204,7 @@ impl Register {
     }
 
     /// Looks at it: `look` gets the first state that may be found, and says what it found. What did not hold, if anything.
-    /// `alike`: by the way of most, by which nobody finds an older state than somebody else has before.
+    /// `alike`: by the way of most, by which nobody finds an older state than somebody else has before, unless it is being made by another way.
     pub fn look(
         &self,
         alike: bool,
@@ -215,7 +218,11 @@ impl Register {
         let holds = match &found {
             Found::State(_, fits) => {
                 let state = (first..=last).find(|&state| fits(state));
-                if let Some(state) = state.filter(|_| alike) {
+                let is_seen = |state: &u64| {
+                    let is_made = *state <= self.made.load(Ordering::SeqCst);
+                    alike && (is_made || self.spreads.load(Ordering::SeqCst) == 0)
+                };
+                if let Some(state) = state.filter(is_seen) {
                     self.seen.fetch_max(state, Ordering::SeqCst);
                 }
                 state.is_some()
@@ -249,13 +256,13 @@ mod tests {
             |oldest, newest| register.look(true, |_| Ok(Found::Between(oldest, newest))).unwrap().is_ok();
         assert!(look(0));
         for _ in 0..3 {
-            register.change(0, false, |_| Ok(())).unwrap().unwrap();
+            register.change(0, (false, true), |_| Ok(())).unwrap().unwrap();
         }
         assert!(!look(2) && !look(4) && look(3));
         assert!(parts(3, 3) && !parts(2, 3));
         // While the next one is made either may be found, but not the old one after the new one.
         register
-            .change(0, false, |next| {
+            .change(0, (false, true), |next| {
                 assert!(look(3) && look(4) && next == 4);
                 assert!(!look(3));
                 assert!(parts(3, 4) && !parts(3, 5));
