@@ -30,9 +30,7 @@ impl<F: FileSystem> Door<F> {
             }
         } else if direct {
             tell |= abi::FOPEN_DIRECT_IO | abi::FOPEN_PARALLEL_DIRECT_WRITES;
-        } else if self.options.direct_writes && !open.contains(OpenFlags::READ) || self.places(open) {
-            // Past its pages it sends a write as one request. Else it cuts it where it believes pages of the file to end, and what others append
-            // comes between the parts.
+        } else if self.options.direct_writes && !open.contains(OpenFlags::READ) {
             tell |= abi::FOPEN_DIRECT_IO;
         }
         (open, tell)

@@ -112,6 +112,10 @@ pub(super) fn counted(object: &Object, worker: &mut Worker) -> io::Result<bool> 
 
 /// Appends a record to the log.
 pub(super) fn append(object: &Object, worker: &mut Worker) -> io::Result<()> {
+    // The kernel cuts what it appends where it believes a page to end (docs/SEMANTICS.md, "FUSE").
+    if worker.through_mount {
+        return Ok(());
+    }
     let number = worker.logged.entry(object.number).or_insert(0);
     *number += 1;
     let words = [worker.thread as u64, *number, *number ^ worker.thread as u64];
