@@ -2,8 +2,8 @@
 //! prefix of whole epochs. Mount and fsck both begin here.
 //!
 //! What cannot be read is taken for damaged: a sector that was being written when power failed may be unreadable ever since.
-//! So of what is there twice the other copy is used, and the log ends there. But a device that cannot be read at all is an
-//! error: it is not to be taken for one whose log has ended, as what is lost then is lost for good.
+//! So of what is there twice the other copy is used. In the log it may as well be what somebody was told to be durable, and can
+//! be read another time: that is not for a mount to give up, but for a repair. A device that cannot be read at all is an error.
 
 use format::checkpoint::{CHECKPOINTS, Checkpoint};
 use format::limits::{BLOCK_SIZE, SEGMENT_BLOCKS};
@@ -44,6 +44,8 @@ pub(crate) struct LogTail {
     pub recorded: u64,
     /// Why the record behind the last one was not accepted, when there was one.
     pub cut: Option<String>,
+    /// What ends it cannot be read: it may have been durable.
+    pub unread: bool,
     /// An epoch behind the last one that the medium says was durable: the log is damaged.
     pub lost: Option<u64>,
 }
@@ -246,6 +248,7 @@ pub(crate) fn log(
         end: 0,
         recorded: checkpoint.durable_epoch.0,
         cut: None,
+        unread: false,
         lost: None,
     };
     let mut ends: Vec<(u64, u64, u32)> = Vec::new();
@@ -257,9 +260,9 @@ pub(crate) fn log(
         let epoch = Epoch(tail.last_epoch + 1);
         let mut first = vec![0; BLOCK_SIZE];
         if let Err(e) = read_place(device, ring.block(position), &mut first)? {
-            // There may be a record, or nothing. If it was durable, later ones may say so.
-            tracing::warn!("the log ends before {epoch:?}: {e}");
+            // There may be a record, or nothing.
             tail.cut = Some(format!("record of {epoch:?}, if there is one: {e}"));
+            tail.unread = true;
             break;
         }
         let Some(count) = probe(&first, uuid, epoch, tail.chain) else { break };
@@ -269,8 +272,8 @@ pub(crate) fn log(
         }
         let mut bytes = vec![0; count as usize * BLOCK_SIZE];
         if let Err(e) = read_ring(device, &ring, position, &mut bytes)? {
-            tracing::warn!("the log ends before {epoch:?}: {e}");
             tail.cut = Some(format!("record of {epoch:?}: {e}"));
+            tail.unread = true;
             break;
         }
         match Record::parse(&bytes) {
@@ -294,7 +297,7 @@ pub(crate) fn log(
             continue;
         }
         let record = Record::parse(&tail.records[i])?;
-        if let Err(why) = verify(device, &record, blocks) {
+        if let Err(why) = verify(device, &record, blocks, &mut tail.unread) {
             let why = why?;
             tail.cut = Some(format!("data of {:?}: {why}", Epoch(epoch)));
             tail.records.truncate(i);
@@ -311,7 +314,7 @@ pub(crate) fn log(
         } else {
             ring.capacity()
         };
-        scan_ring(
+        let all_read = scan_ring(
             device,
             checkpoint,
             uuid,
@@ -326,6 +329,8 @@ pub(crate) fn log(
             },
             tail.last_epoch,
         )?;
+        // What cannot be read might have said that what is damaged was durable.
+        tail.unread |= tail.cut.is_some() && !all_read;
     }
     Ok(tail)
 }
@@ -336,7 +341,7 @@ const STRAY_RECORDS_MAX: usize = 256;
 /// Looks for whole records of later epochs behind ring position `from` (counted from the checkpoint's) and calls
 /// `each(position, bytes)` until it returns false. Such records are leftovers of epochs that were on their way when power
 /// failed, or what damage has cut off; a record that says that a lost epoch was durable proves the latter. Blocks that cannot be
-/// read hold nothing.
+/// read hold nothing; whether there are none.
 pub(crate) fn scan_ring(
     device: &Blocking,
     checkpoint: &Checkpoint,
@@ -345,7 +350,8 @@ pub(crate) fn scan_ring(
     limit: u64,
     mut each: impl FnMut(u64, &[u8]) -> bool,
     last_epoch: u64,
-) -> Result<()> {
+) -> Result<bool> {
+    let mut all_read = true;
     let ring = LogRing { segments: checkpoint.log_segments.clone(), head: 0, tail: 0, chain: 0, nonce: 0 };
     let end = ring.capacity().min(from.saturating_add(limit));
     let mut found: Vec<(u64, u64)> = Vec::new();
@@ -358,6 +364,7 @@ pub(crate) fn scan_ring(
         if read_ring(device, &ring, position, piece)?.is_err() {
             for (i, block) in piece.chunks_exact_mut(BLOCK_SIZE).enumerate() {
                 if read_ring(device, &ring, position + i as u64, block)?.is_err() {
+                    all_read = false;
                     block.fill(0);
                 }
             }
@@ -379,12 +386,17 @@ pub(crate) fn scan_ring(
             break;
         }
     }
-    Ok(())
+    Ok(all_read)
 }
 
-/// Checks the data that a record covers: `Err(Ok(why))` when it is not what was written or cannot be read there, `Err(Err(_))`
-/// when the device fails as a whole.
-fn verify(device: &Blocking, record: &Record<'_>, blocks: u64) -> std::result::Result<(), Result<String>> {
+/// Checks the data that a record covers: `Err(Ok(why))` when it is not what was written or cannot be read there (`unread`),
+/// `Err(Err(_))` when the device fails as a whole.
+fn verify(
+    device: &Blocking,
+    record: &Record<'_>,
+    blocks: u64,
+    unread: &mut bool,
+) -> std::result::Result<(), Result<String>> {
     let mut bytes = Vec::new();
     for cover in record.covers {
         let (first, count) = (cover.block.get(), cover.count.get() as usize);
@@ -397,6 +409,7 @@ fn verify(device: &Blocking, record: &Record<'_>, blocks: u64) -> std::result::R
             let n = (count - at).min(2 * SEGMENT_BLOCKS);
             bytes.resize(n * BLOCK_SIZE, 0);
             if let Err(e) = read_place(device, BlockNo(first + at as u64), &mut bytes).map_err(Err)? {
+                *unread = true;
                 return Err(Ok(e.to_string()));
             }
             crcs.extend(bytes.chunks_exact(BLOCK_SIZE).map(crc32c));

@@ -58,6 +58,13 @@ pub(crate) fn open(media: Arc<dyn Media>, options: OpenOptions) -> Result<Core> 
         );
         return Err(damage("log record", "the log is damaged: epochs that were durable are missing"));
     }
+    if log.unread {
+        tracing::error!(
+            "{}: the log ends where it cannot be read; a repair gives up what is there",
+            media.geometry().name
+        );
+        return Err(damage("log record", "cannot be read, and may have been durable"));
+    }
     let mut core = new_core(media, options, &fixed, &log)?;
     let clean =
         fixed.checkpoint.clean && log.records.is_empty() && log.cut.is_none() && !fixed.damaged_checkpoint;
@@ -72,7 +79,7 @@ pub(crate) fn open(media: Arc<dyn Media>, options: OpenOptions) -> Result<Core> 
     let total = core.space.total();
     core.keep = (total / 64).min(2048);
     if !core.read_only && log.cut.is_some() {
-        destroy_cut(&mut core, &device, &log)?;
+        destroy_cut(&device, &core.log, log.end)?;
     }
     if !log.records.is_empty() {
         take_over_log(&mut core, &device, &fixed, &log)?;
@@ -241,9 +248,9 @@ fn scan(core: &mut Core, device: &Blocking, fixed: &Fixed, log: &LogTail) -> Res
 /// by the same program to the same blocks, before the next record takes its place, it would be found whole after another
 /// crash, and what everybody saw to be lost would be back. Records further behind are chained to one that is gone, and no
 /// record that will be written is equal to it ([`LogRing::nonce`]).
-fn destroy_cut(core: &mut Core, device: &Blocking, log: &LogTail) -> Result<()> {
-    if log.end < core.log.capacity() {
-        let at = core.log.block(core.log.head);
+pub(crate) fn destroy_cut(device: &Blocking, ring: &LogRing, end: u64) -> Result<()> {
+    if end < ring.capacity() {
+        let at = ring.block(ring.head);
         let mut block = [0; BLOCK_SIZE];
         if load::read_place(device, at, &mut block)?.is_err() {
             // To be written makes it readable again. It is no longer what it was, and with noise in it completes no record.

@@ -47,6 +47,8 @@ pub(super) struct Base {
     pub end: u64,
     /// The log holds something that is not in its home place.
     pub log_pending: bool,
+    /// What ends the log cannot be read, and stands in the way of a mount.
+    pub unread_log: bool,
     /// A checkpoint must be written to put something in order.
     pub rewrite: bool,
     /// The index checkpoint can be trusted, if there is one.
@@ -86,6 +88,7 @@ pub(super) fn read(pass: &mut Pass<'_>, evidence: u64) -> Result<Option<Base>> {
         images: HashMap::new(),
         pages: BTreeMap::new(),
         log_pending: false,
+        unread_log: false,
         rewrite: false,
         salvaged: false,
     };
@@ -297,7 +300,10 @@ fn log(pass: &mut Pass<'_>, base: &mut Base, evidence: u64) -> Result<()> {
         Err(e) => return Err(e),
     };
     pass.report.log_cut = tail.cut.clone();
-    if let Some(cut) = &tail.cut {
+    base.unread_log = tail.unread;
+    if let (Some(cut), true) = (&tail.cut, tail.unread) {
+        pass.report.add(Problem::damage("log", format!("cannot be read, and may have been durable: {cut}")));
+    } else if let Some(cut) = &tail.cut {
         pass.report.add(Problem::new(
             Severity::Note,
             "log",

@@ -262,6 +262,7 @@ impl<'a> Pass<'a> {
             && self.stray.is_empty()
             && self.homeless.is_empty()
             && !base.rewrite
+            && !base.unread_log
             && base.bad_superblocks.is_empty()
             && base.bad_homes.is_empty()
     }

@@ -1,7 +1,7 @@
 //! Writing what a check has found necessary.
 //!
 //! Order, so that a crash anywhere leaves a volume on which the repair can go on:
-//! 1. superblocks from the good one;
+//! 1. superblocks from the good one; what ends the log and cannot be read becomes something that ends it and can be read;
 //! 2. when the log holds something or a fixed structure is damaged: a checkpoint, in the engine's own order: the accepted
 //!    epochs are marked durable, then logged pages, slots and table blocks go home, then the checkpoint block frees the log;
 //! 3. new images of damaged inodes, as records in the log that is now empty. The next pass finds them there like any
@@ -30,6 +30,13 @@ pub(super) fn run(pass: &mut Pass<'_>, base: &mut Base) -> Result<bool> {
             pass.device.write(at.byte(), base.superblock.as_bytes())?;
         }
         pass.device.flush()?;
+        wrote = true;
+    }
+    if base.unread_log {
+        let cp = &base.checkpoint;
+        let segments = cp.log_segments.clone();
+        let ring = LogRing { segments, head: base.end, tail: cp.log_position, chain: 0, nonce: 0 };
+        crate::recover::destroy_cut(pass.device, &ring, base.end - cp.log_position)?;
         wrote = true;
     }
     let edits = !pass.edits.is_empty() || !pass.stray.is_empty();
