@@ -330,7 +330,7 @@ impl Notifier {
             let tail: Vec<u8> = [name, &[0]].concat();
             Self::done(self.device.notify(abi::notify::INVAL_ENTRY, head.as_bytes(), &tail))?;
         }
-        if self.known.take_attr(parent) { self.inode(parent, 0, 0) } else { Ok(()) }
+        if self.known.take_attr(parent) { self.inode(parent, -1, 0) } else { Ok(()) }
     }
 
     /// A negative `offset` drops the attributes only.

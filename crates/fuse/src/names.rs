@@ -142,7 +142,6 @@ impl<F: FileSystem> Door<F> {
 
     pub(crate) async fn readdir(&self, head: &InHeader, a: abi::ReadIn, to: &mut [u8]) -> Outcome {
         let (dir, plus, request) = (Ino(head.nodeid), head.opcode == op::READDIRPLUS, head);
-        self.known.attr(dir);
         let room = (a.size as usize).min(to.len());
         let mut used = 0;
         // Where entries stand that the kernel did not know before.
