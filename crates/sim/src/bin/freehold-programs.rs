@@ -71,13 +71,8 @@ fn places(arguments: &Arguments) -> io::Result<[Place; 2]> {
     if root {
         confine(&[&plain, &other])?;
     }
-    let start = |under: &str, user| {
-        let command = under.split_whitespace().map(str::to_owned).chain([own.clone()]).collect();
-        Start { command, user: if root { user } else { None } }
-    };
-    let starts =
-        |under: &str| vec![start(under, None), start(under, None), start(under, Some(1000)), start("", None)];
-    Ok([Place { dir: plain, starts: starts("") }, Place { dir: other, starts: starts(&arguments.under) }])
+    let (plain_starts, starts) = (Start::four(&own, "", ""), Start::four(&own, &arguments.under, ""));
+    Ok([Place { dir: plain, starts: plain_starts }, Place { dir: other, starts }])
 }
 
 fn run(arguments: &Arguments) -> io::Result<bool> {

@@ -1,7 +1,8 @@
 //! Several programs that work on the same files at the same time. See `sim::together`.
 
 use clap::Parser;
-use sim::together::{Plan, Start, run, work};
+use sim::programs::Start;
+use sim::together::{Plan, run, work};
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -68,18 +69,11 @@ fn done(arguments: &Arguments) -> io::Result<bool> {
         );
     }
     let own = std::env::current_exe()?.to_string_lossy().into_owned();
-    // SAFETY: a system call without arguments.
-    let root = unsafe { libc::geteuid() } == 0;
-    let start = |under: &str, user: Option<u32>| Start {
-        command: under.split_whitespace().map(str::to_owned).chain([own.clone()]).collect(),
-        user: user.filter(|_| root),
-        through_mount: under.is_empty() && !arguments.under.is_empty(),
-    };
-    let under = &arguments.under;
-    let last = if arguments.all_under { under } else { "" };
+    let last = if arguments.all_under { &arguments.under } else { "" };
     run(&Plan {
         dir: arguments.dir.canonicalize()?,
-        starts: vec![start(under, None), start(under, None), start(under, Some(1000)), start(last, None)],
+        starts: Start::four(&own, &arguments.under, last),
+        through_mount: last.is_empty() && !arguments.under.is_empty(),
         threads: arguments.threads,
         time: Duration::from_secs(arguments.seconds),
         seed: arguments.seed,

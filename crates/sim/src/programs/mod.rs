@@ -63,6 +63,29 @@ pub struct Start {
     pub user: Option<u32>,
 }
 
+impl Start {
+    /// Three programs with words before their own command `own`, one of them as another user where we may do that, and one with other words.
+    pub fn four(own: &str, under: &str, last: &str) -> Vec<Start> {
+        // SAFETY: a system call without arguments.
+        let root = unsafe { libc::geteuid() } == 0;
+        let start = |under: &str, user: Option<u32>| {
+            let command = under.split_whitespace().chain([own]).map(str::to_owned).collect();
+            Start { command, user: user.filter(|_| root) }
+        };
+        vec![start(under, None), start(under, None), start(under, Some(1000)), start(last, None)]
+    }
+
+    /// The command, to which the program's own arguments can be added.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]);
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
+        command
+    }
+}
+
 /// A directory, and how the programs there are started.
 #[derive(Clone, Debug)]
 pub struct Place {
@@ -98,11 +121,8 @@ struct Program {
 
 impl Program {
     fn start(start: &Start, top: &Path) -> io::Result<Program> {
-        let mut command = Command::new(&start.command[0]);
-        command.args(&start.command[1..]).arg("--actor").arg(top).current_dir(top).env("LC_ALL", "C");
-        if let Some(user) = start.user {
-            command.uid(user).gid(user);
-        }
+        let mut command = start.command();
+        command.arg("--actor").arg(top).current_dir(top).env("LC_ALL", "C");
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let calls = child.stdin.take().expect("a pipe");
         let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();

@@ -143,6 +143,6 @@ pub(super) fn all_there(object: &Object, worker: &mut Worker) -> io::Result<bool
             return Ok(false);
         }
     }
-    worker.found_logged += bytes.len() / RECORD;
+    worker.found_logged += (bytes.len() / RECORD) as u64;
     Ok(true)
 }

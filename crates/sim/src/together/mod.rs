@@ -15,11 +15,12 @@ mod worker;
 
 pub use worker::work;
 
+use crate::programs::Start;
 use register::{OBJECTS, Shared};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 /// A program that has not ended so long after it was told to hangs.
@@ -29,17 +30,6 @@ const PHASE: Duration = Duration::from_millis(200);
 /// Objects that are worked on at a time: few, so that programs meet.
 const AT_ONCE: usize = 3;
 
-/// How a program is started, and as whom.
-#[derive(Clone, Debug)]
-pub struct Start {
-    /// The command and its arguments; those of a worker come behind them.
-    pub command: Vec<String>,
-    /// The user, who is also the group; `None` to stay who we are.
-    pub user: Option<u32>,
-    /// It is served by the kernel, the others are not: what the kernel does its own way is left out (docs/SEMANTICS.md, "FUSE").
-    pub through_mount: bool,
-}
-
 /// What is to be done.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -47,6 +37,8 @@ pub struct Plan {
     pub dir: PathBuf,
     /// One for each program.
     pub starts: Vec<Start>,
+    /// The last program is served by the kernel, the others are not: what the kernel does its own way is left out (docs/SEMANTICS.md, "FUSE").
+    pub through_mount: bool,
     /// Threads of each.
     pub threads: usize,
     /// How long.
@@ -69,15 +61,12 @@ pub fn run(plan: &Plan) -> io::Result<bool> {
     kinds::make_all(&dir)?;
     let mut programs = Vec::new();
     for (number, start) in plan.starts.iter().enumerate() {
-        let mut command = Command::new(&start.command[0]);
         let arguments = [number, plan.threads, file.as_raw_fd() as usize].map(|n| n.to_string());
-        command.args(&start.command[1..]).arg("--worker").arg(&dir).args(["--seed", &plan.seed.to_string()]);
+        let through_mount = plan.through_mount && number + 1 == plan.starts.len();
+        let mut command = start.command();
+        command.arg("--worker").arg(&dir).args(["--seed", &plan.seed.to_string()]);
         command.args(["--number", &arguments[0], "--threads", &arguments[1], "--shared", &arguments[2]]);
-        command.args(start.through_mount.then_some("--through-mount"));
-        if let Some(user) = start.user {
-            std::os::unix::process::CommandExt::uid(&mut command, user);
-            std::os::unix::process::CommandExt::gid(&mut command, user);
-        }
+        command.args(through_mount.then_some("--through-mount"));
         programs.push(command.current_dir(&dir).spawn()?);
     }
     let mut rng = <rand::rngs::SmallRng as rand::SeedableRng>::seed_from_u64(plan.seed);

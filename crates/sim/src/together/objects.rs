@@ -20,7 +20,7 @@ const INSTANTS: usize = 20;
 /// Looks at the last state of each, and at all that was appended.
 pub(super) fn look_at_all(dir: &Path, shared: &Shared) -> bool {
     let mut worker = Worker::new(dir.to_owned(), shared, 0, 0);
-    (0..OBJECTS).map(object).all(|object| {
+    let all_held = (0..OBJECTS).map(object).all(|object| {
         let held = match object.kind {
             Kind::Alone(_) => exclusion::counted(&object, &mut worker),
             Kind::Log => exclusion::all_there(&object, &mut worker),
@@ -34,7 +34,12 @@ pub(super) fn look_at_all(dir: &Path, shared: &Shared) -> bool {
                 false
             }
         }
-    })
+    });
+    let (found, appended) = (worker.found_logged, shared.appended());
+    if all_held && found != appended {
+        println!("{found} records of {appended} that were appended");
+    }
+    all_held && found == appended
 }
 
 fn number_in(bytes: &[u8]) -> u64 {

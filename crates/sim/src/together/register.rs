@@ -138,11 +138,16 @@ impl Shared {
         doing.map(|object| super::kinds::name(object as usize - 1)).collect::<Vec<_>>().join(", ")
     }
 
+    /// Records that were appended to all logs.
+    pub fn appended(&self) -> u64 {
+        self.appended.iter().map(|n| n.load(Ordering::Relaxed)).sum()
+    }
+
     pub fn summary(&self) -> String {
         let sum = |of: fn(&Register) -> &AtomicU64| {
             self.registers.iter().map(|register| of(register).load(Ordering::Relaxed)).sum::<u64>()
         };
-        let appended: u64 = self.appended.iter().map(|n| n.load(Ordering::Relaxed)).sum();
+        let appended = self.appended();
         format!(
             "{} changes, {} looks, {} times alone, {appended} records appended; through the mount {} found late, {} repeated",
             sum(|r| &r.made),

@@ -27,7 +27,7 @@ pub(super) struct Worker<'a> {
     kept: HashMap<(usize, bool), File>,
     /// Records that it has appended to each log; and those of all that were found there.
     pub logged: HashMap<usize, u64>,
-    pub found_logged: usize,
+    pub found_logged: u64,
 }
 
 impl<'a> Worker<'a> {
