@@ -76,9 +76,9 @@ impl Core {
         size(self.cache.dirty()) > bytes || size(self.overwrites()) > self.log.record_max() / part
     }
 
-    /// Whether the dirty pages might not all find a place other than their own when so many more blocks are `taken`.
+    /// Whether the dirty pages might not all find a place other than their own when so many more blocks are `taken`. Each may make two nodes of the file's tree new.
     fn lacks_room_for_order(&self, taken: u64) -> bool {
-        self.space.spare(self.keep) < self.overwrites() as u64 + taken + BARRIER_SPARE
+        self.space.spare(self.keep()) < 3 * self.overwrites() as u64 + taken + BARRIER_SPARE
     }
 
     /// Waits for a checkpoint where [`Core::checkpoint_comes_first`]. Called before a change, and before blocks are taken for one.

@@ -60,6 +60,12 @@ impl Core {
         if let Some(why) = &self.latched {
             return Err(Error::Latched(why.clone()).into());
         }
+        if let Some((refused, why)) = &self.refused
+            && *refused == epoch
+            && epoch == self.running.epoch
+        {
+            return Err(why.clone().into());
+        }
         Err(Stop::Wait(Wait::Durable(epoch)))
     }
 

@@ -219,8 +219,9 @@ pub(crate) struct Core {
     pub slab: Slab,
     pub index: Index,
     pub space: Space,
-    /// Blocks held back for metadata.
-    pub keep: u64,
+    /// Blocks held back for metadata, at least, and those that nodes of extent trees may need at the next commit ([`Core::keep`]).
+    pub keep_min: u64,
+    pub nodes: u64,
     pub handles: Handles,
 
     pub cache: PageCache,
@@ -263,6 +264,9 @@ pub(crate) struct Core {
     pub flushes_due: BTreeSet<u64>,
     /// A caller of fsync waits for the running epoch, which will be closed when the flush in flight is done.
     pub close_wanted: bool,
+    /// The epoch that could not be closed for those who had joined it, and why; and how often that has happened.
+    pub refused: Option<(u64, Error)>,
+    pub refusals: u64,
     /// Blocks written by epochs that are not recorded as durable: (count, epoch) by first block.
     pub guards: BTreeMap<u64, (u32, u64)>,
     /// First blocks of the guards of durable epochs, oldest first.
@@ -528,12 +532,12 @@ impl Core {
             return Ok(());
         }
         self.let_checkpoint_by(blocks)?;
-        if self.space.reserve(blocks, self.keep) { Ok(()) } else { self.wait_for_space(ticket) }
+        if self.space.reserve(blocks, self.keep()) { Ok(()) } else { self.wait_for_space(ticket) }
     }
 
     /// Waits for a checkpoint to free what can be freed; `NoSpace` when it did and that was not enough.
     pub fn wait_for_space(&mut self, ticket: &mut Option<u64>) -> Res<()> {
-        if self.space.quarantined() == 0 && self.held.is_empty() {
+        if self.space.quarantined() == 0 && self.held.is_empty() && self.nodes == 0 {
             return Err(Error::NoSpace.into());
         }
         // A checkpoint that runs already began before the latest frees; the one after it frees them.

@@ -132,6 +132,8 @@ struct Waits {
     engine: usize,
     /// An epoch that is to become durable.
     epoch: Option<u64>,
+    /// As [`Core::refusals`], when it asked.
+    refusals: u64,
     /// How long others may join that epoch before it is closed, when this thread keeps the time.
     left: Option<Duration>,
     /// This thread has the role, and begins when it is lent.
@@ -139,7 +141,7 @@ struct Waits {
 }
 
 thread_local! {
-    static WAITS: Cell<Waits> = const { Cell::new(Waits { engine: 0, epoch: None, left: None, drives: false }) };
+    static WAITS: Cell<Waits> = const { Cell::new(Waits { engine: 0, epoch: None, refusals: 0, left: None, drives: false }) };
 }
 
 impl Core {
@@ -162,7 +164,7 @@ impl Core {
             // Who drives is in the kernel without a limit.
             let left = if drives { None } else { self.left_to_join(first, before.left.is_some()) };
             keeps_time = !drives;
-            WAITS.set(Waits { engine: self.identity, epoch: first, left, drives });
+            WAITS.set(Waits { engine: self.identity, epoch: first, refusals: self.refusals, left, drives });
         }
         if !keeps_time && epoch == Some(self.running.epoch) {
             let until = self.group.until();
@@ -242,8 +244,8 @@ impl Shared {
     fn lent(&self, idle: &fs::Idle<'_>) {
         let waits = Some(WAITS.take()).filter(|w| w.engine == self.identity()).unwrap_or_default();
         match waits.epoch {
-            epoch if waits.drives => self.drive(idle, epoch),
-            Some(epoch) => self.wait_for(idle, epoch, waits.left),
+            epoch if waits.drives => self.drive(idle, epoch, waits.refusals),
+            Some(epoch) => self.wait_for(idle, epoch, waits),
             None => {}
         }
     }
@@ -292,8 +294,8 @@ impl Shared {
         }
     }
 
-    /// Takes completions in until the thread is woken or the epoch durable, and gives up the role.
-    fn drive(&self, idle: &fs::Idle<'_>, epoch: Option<u64>) {
+    /// Takes completions in until the thread is woken or the epoch durable, or refused, and gives up the role.
+    fn drive(&self, idle: &fs::Idle<'_>, epoch: Option<u64>, refusals: u64) {
         let mut role = Role(Some(self));
         let lent = idle.lend(self.interrupt.clone());
         let mut done = Vec::new();
@@ -306,7 +308,8 @@ impl Shared {
             let deadline = if core.close_wanted { core.deadline() } else { core.slow_deadline() };
             let due = deadline.is_some_and(|d| core.worker_deadline.is_none_or(|w| d < w));
             core.wake_worker |= due || core.batch_waits();
-            if epoch.is_some_and(|e| core.durable >= e || core.latched.is_some()) {
+            let ended = core.latched.is_some() || core.refusals != refusals;
+            if epoch.is_some_and(|e| core.durable >= e || ended) {
                 core.stops_driving();
                 role.0 = None;
                 idle.wake();
@@ -316,16 +319,17 @@ impl Shared {
         drop(role);
     }
 
-    /// Waits until the epoch is durable or the thread is woken; when nobody else came in time, the epoch is closed here.
-    fn wait_for(&self, idle: &fs::Idle<'_>, epoch: u64, mut left: Option<Duration>) {
+    /// Waits until the epoch is durable, or refused, or the thread is woken; when nobody else came in time, the epoch is closed here.
+    fn wait_for(&self, idle: &fs::Idle<'_>, epoch: u64, Waits { mut left, refusals, .. }: Waits) {
+        let is_over = || self.durable.is_over(epoch) || self.durable.refusals() != refusals;
         let lent = idle.lend(self.rouse.clone());
         loop {
             let seen = self.durable.word(epoch);
-            if self.durable.is_over(epoch) {
+            if is_over() {
                 idle.wake();
             }
             if idle.woken() {
-                if left.is_some() && !self.durable.is_over(epoch) {
+                if left.is_some() && !is_over() {
                     self.lock().wake_worker = true;
                 }
                 return;
@@ -342,7 +346,7 @@ impl Shared {
                 core.group.leads = Some(epoch);
                 drop(core);
                 drop(lent);
-                return self.drive(idle, Some(epoch));
+                return self.drive(idle, Some(epoch), refusals);
             }
         }
     }

@@ -188,6 +188,7 @@ impl Core {
                     // Not for ever closed to changes: deleting something may help.
                     self.running.gate = None;
                     self.wake(Wait::Progress);
+                    self.refuse_joined(&e);
                     return Err(e.into());
                 }
                 Err(wait) => {
@@ -248,6 +249,7 @@ impl Core {
             return Err(Error::Latched(why.clone()).into());
         }
         self.synced_at = Some(self.monotonic());
+        self.refused = None;
         if self.running.is_empty() {
             return self.close_epoch_for(Reason::Sync);
         }
@@ -268,6 +270,9 @@ impl Core {
         if !self.running.dirty_files.is_empty() {
             self.note_change();
         }
+        let dirty: Vec<Slot> = self.running.dirty_files.iter().copied().collect();
+        dirty.iter().chain(&done.slots).for_each(|&slot| self.placed_nodes(slot));
+        debug_assert!(self.nodes == 0 || !dirty.is_empty(), "room for nodes of nothing");
         let epoch = done.epoch;
         let mut builder = RecordBuilder::in_memory(std::mem::take(&mut self.record_memory));
         for (index, segment) in done.assignments {

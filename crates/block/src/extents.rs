@@ -72,6 +72,8 @@ impl Leaf {
 pub(crate) struct ExtentMap {
     leaves: SmallVec<[Leaf; 1]>,
     len: usize,
+    /// Leaves without a home.
+    homeless: usize,
     /// Root entries as last written, with the number of levels below; valid while no leaf is without a home.
     pub root: Vec<NodeEntry>,
     pub levels: u8,
@@ -88,6 +90,7 @@ impl ExtentMap {
         map.len = native.len();
         if !native.is_empty() {
             map.leaves.push(Leaf { extents: native, home: None });
+            map.homeless = 1;
         }
         map
     }
@@ -95,7 +98,8 @@ impl ExtentMap {
     /// From the leaves of a tree, in order.
     pub fn from_tree(leaves: Vec<Leaf>, root: Vec<NodeEntry>, levels: u8, inner: Vec<BlockNo>) -> ExtentMap {
         let len = leaves.iter().map(|l| l.extents.len()).sum();
-        ExtentMap { leaves: leaves.into(), len, root, levels, inner, dropped: Vec::new() }
+        let homeless = leaves.iter().filter(|l| l.home.is_none()).count();
+        ExtentMap { leaves: leaves.into(), len, homeless, root, levels, inner, dropped: Vec::new() }
     }
 
     /// Number of extents.
@@ -106,8 +110,36 @@ impl ExtentMap {
     pub fn fits_inode(&self) -> bool {
         self.len <= EXTENTS_INLINE_MAX
     }
-    pub fn leaves_mut(&mut self) -> &mut [Leaf] {
-        &mut self.leaves
+    /// A leaf was written to the medium.
+    pub fn set_home(&mut self, li: usize, home: NodeEntry) {
+        self.homeless -= self.leaves[li].home.replace(home).is_none() as usize;
+    }
+    /// The extents are in the inode: all nodes are given up.
+    pub fn drop_tree(&mut self) {
+        let homes = self.leaves.iter_mut().filter_map(|l| l.home.take());
+        self.dropped.extend(homes.map(|home| BlockNo(home.block.get())));
+        self.dropped.append(&mut self.inner);
+        self.homeless = self.leaves.len();
+        self.root.clear();
+        self.levels = 0;
+    }
+    /// How many blocks the next commit takes for nodes at most, when up to `more` extents are added before. A change touches one leaf for each extent
+    /// that it may add.
+    pub fn nodes_max(&self, more: u64) -> u64 {
+        let (len, leaves, homeless) = (self.len as u64, self.leaves.len() as u64, self.homeless as u64);
+        if len + more <= EXTENTS_INLINE_MAX as u64 || (homeless == 0 && more == 0 && self.dropped.is_empty())
+        {
+            return 0;
+        }
+        // Of a full leaf one more extent makes two; from then on there is room for half as many as one holds before the next.
+        let split = more.min(leaves + 1 + more / (NODE_ENTRIES as u64 / 2)) + 1;
+        let mut above = leaves + split;
+        let mut all = homeless + more.min(leaves - homeless) + split;
+        while above > EXTENTS_INLINE_MAX as u64 {
+            above = above.div_ceil(NODE_ENTRIES as u64);
+            all += above;
+        }
+        all
     }
     pub fn leaves(&self) -> &[Leaf] {
         &self.leaves
@@ -151,6 +183,7 @@ impl ExtentMap {
         let leaf = &mut self.leaves[li];
         if let Some(home) = leaf.home.take() {
             self.dropped.push(BlockNo(home.block.get()));
+            self.homeless += 1;
         }
         leaf
     }
@@ -160,6 +193,7 @@ impl ExtentMap {
         debug_assert!(new.count > 0);
         if self.leaves.is_empty() {
             self.leaves.push(Leaf::default());
+            self.homeless += 1;
         }
         let li = self.leaf_of(new.file_block);
         let leaf = self.change(li);
@@ -201,6 +235,7 @@ impl ExtentMap {
         let leaf = &mut self.leaves[li];
         let right = Leaf { extents: leaf.extents.drain(at..).collect(), home: None };
         self.leaves.insert(li + 1, right);
+        self.homeless += 1;
     }
 
     /// Unmaps `start..end` and returns what was mapped there.
@@ -236,6 +271,7 @@ impl ExtentMap {
                 self.len = self.len + kept - gone;
                 if self.leaves[li].extents.is_empty() {
                     self.leaves.remove(li);
+                    self.homeless -= 1;
                     continue;
                 }
                 self.split(li);

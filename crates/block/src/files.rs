@@ -166,7 +166,7 @@ impl Core {
             block_size: PAGE as u32,
             blocks: self.space.total(),
             blocks_free: free,
-            blocks_available: free.saturating_sub(self.keep),
+            blocks_available: free.saturating_sub(self.keep()),
             inodes: self.slab.used + inodes_free,
             inodes_free,
             name_max: format::limits::NAME_MAX as u32,

@@ -11,6 +11,7 @@
 //! [`FileSystem::block_on`]: fs::FileSystem::block_on
 
 use crate::core::Core;
+use fs::Error;
 use rustix::thread::futex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -107,6 +108,13 @@ impl Group {
         self.skip = self.vain;
     }
 
+    /// The running epoch cannot be closed; nobody waits for it any more.
+    fn refused(&mut self) {
+        self.ended();
+        self.joined = 0;
+        self.over = u32::MAX;
+    }
+
     /// The running epoch was closed for all who have joined it.
     pub fn closed(&mut self, epoch: u64, now: Duration) {
         self.ended();
@@ -161,6 +169,16 @@ impl Core {
         true
     }
 
+    /// The running epoch could not be closed: says so to those who have joined it. All who wait ask again under the lock.
+    pub fn refuse_joined(&mut self, why: &Error) {
+        if std::mem::take(&mut self.close_wanted) {
+            self.refused = Some((self.running.epoch, why.clone()));
+            self.refusals += 1;
+            self.wake_durable(u64::MAX);
+            self.group.refused();
+        }
+    }
+
     /// Ends a wait that brought nobody.
     pub fn end_gathering(&mut self) {
         if self.group.gathering.is_some() && !self.close_wanted && !self.is_gathering() {
@@ -178,6 +196,8 @@ pub(crate) struct Durable {
     epoch: AtomicU64,
     /// The volume is latched: who waits must ask under the lock.
     failed: AtomicBool,
+    /// As [`Core::refusals`]: who waited before the last of them must ask, too.
+    refusals: AtomicU64,
     /// One of them changes when something about an epoch does; futexes.
     words: [AtomicU32; WORDS],
 }
@@ -192,8 +212,14 @@ impl Durable {
         self.epoch.load(SeqCst) >= epoch
     }
 
+    /// As [`Core::refusals`].
+    pub fn refusals(&self) -> u64 {
+        self.refusals.load(SeqCst)
+    }
+
     /// Notes the state, before [`Durable::wake`]. Called with the lock held.
-    pub fn note(&self, epoch: u64, failed: bool) {
+    pub fn note(&self, epoch: u64, failed: bool, refusals: u64) {
+        self.refusals.store(refusals, SeqCst);
         if self.epoch.load(SeqCst) < epoch {
             self.epoch.store(epoch, SeqCst);
         }

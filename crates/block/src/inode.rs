@@ -153,6 +153,9 @@ pub(crate) struct Tail {
     pub dirty: RangeSet,
     /// Dirty pages for which a block is reserved.
     pub reserved: u64,
+    /// Extents that pages which became dirty since the last commit may add at most, and blocks that this may need for nodes (`tails::nodes`).
+    pub grows: u64,
+    pub nodes: u64,
     /// Counts changes of the inode while this is in memory: a call that waits in its middle finds out whether what it has seen is so still.
     pub changes: u32,
 }
@@ -167,6 +170,8 @@ impl Default for Tail {
             xattrs_changed: false,
             dirty: RangeSet::default(),
             reserved: 0,
+            grows: 0,
+            nodes: 0,
             changes: 0,
         }
     }

@@ -145,7 +145,7 @@ impl Core {
         }
         let segment = SEGMENT_BLOCKS as u64;
         self.let_checkpoint_by(segment)?;
-        let spare = self.space.free_now() >= self.space.reserved() + self.keep + segment;
+        let spare = self.space.free_now() >= self.space.reserved() + self.keep() + segment;
         let index = self.slab.next_index();
         if index as usize >= format::limits::INODE_SEGMENTS_MAX {
             return Err(Error::NoSpace.into());
@@ -466,6 +466,7 @@ impl Core {
             let inode = self.slab.get_mut(slot);
             inode.blocks -= freed;
         }
+        self.count_nodes(slot);
     }
 
     /// Feeds the entries behind `offset` to `sink`.

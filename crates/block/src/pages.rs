@@ -285,7 +285,11 @@ impl Core {
     ) -> Res<()> {
         let end = page + count as u64;
         self.bad_reads.forget(slot, page, end);
-        let mapped: u64 = self.map(slot).within(page, end).iter().map(|e| e.count as u64).sum();
+        let found = self.map(slot).within(page, end);
+        let mapped: u64 = found.iter().map(|e| e.count as u64).sum();
+        let unwritten: u64 = found.iter().filter(|e| e.unwritten).map(|e| e.count as u64).sum();
+        // In the worst case each page that gets a block is an extent, and each that has one not written yet comes between two.
+        self.expect_nodes(slot, count as u64 - mapped + 2 * unwritten, ticket)?;
         self.reserve(count as u64 - mapped, ticket)?;
         (0..count).for_each(|i| self.cache.set_dirty(FrameNo(frame.0 + i), true));
         let tail = self.tail_mut(slot);
@@ -319,6 +323,7 @@ impl Core {
         if let Err(stop) = self.dirty_page(slot, 0, frame, ticket) {
             self.cache.remove(frame);
             self.tail_mut(slot).data = Data::Inline(bytes);
+            self.count_nodes(slot);
             return Err(stop);
         }
         Ok(())
@@ -403,16 +408,21 @@ impl Core {
     /// to an early end.
     fn room_to_write(&mut self, slot: Slot, first: u64, end: u64, ticket: &mut Option<u64>) -> Res<()> {
         self.let_checkpoint_by(end - first)?;
-        let spare = self.space.spare_to_write(self.keep);
-        if end - first <= spare {
+        let spare = self.space.spare_to_write(self.keep());
+        if 4 * (end - first) <= spare {
             return Ok(());
         }
-        let has_room = |&page: &u64| {
-            let dirty = || self.cache.find(key(slot, page)).is_some_and(|f| self.cache.is_dirty(f));
-            matches!(self.map(slot).lookup(page), Mapping::Block { .. }) || dirty()
-        };
-        let new = (first..end).filter(|page| !has_room(page)).count() as u64;
-        match if new > spare { self.wait_for_space(ticket) } else { Ok(()) } {
+        let (mut new, mut extents) = (0, 0);
+        for page in first..end {
+            let dirty = self.cache.find(key(slot, page)).is_some_and(|f| self.cache.is_dirty(f));
+            match self.map(slot).lookup(page) {
+                _ if dirty => {}
+                Mapping::Hole { .. } => (new, extents) = (new + 1, extents + 1),
+                Mapping::Block { unwritten, .. } => extents += 2 * unwritten as u64,
+            }
+        }
+        let room = new <= spare && self.has_room_for_nodes(slot, extents, new);
+        match if room { Ok(()) } else { self.wait_for_space(ticket) } {
             Err(Stop::Wait(wait)) => Err(Stop::Wait(wait)),
             _ => Ok(()),
         }
@@ -479,7 +489,7 @@ impl Core {
                         run += 1;
                     }
                     // Of what a nearly full volume has no room for, as much as fits.
-                    run = run.min(self.space.spare_to_write(self.keep).max(1));
+                    run = run.min(self.space.spare_to_write(self.keep()).max(1));
                     let (first, got) = self
                         .cache
                         .insert_run(key(slot, page), run as usize)

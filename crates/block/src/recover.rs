@@ -77,7 +77,7 @@ pub(crate) fn open(media: Arc<dyn Media>, options: OpenOptions) -> Result<Core> 
         core.stops = fixed.checkpoint.stops;
     }
     let total = core.space.total();
-    core.keep = (total / 64).min(2048);
+    core.keep_min = (total / 64).min(2048);
     if !core.read_only && log.cut.is_some() {
         destroy_cut(&device, &core.log, log.end)?;
     }
@@ -132,7 +132,8 @@ fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &Lo
         slab: Slab::default(),
         index: Index::new(rand::random()),
         space: Space::new(fixed.superblock.segments()),
-        keep: 0,
+        keep_min: 0,
+        nodes: 0,
         handles: Default::default(),
         cache: PageCache::new(cache_arena),
         cache_arena: cache_id,
@@ -158,6 +159,8 @@ fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &Lo
         synced_at: None,
         flushes_due: BTreeSet::new(),
         close_wanted: false,
+        refused: None,
+        refusals: 0,
         guards: BTreeMap::new(),
         guard_epochs: VecDeque::new(),
         writing: Default::default(),

@@ -61,7 +61,7 @@ impl Drop for Locked<'_> {
         self.shared.attendant.drives.store(core.driving.by == Driver::Attendant, Ordering::Relaxed);
         let woken = std::mem::take(&mut core.woken);
         let over = std::mem::take(&mut core.group.over);
-        self.shared.durable.note(core.durable, core.latched.is_some());
+        self.shared.durable.note(core.durable, core.latched.is_some(), core.refusals);
         drop(core);
         if kick {
             self.shared.media.kick();

@@ -138,6 +138,10 @@ impl Space {
     pub fn begin_drawing(&mut self, blocks: u64) {
         self.drawn = blocks.min(self.aside);
     }
+    /// Whether the write under way may take any of them.
+    pub fn is_drawing(&self) -> bool {
+        self.drawn > 0
+    }
     /// How many of them are left, set aside still.
     pub fn end_drawing(&mut self) -> u64 {
         std::mem::take(&mut self.drawn)
@@ -160,6 +164,12 @@ impl Space {
     /// As [`Space::spare`], for the write under way.
     pub fn spare_to_write(&self, keep: u64) -> u64 {
         self.spare(keep) + self.drawn
+    }
+
+    /// Of how many runs so many blocks consist at most, if whole segments are taken where there are any.
+    pub fn runs_max(&self, blocks: u64) -> u64 {
+        let whole = self.free_segments.len() as u64 * SEG as u64;
+        blocks.saturating_sub(whole) + 2 * blocks.div_ceil(SEG as u64)
     }
 
     fn map_of(&mut self, seg: u32) -> &mut [u64; 8] {

@@ -1,6 +1,7 @@
 //! Tails of inodes: loading them from the medium, encoding images for the log and the slots, and dropping them again. `place`
 //! gives blocks to what stands outside of the inode.
 
+mod nodes;
 mod place;
 
 use crate::core::{Core, Res, Stop, Wait};

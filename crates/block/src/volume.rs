@@ -3,6 +3,8 @@
 
 mod direct;
 mod filesystem;
+#[cfg(test)]
+mod refused;
 
 use crate::clean;
 use crate::core::{Core, Counters, OpenOptions, Res, Stop, Synchronous};

@@ -191,7 +191,7 @@ impl Core {
             }
         }
         // To new blocks, as many as can be had without touching what is reserved for others.
-        let spare = self.space.spare(self.keep);
+        let spare = self.space.spare(self.keep());
         let want = max.min(spare) as u32;
         let goal = self.map(slot).goal(page);
         if want > 0
@@ -202,6 +202,7 @@ impl Core {
             let map = self.tail_mut(slot).extents_mut().expect("as above");
             let old = map.remove(page, page + n);
             map.insert(Ext { file_block: page, block: run.block.0, count: run.count, unwritten: false });
+            self.count_nodes(slot);
             self.running.bytes += 48;
             for e in old {
                 self.give_back(Run { block: BlockNo(e.block), count: e.count });

@@ -92,6 +92,10 @@ fn overwritable_pages_need_no_room() {
     file.fallocate(fs::Fallocate::PunchHole, 4 * PAGE, PAGE).unwrap();
     file.set_len(25 * PAGE + 1).unwrap();
     assert_eq!(ranges(&file).unwrap(), [(0, 4), (5, 12), (20, 25)]);
+    file.fallocate(fs::Fallocate::Allocate { keep_size: true }, 12 * PAGE, 8 * PAGE).unwrap();
+    assert_eq!(ranges(&file).unwrap(), [(0, 4), (5, 12), (20, 25)], "what was never written may need a node");
+    file.write_all_at(&[3; 4096], 15 * PAGE).unwrap();
+    assert_eq!(ranges(&file).unwrap(), [(0, 4), (5, 12), (15, 16), (20, 25)]);
     for late in [rw.append(true), rw.sync(true), rw.direct(true)] {
         let other = client.open("/f", late).unwrap();
         assert!(matches!(ranges(&other), Err(Error::NotSupported(_))));

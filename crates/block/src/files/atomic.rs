@@ -103,7 +103,7 @@ impl Core {
         let dirty = self.cache.dirty() + pages.len();
         let logged = self.running.bytes + (self.running.pages.len() + dirty) * (PAGE + 64);
         let by_record = logged < self.log.record_max() / 2;
-        let by_blocks = self.space.spare(self.keep) >= new + 2 * dirty as u64;
+        let by_blocks = self.space.spare(self.keep()) >= new + 4 * dirty as u64;
         if by_record || by_blocks { Ok(()) } else { self.wait_for_space(ticket) }
     }
 

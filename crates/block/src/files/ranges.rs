@@ -86,6 +86,7 @@ impl Core {
         let blocks: u64 = removed.iter().map(|e| e.count as u64).sum();
         self.slab.get_mut(slot).blocks -= blocks;
         runs(&removed).for_each(|run| self.give_back(run));
+        self.count_nodes(slot);
         self.running.bytes += 48;
     }
 
@@ -187,8 +188,9 @@ impl Core {
         ticket: &mut Option<u64>,
     ) -> Res<()> {
         let mut need: u64 = self.written_within(slot, renewed).map(|ext| ext.count as u64).sum();
-        let mut at = pages.start;
+        let (mut at, mut holes) = (pages.start, 1);
         for ext in self.map(slot).within(pages.start, pages.end) {
+            holes += 1;
             need += ext.file_block - at - self.waiting_within(slot, at, ext.file_block);
             at = ext.end();
         }
@@ -199,7 +201,9 @@ impl Core {
         });
         // What stands in the inode leaves it.
         need += (inline && pages.start > 0) as u64;
-        if need > self.space.spare(self.keep) { self.wait_for_space(ticket) } else { Ok(()) }
+        let extents = holes + self.space.runs_max(need);
+        let room = need <= self.space.spare(self.keep()) && self.has_room_for_nodes(slot, extents, need);
+        if room { Ok(()) } else { self.wait_for_space(ticket) }
     }
 
     /// How many pages of a hole wait for a block, which is promised to them.
@@ -250,6 +254,7 @@ impl Core {
                     self.slab.get_mut(slot).blocks += n;
                     self.running.bytes += 24;
                     page += n;
+                    self.count_nodes(slot);
                 }
             }
         }
@@ -263,7 +268,8 @@ impl Core {
         Ok(run)
     }
 
-    /// See `fs::FileSystem::overwritable`: pages that have a block, or wait for one that is promised to them.
+    /// See `fs::FileSystem::overwritable`: pages that have a block with content, or wait for one that is promised to them. The first write into space that
+    /// was allocated before may be refused, where there is no room for a node more.
     pub fn overwritable(&self, handle: Handle, offset: u64, len: u64) -> Result<Vec<Range<u64>>, Error> {
         const LATE: Error = Error::NotSupported("overwriting later");
         self.writable()?;
@@ -276,8 +282,8 @@ impl Core {
         let (first, last) = (offset.div_ceil(PAGE64), offset.saturating_add(len).min(inode.size) / PAGE64);
         let Some(tail) = inode.tail.as_ref().filter(|_| first < last) else { return Ok(Vec::new()) };
         let Some(map) = tail.extents() else { return Ok(Vec::new()) };
-        let mut all: Vec<(u64, u64)> =
-            map.within(first, last).iter().map(|e| (e.file_block, e.end())).collect();
+        let written = map.within(first, last).into_iter().filter(|e| !e.unwritten);
+        let mut all: Vec<(u64, u64)> = written.map(|e| (e.file_block, e.end())).collect();
         all.extend(tail.dirty.within(first, last));
         all.sort_unstable();
         let mut ranges: Vec<Range<u64>> = Vec::new();

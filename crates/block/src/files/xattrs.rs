@@ -71,7 +71,7 @@ impl Core {
         if total + size_of::<format::xattr::XattrHeader>() > XATTR_TOTAL_MAX {
             return Err(Error::AttributeTooLarge.into());
         }
-        self.change_xattrs(slot, self.keep, ticket, |xattrs| {
+        self.change_xattrs(slot, self.keep(), ticket, |xattrs| {
             xattrs.retain(|(n, _)| **n != *name);
             xattrs.push((name.into(), value.into()));
         })

@@ -33,7 +33,7 @@ impl Core {
             return Ok(Vec::new());
         }
         // Others must not meet a full volume because of this.
-        let spare = self.space.free_now() >= self.space.reserved() + self.keep + 2 * SEGMENT_BLOCKS as u64;
+        let spare = self.space.free_now() >= self.space.reserved() + self.keep() + 2 * SEGMENT_BLOCKS as u64;
         let room = PROMISED_MAX.saturating_sub(self.slab.promised) as usize;
         let mut all = Vec::new();
         while spare && all.len() < most.min(room) {
@@ -66,12 +66,12 @@ impl Core {
         if !self.takes_late_changes() {
             return Err(Error::NotSupported("writes that are late"));
         }
-        let spare = self.space.spare(self.keep).saturating_sub(ROOM_SPARE) / ROOM_PART;
+        let spare = self.space.spare(self.keep()).saturating_sub(ROOM_SPARE) / ROOM_PART;
         let room = most.min(spare);
         if self.checkpoint_comes_first(room) {
             return Ok(0);
         }
-        Ok(if room > 0 && self.space.set_aside(room, self.keep) { room } else { 0 })
+        Ok(if room > 0 && self.space.set_aside(room, self.keep()) { room } else { 0 })
     }
 
     /// As [`Core::write`], but it may take blocks out of `room`, which were set aside, and leaves what it did not need.

@@ -139,16 +139,7 @@ impl Core {
     fn place_nodes(&mut self, slot: Slot, map: &mut ExtentMap) -> Res<()> {
         let (ino, epoch) = (Ino(slot as u64), self.running.epoch);
         if map.fits_inode() {
-            let homes: Vec<BlockNo> = map
-                .leaves_mut()
-                .iter_mut()
-                .filter_map(|l| l.home.take())
-                .map(|h| BlockNo(h.block.get()))
-                .collect();
-            map.dropped.extend(homes);
-            map.dropped.append(&mut map.inner);
-            map.root.clear();
-            map.levels = 0;
+            map.drop_tree();
             self.drop_nodes(slot, map);
             return Ok(());
         }
@@ -163,12 +154,13 @@ impl Core {
             let (bytes, crc) = format::extent::encode_leaf(ino, epoch, &extents);
             let block = self.write_new(&bytes, None)?;
             self.slab.get_mut(slot).blocks += 1;
-            map.leaves_mut()[i].home = Some(NodeEntry {
+            let home = NodeEntry {
                 file_block: extents[0].file_block,
                 block: block.0.into(),
                 node_crc: crc.into(),
                 count: (extents.len() as u32).into(),
-            });
+            };
+            map.set_home(i, home);
         }
         if changed || !map.dropped.is_empty() {
             self.place_inner(slot, map)?;
