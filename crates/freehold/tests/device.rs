@@ -55,7 +55,7 @@ fn a_list_tells_what_is_there() {
 fn users_are_seen_and_nothing_is_taken_from_them() {
     let mount = "30 22 259:41 / /srv rw - xfs /dev/nvme4n1p1 rw\n";
     type Prepare = fn(&Fake);
-    let cases: [(Prepare, Use); 8] = [
+    let cases: [(Prepare, Use); 12] = [
         (
             |f| f.put("proc/self/mountinfo", "30 22 259:41 / /srv rw - xfs /dev/root rw\n"),
             Use::Mount {
@@ -97,6 +97,41 @@ fn users_are_seen_and_nothing_is_taken_from_them() {
         (
             |f| f.put("sys/kernel/config/nvmet/subsystems/x/namespaces/1/device_path", "/dev/nvme4n1\n"),
             Use::Part { device: "nvme4n1".into(), of: "nvmet x".into() },
+        ),
+        (
+            // By the name of a link.
+            |f| {
+                f.link("../../nvme4n1", "dev/disk/by-id/nvme-S4");
+                f.put(
+                    "sys/kernel/config/nvmet/subsystems/x/namespaces/1/device_path",
+                    "/dev/disk/by-id/nvme-S4\n",
+                );
+            },
+            Use::Part { device: "nvme4n1".into(), of: "nvmet x".into() },
+        ),
+        (
+            // The controller as it is.
+            |f| f.put("sys/kernel/config/nvmet/subsystems/x/passthru/device_path", "/dev/nvme4\n"),
+            Use::Part { device: "nvme4".into(), of: "nvmet x".into() },
+        ),
+        (
+            // A node of another name, by the number of one that every machine has.
+            |f| {
+                f.put("sys/class/nvme/nvme4/dev", "1:3\n");
+                f.process(77, "smartd", "/dev/null");
+                f.link("/dev/null", "proc/77/fd/4");
+                f.link("/dev/zero", "proc/77/fd/5");
+            },
+            Use::Open { device: "/dev/nvme4".into(), pid: 77, program: "smartd".into() },
+        ),
+        (
+            |f| {
+                f.put("sys/class/nvme-generic/ng4n1/dev", "1:3\n");
+                // A block device of that number is another one.
+                f.put("sys/class/block/nvme5n1/dev", "1:3\n");
+                f.process(77, "fio", "/dev/null");
+            },
+            Use::Open { device: "/dev/ng4n1".into(), pid: 77, program: "fio".into() },
         ),
         (
             |f| f.process(77, "smartd", "/dev/nvme4"),
