@@ -380,6 +380,59 @@ fn without_an_iommu_only_when_asked() {
     assert_eq!(e.errno(), libc::EOPNOTSUPP, "{e}");
 }
 
+/// What no longer needs an IOMMU may be given back in any order, or be gone: it is allowed for as long as one claim needs it, and no longer.
+#[test]
+fn without_an_iommu_for_as_long_as_it_is_needed() {
+    let fake = Fake::new();
+    fake.controller(A, None);
+    fake.controller(B, None);
+    let before = fake.everything();
+    let allowed = || fake.text("sys/module/vfio/parameters/enable_unsafe_noiommu_mode");
+    let claim = || [A, B].map(|a| drop(fake.machine().claim(&[at(a)], true).unwrap()));
+    for order in [[A, B], [B, A]] {
+        claim();
+        fake.machine().release(at(order[0])).unwrap();
+        assert_eq!(allowed(), "Y", "{order:?}");
+        fake.machine().release(at(order[1])).unwrap();
+        assert_eq!(fake.everything(), before, "{order:?}");
+    }
+    // Killed at any step of that.
+    for step in 0.. {
+        claim();
+        let done = fake.ending(step, End::Dies, || fake.machine().release(at(A)).unwrap());
+        assert_eq!(allowed(), "Y", "killed at step {step}");
+        fake.machine().release(at(A)).unwrap();
+        assert_eq!(allowed(), "Y", "killed at step {step}");
+        fake.machine().release(at(B)).unwrap();
+        assert_eq!(fake.everything(), before, "killed at step {step}");
+        if done.is_some() {
+            assert!(step > 4, "only {step} steps were tried");
+            break;
+        }
+    }
+    // Records of an older version.
+    claim();
+    for address in [A, B] {
+        let path = fake.path(&format!("run/freehold/devices/{address}"));
+        let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!(record.as_object_mut().unwrap().remove("needs_no_iommu"), Some(true.into()));
+        std::fs::write(&path, serde_json::to_vec(&record).unwrap()).unwrap();
+    }
+    assert!(fake.machine().list().unwrap().iter().all(|c| c.claim == Some(Claim::Stands)));
+    fake.machine().release(at(B)).unwrap();
+    fake.machine().release(at(A)).unwrap();
+    assert_eq!(fake.everything(), before);
+    // Pulled out while it was claimed.
+    claim();
+    for (address, still) in [(A, "Y"), (B, "N")] {
+        fake.unbind(address);
+        std::fs::remove_dir_all(fake.path(&format!("sys/bus/pci/devices/{address}"))).unwrap();
+        assert_eq!(fake.machine().release(at(address)).unwrap_err().errno(), libc::ENODEV);
+        assert_eq!(allowed(), still);
+        assert!(!fake.path(&format!("run/freehold/devices/{address}")).exists());
+    }
+}
+
 /// Machines to interrupt: with IOMMU and without, with a driver before and without.
 fn kinds() -> Vec<(Fake, bool)> {
     let bare = Fake::new();
