@@ -35,6 +35,8 @@ use std::time::{Duration, Instant};
 pub struct Options {
     /// Refuse everything that changes the device. Several read-only openers may share it.
     pub read_only: bool,
+    /// Refuse a block device that somebody else holds exclusively (mounts do, and whoever changes it), though nothing is to be changed.
+    pub exclusive: bool,
     /// Ask for direct I/O. Without it, or where the file system has none, the kernel's page cache is in between.
     pub direct: bool,
     /// Requests with the kernel at a time, 1 to 4096. Fewer if locked memory (RLIMIT_MEMLOCK) is scarce.
@@ -46,7 +48,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { read_only: false, direct: true, depth: 256, pin: true }
+        Options { read_only: false, exclusive: false, direct: true, depth: 256, pin: true }
     }
 }
 
@@ -111,7 +113,7 @@ impl UringMedia {
     /// Opens a file or block device for one manager. Fails with EBUSY when somebody else uses it.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<UringMedia, MediaError> {
         let mut depth = options.depth.clamp(1, 4096);
-        let mut probed = probe::open(path.as_ref(), options.read_only, options.direct)?;
+        let mut probed = probe::open(path.as_ref(), &options)?;
         let name = probed.geometry.name.clone();
         let setup = |doing, e: std::io::Error| MediaError::Setup {
             device: name.clone(),
