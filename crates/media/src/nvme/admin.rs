@@ -142,7 +142,8 @@ impl Admin {
             if status & mask == value {
                 return Ok(());
             }
-            if status & csts::CFS != 0 && value & csts::RDY != 0 {
+            // One that is to be disabled may still be: that clears it.
+            if status & csts::CFS != 0 && value != 0 {
                 return Err(Trouble::Fatal);
             }
             if late {
