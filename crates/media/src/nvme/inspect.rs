@@ -47,6 +47,7 @@ pub fn inspect(bus: Arc<dyn Bus>) -> Result<Inspection, MediaError> {
     let name = bus.name().to_owned();
     let trouble = |t: Trouble| t.setup(&name);
     let cap = start::capabilities(&*bus).map_err(trouble)?;
+    start::reach_admin(&*bus, cap).map_err(trouble)?;
     let rings = Ring::bytes(admin::ENTRIES);
     let memory =
         DmaMemory::new(bus.clone(), rings.iter().sum::<usize>() + PAGE).map_err(|e: io::Error| {
