@@ -94,6 +94,9 @@ impl Default for Options {
     }
 }
 
+/// Longest time between two looks at a controller that has nothing to do.
+const CARE: Duration = Duration::from_secs(1);
+
 /// How the driver fared, beside [`Counters`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Health {
@@ -270,7 +273,7 @@ impl NvmeMedia {
     /// threads may send some whose completions never interrupt the sleep.
     fn nap(&self, deadline: Option<Instant>) -> Duration {
         let longest = match (self.commands(), self.has_interrupts()) {
-            (0, _) => Duration::from_secs(1),
+            (0, _) => CARE,
             (_, true) => recover::LOOK,
             (_, false) => Duration::from_micros(50),
         };
@@ -379,6 +382,10 @@ impl Media for NvmeMedia {
 
     fn is_polled(&self) -> bool {
         !self.options.poll.is_zero()
+    }
+
+    fn care(&self) -> Option<Duration> {
+        Some(CARE)
     }
 
     fn readiness(&self) -> Option<BorrowedFd<'_>> {
