@@ -73,7 +73,8 @@ impl NvmeMedia {
     /// Asks the controller. Requests go on meanwhile.
     ///
     /// # Errors
-    /// `Gone`; `Setup`: it does not answer; then it is reset by whoever looks after it.
+    /// `Gone`; `Setup`: it does not answer. Nothing more is asked then before it does after all, or was reset, which is done when requests do
+    /// not end either.
     pub fn inspect(&self) -> Result<Inspection, MediaError> {
         if self.dead.load(std::sync::atomic::Ordering::SeqCst) {
             return Err(self.context.front.gone());

@@ -73,7 +73,8 @@ pub struct Options {
     pub shadow_doorbells: bool,
     /// A command that takes longer is aborted.
     pub timeout: Duration,
-    /// An admin command, or a command that was to be aborted, that takes longer leads to a reset.
+    /// An admin command that takes longer gets no answer: one that only asks is left to itself then, any other leads to a reset. So does a command
+    /// that was to be aborted and takes longer, or 10 seconds.
     pub admin_timeout: Duration,
 }
 
@@ -89,7 +90,7 @@ impl Default for Options {
             interrupts: true,
             shadow_doorbells: true,
             timeout: Duration::from_secs(30),
-            admin_timeout: Duration::from_secs(10),
+            admin_timeout: Duration::from_secs(60),
         }
     }
 }
@@ -116,6 +117,8 @@ pub struct NvmeMedia {
     options: Options,
     /// Covers the admin queue. Taken after `reaper`, before those of the pairs.
     admin: Mutex<Admin>,
+    /// Whoever reaps waits for `admin`.
+    admin_needed: Arc<AtomicBool>,
     /// Each covers one queue pair. No other lock but a leaf is taken under it.
     pairs: Vec<Mutex<Pair>>,
     /// [`Pair::submit`] wrote entries that wait for a doorbell. By pair.

@@ -82,6 +82,7 @@ pub(super) fn start(bus: Arc<dyn Bus>, options: Options) -> Result<NvmeMedia, Me
     let media = NvmeMedia {
         context,
         options,
+        admin_needed: admin.needed(),
         admin: Mutex::new(admin),
         unrung: pairs.iter().map(|_| AtomicBool::new(false)).collect(),
         pairs,
