@@ -2,7 +2,7 @@
 //!
 //! One thread for each volume runs [`Worker::run`]; tests call [`Worker::step`] instead and own the only thread. The
 //! worker sleeps in the medium until a transfer completes, somebody wakes it, or the oldest change is due: an idle volume
-//! uses no processor time.
+//! uses no processor time, but for a device that is to be looked after ([`media::Media::care`]).
 
 use crate::barrier::BARRIER_AGE;
 use crate::core::{Core, Stop};
@@ -41,6 +41,17 @@ impl Worker {
             }
             let idle = core.ios.in_flight == 0;
             let by = core.driving.worker_comes(idle);
+            let care = self.shared.media.care();
+            let is_due = care.is_some_and(|every| looked_after.elapsed() >= every);
+            if by == Driver::Nobody && is_due {
+                // A caller that came to drive meanwhile would keep the device for as long as it waits.
+                core.driving.by = Driver::Worker;
+                drop(core);
+                looked_after = Instant::now();
+                self.shared.media.reap(&mut self.done, MediaWait::No);
+                self.take_in();
+                continue;
+            }
             let now = core.monotonic();
             // While there are changes the worker comes by often enough for the next one, or that one would have to wake it.
             let next = (seen != core.running.epoch).then(|| now + core.options.dirty_age_max);
@@ -53,6 +64,7 @@ impl Worker {
             match by {
                 Driver::Worker => {
                     self.shared.media.reap(&mut self.done, MediaWait::For(wait));
+                    looked_after = Instant::now();
                     self.take_in();
                 }
                 Driver::Attendant => {
@@ -65,7 +77,12 @@ impl Worker {
                         self.take_in();
                     }
                 }
-                Driver::Nobody | Driver::Caller => self.shared.bed.sleep(wait),
+                Driver::Nobody => {
+                    let left = care.map(|every| every.saturating_sub(looked_after.elapsed()));
+                    self.shared.bed.sleep(wait.into_iter().chain(left).min());
+                }
+                // It looks after the device; who comes after it may not.
+                Driver::Caller => self.shared.bed.sleep(wait.into_iter().chain(care).min()),
             }
         }
     }

@@ -1,5 +1,6 @@
 //! What the kernel says about mounts and about who uses an image: `/proc/self/mountinfo` and `/proc/locks`.
 
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 pub use share::mounts::{MountInfo, list};
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -14,6 +15,14 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
         (Some(parent), Some(name)) => Ok(std::fs::canonicalize(parent)?.join(name)),
         _ => std::fs::canonicalize(path),
     }
+}
+
+/// What stands at a path, as far as the kernel knows it without asking anybody: a server of the file system may not answer. `None`: it does not know.
+pub(crate) fn known(path: &Path) -> Option<Statx> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED).ok()?;
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    rustix::fs::statx(&fd, "", flags, StatxFlags::TYPE | StatxFlags::INO).ok()
 }
 
 /// The mount that is on top at `path` exactly.
@@ -121,15 +130,27 @@ pub fn below_loop(device: &Path) -> Option<Process> {
     lock_holder(Path::new(OsStr::from_bytes(below.trim_ascii_end())))
 }
 
-/// The loop devices that stand on a file.
-fn loop_devices(file: &Path) -> Vec<PathBuf> {
+/// The loop devices that stand on a file or block device, by whatever name.
+pub(crate) fn loop_devices(file: &Path) -> Vec<PathBuf> {
     let Ok(devices) = std::fs::read_dir("/sys/block") else { return Vec::new() };
     let names = devices.flatten().map(|d| d.file_name()).filter(|n| n.as_bytes().starts_with(b"loop"));
+    let stat = known(file);
     let on_it = |name: &OsString| {
         let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
-        std::fs::read(backing).is_ok_and(|b| b.trim_ascii_end() == file.as_os_str().as_bytes())
+        let Ok(backing) = std::fs::read(backing) else { return false };
+        let backing = Path::new(OsStr::from_bytes(backing.trim_ascii_end()));
+        // By name in any case: the file may be deleted, or not be known.
+        backing == file || stat.zip(known(backing)).is_some_and(|(a, b)| is_same(&a, &b))
     };
     names.filter(on_it).map(|name| Path::new("/dev").join(name)).collect()
+}
+
+/// Whether two names lead to one file, or two nodes to one block device.
+fn is_same(a: &Statx, b: &Statx) -> bool {
+    let is_block = |s: &Statx| s.stx_mode as libc::mode_t & libc::S_IFMT == libc::S_IFBLK;
+    let file = |s: &Statx| (s.stx_dev_major, s.stx_dev_minor, s.stx_ino);
+    let device = |s: &Statx| (s.stx_rdev_major, s.stx_rdev_minor);
+    file(a) == file(b) || (is_block(a) && is_block(b) && device(a) == device(b))
 }
 
 /// A process.

@@ -1,6 +1,9 @@
 //! `freehold bench device` on a file: it runs, writes only when told to, and refuses what is in use. On a controller: `lab/tests/beside.sh`.
+//!
+//! The test on a loop device needs root and is skipped without.
 
 use media::uring::{Options, UringMedia};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -80,4 +83,52 @@ fn what_is_refused() {
             .output();
         assert_eq!(output.unwrap().status.code(), Some(2));
     }
+}
+
+/// Detaches the device however the test ends.
+struct Loop(String);
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+/// The kernel locks no file below a loop device, and lets everybody open a block device who does not ask for it alone.
+#[test]
+fn what_the_kernel_uses_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let image = home.path().join("image");
+    std::fs::write(&image, vec![7; LEN]).unwrap();
+    let made = Command::new("losetup").args(["--find", "--show"]).arg(&image).output();
+    let Some(output) = made.ok().filter(|output| output.status.success()) else {
+        eprintln!("skipped: no loop device to be had");
+        return;
+    };
+    let device = Loop(String::from_utf8(output.stdout).unwrap().trim().to_string());
+    let other = home.path().join("other");
+    std::fs::hard_link(&image, &other).unwrap();
+    let link = home.path().join("link");
+    std::os::unix::fs::symlink(&image, &link).unwrap();
+    for file in [&image, &other, &link] {
+        for words in [&[][..], &["--destroy"]] {
+            let output = bench(file, words);
+            let told = said(&output);
+            assert_eq!(output.status.code(), Some(1), "{}: {told}", file.display());
+            assert!(told.contains("in use") && told.contains(&device.0), "{told}");
+        }
+    }
+    let on_it = Path::new(&device.0);
+    let alone = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(on_it).unwrap();
+    for words in [&[][..], &["--destroy"]] {
+        let output = bench(on_it, words);
+        assert_eq!(output.status.code(), Some(1), "in use: {}", said(&output));
+    }
+    drop(alone);
+    let output = bench(on_it, &[]);
+    assert!(output.status.success(), "{}", said(&output));
+    drop(device);
+    assert!(std::fs::read(&image).unwrap() == vec![7; LEN]);
+    let output = bench(&other, &["--destroy"]);
+    assert!(output.status.success(), "of nobody any more: {}", said(&output));
 }

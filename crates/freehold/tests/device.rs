@@ -55,7 +55,7 @@ fn a_list_tells_what_is_there() {
 fn users_are_seen_and_nothing_is_taken_from_them() {
     let mount = "30 22 259:41 / /srv rw - xfs /dev/nvme4n1p1 rw\n";
     type Prepare = fn(&Fake);
-    let cases: [(Prepare, Use); 8] = [
+    let cases: [(Prepare, Use); 12] = [
         (
             |f| f.put("proc/self/mountinfo", "30 22 259:41 / /srv rw - xfs /dev/root rw\n"),
             Use::Mount {
@@ -97,6 +97,41 @@ fn users_are_seen_and_nothing_is_taken_from_them() {
         (
             |f| f.put("sys/kernel/config/nvmet/subsystems/x/namespaces/1/device_path", "/dev/nvme4n1\n"),
             Use::Part { device: "nvme4n1".into(), of: "nvmet x".into() },
+        ),
+        (
+            // By the name of a link.
+            |f| {
+                f.link("../../nvme4n1", "dev/disk/by-id/nvme-S4");
+                f.put(
+                    "sys/kernel/config/nvmet/subsystems/x/namespaces/1/device_path",
+                    "/dev/disk/by-id/nvme-S4\n",
+                );
+            },
+            Use::Part { device: "nvme4n1".into(), of: "nvmet x".into() },
+        ),
+        (
+            // The controller as it is.
+            |f| f.put("sys/kernel/config/nvmet/subsystems/x/passthru/device_path", "/dev/nvme4\n"),
+            Use::Part { device: "nvme4".into(), of: "nvmet x".into() },
+        ),
+        (
+            // A node of another name, by the number of one that every machine has.
+            |f| {
+                f.put("sys/class/nvme/nvme4/dev", "1:3\n");
+                f.process(77, "smartd", "/dev/null");
+                f.link("/dev/null", "proc/77/fd/4");
+                f.link("/dev/zero", "proc/77/fd/5");
+            },
+            Use::Open { device: "/dev/nvme4".into(), pid: 77, program: "smartd".into() },
+        ),
+        (
+            |f| {
+                f.put("sys/class/nvme-generic/ng4n1/dev", "1:3\n");
+                // A block device of that number is another one.
+                f.put("sys/class/block/nvme5n1/dev", "1:3\n");
+                f.process(77, "fio", "/dev/null");
+            },
+            Use::Open { device: "/dev/ng4n1".into(), pid: 77, program: "fio".into() },
         ),
         (
             |f| f.process(77, "smartd", "/dev/nvme4"),
@@ -343,6 +378,59 @@ fn without_an_iommu_only_when_asked() {
     std::fs::remove_file(fake.path("sys/module/vfio/parameters/enable_unsafe_noiommu_mode")).unwrap();
     let e = fake.machine().claim(&[at(A)], true).unwrap_err();
     assert_eq!(e.errno(), libc::EOPNOTSUPP, "{e}");
+}
+
+/// What no longer needs an IOMMU may be given back in any order, or be gone: it is allowed for as long as one claim needs it, and no longer.
+#[test]
+fn without_an_iommu_for_as_long_as_it_is_needed() {
+    let fake = Fake::new();
+    fake.controller(A, None);
+    fake.controller(B, None);
+    let before = fake.everything();
+    let allowed = || fake.text("sys/module/vfio/parameters/enable_unsafe_noiommu_mode");
+    let claim = || [A, B].map(|a| drop(fake.machine().claim(&[at(a)], true).unwrap()));
+    for order in [[A, B], [B, A]] {
+        claim();
+        fake.machine().release(at(order[0])).unwrap();
+        assert_eq!(allowed(), "Y", "{order:?}");
+        fake.machine().release(at(order[1])).unwrap();
+        assert_eq!(fake.everything(), before, "{order:?}");
+    }
+    // Killed at any step of that.
+    for step in 0.. {
+        claim();
+        let done = fake.ending(step, End::Dies, || fake.machine().release(at(A)).unwrap());
+        assert_eq!(allowed(), "Y", "killed at step {step}");
+        fake.machine().release(at(A)).unwrap();
+        assert_eq!(allowed(), "Y", "killed at step {step}");
+        fake.machine().release(at(B)).unwrap();
+        assert_eq!(fake.everything(), before, "killed at step {step}");
+        if done.is_some() {
+            assert!(step > 4, "only {step} steps were tried");
+            break;
+        }
+    }
+    // Records of an older version.
+    claim();
+    for address in [A, B] {
+        let path = fake.path(&format!("run/freehold/devices/{address}"));
+        let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!(record.as_object_mut().unwrap().remove("needs_no_iommu"), Some(true.into()));
+        std::fs::write(&path, serde_json::to_vec(&record).unwrap()).unwrap();
+    }
+    assert!(fake.machine().list().unwrap().iter().all(|c| c.claim == Some(Claim::Stands)));
+    fake.machine().release(at(B)).unwrap();
+    fake.machine().release(at(A)).unwrap();
+    assert_eq!(fake.everything(), before);
+    // Pulled out while it was claimed.
+    claim();
+    for (address, still) in [(A, "Y"), (B, "N")] {
+        fake.unbind(address);
+        std::fs::remove_dir_all(fake.path(&format!("sys/bus/pci/devices/{address}"))).unwrap();
+        assert_eq!(fake.machine().release(at(address)).unwrap_err().errno(), libc::ENODEV);
+        assert_eq!(allowed(), still);
+        assert!(!fake.path(&format!("run/freehold/devices/{address}")).exists());
+    }
 }
 
 /// Machines to interrupt: with IOMMU and without, with a driver before and without.

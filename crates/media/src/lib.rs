@@ -186,6 +186,12 @@ pub trait Media: Send + Sync {
         None
     }
 
+    /// How often somebody is to [`reap`](Media::reap), if only without waiting, though nothing is under way: the device is looked after by that.
+    /// `None`: it needs nobody.
+    fn care(&self) -> Option<Duration> {
+        None
+    }
+
     /// As [`Media::reap`] without waiting, where that [is worth it](Media::is_polled), by a thread that has other things to do: while another thread
     /// reaps there is nothing, and what may take time, as to look after the device, is left to that.
     fn look(&self, _out: &mut Vec<Completion>) {}

@@ -16,6 +16,7 @@ use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes before the data of an entry: kind, flags, padding, time, number, offset, length.
 const HEAD: usize = 40;
@@ -133,6 +134,9 @@ impl<M: Media> Media for Logged<M> {
     }
     fn is_polled(&self) -> bool {
         self.media.is_polled()
+    }
+    fn care(&self) -> Option<Duration> {
+        self.media.care()
     }
     fn readiness(&self) -> Option<BorrowedFd<'_>> {
         self.media.readiness()

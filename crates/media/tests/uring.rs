@@ -141,6 +141,68 @@ fn submitters_may_end() {
     }
 }
 
+/// From now on the kernel takes no entries from this thread: io_uring_enter(2) with some to submit fails with `errno`.
+fn take_nothing(errno: i32) {
+    use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
+    let code = |bits: u32| bits as u16;
+    let load = |k| libc::sock_filter { code: code(BPF_LD | BPF_W | BPF_ABS), jt: 0, jf: 0, k };
+    let is = |k, jt, jf| libc::sock_filter { code: code(BPF_JMP | BPF_JEQ | BPF_K), jt, jf, k };
+    let end = |k| libc::sock_filter { code: code(BPF_RET | BPF_K), jt: 0, jf: 0, k };
+    let data = |at: usize| at as u32;
+    let mut filter = [
+        load(data(std::mem::offset_of!(libc::seccomp_data, nr))),
+        is(libc::SYS_io_uring_enter as u32, 0, 3),
+        // The second argument, its low half.
+        load(
+            data(std::mem::offset_of!(libc::seccomp_data, args))
+                + 8
+                + if cfg!(target_endian = "big") { 4 } else { 0 },
+        ),
+        is(0, 1, 0),
+        end(libc::SECCOMP_RET_ERRNO | errno as u32),
+        end(libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: a filter for this thread alone, which the kernel copies.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let done = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program);
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    }
+}
+
+/// What the kernel has no memory for when it is kicked is handed over by whoever reaps.
+#[test]
+fn what_the_kernel_did_not_take_is_handed_over_later() {
+    let home = tempfile::tempdir().unwrap();
+    let media = Arc::new(open(&image(&home, 1 << 20)).unwrap());
+    let arena = media.register(Arc::new(Arena::new(1 << 16).unwrap())).unwrap();
+    for (round, errno) in [libc::EAGAIN, libc::EBUSY, libc::EAGAIN].into_iter().enumerate() {
+        let submitter = std::thread::spawn({
+            let media = media.clone();
+            move || {
+                take_nothing(errno);
+                for n in 0..4 {
+                    let buf = BufRef { arena, offset: n * 4096, len: 4096 };
+                    media.submit(Request::transfer(Op::Write, n * 4096, buf, n));
+                }
+                media.kick();
+            }
+        });
+        submitter.join().unwrap();
+        assert_eq!(media.in_flight(), 4);
+        let mut done = Vec::new();
+        let begun = std::time::Instant::now();
+        while done.len() < 4 && begun.elapsed() < Duration::from_secs(10) {
+            // Without waiting, too: an attendant's worker comes by like that.
+            let wait = if round == 1 { Wait::No } else { Wait::For(Some(Duration::from_secs(10))) };
+            media.reap(&mut done, wait);
+        }
+        assert_eq!(done.len(), 4, "requests do not complete");
+        done.into_iter().for_each(|c| c.result.unwrap());
+    }
+}
+
 /// Buffers in the second registered piece, and one that lies in two pieces.
 #[test]
 fn large_arenas() {

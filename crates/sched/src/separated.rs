@@ -12,7 +12,7 @@ use media::{Arena, ArenaId, Completion, Geometry, Media, MediaError, Op, Queues,
 use parking_lot::Mutex;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// See the module.
 pub struct Separated<M> {
@@ -139,6 +139,10 @@ impl<M: Queues> Media for Separated<M> {
 
     fn is_polled(&self) -> bool {
         self.media.is_polled()
+    }
+
+    fn care(&self) -> Option<Duration> {
+        self.media.care()
     }
 
     fn readiness(&self) -> Option<BorrowedFd<'_>> {

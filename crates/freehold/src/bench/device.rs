@@ -7,16 +7,18 @@
 //!
 //! Only a part of the device is used, the first bytes. Nothing is written unless `--destroy` says so; then the part is written as a whole first,
 //! as SSDs answer reads of what was never written without looking.
+//!
+//! What is in use is refused, as far as that can be seen: see [`check_unused`]. Each time it is opened, as it is closed in between.
 
 mod load;
 mod report;
 
 use super::stop;
 use crate::medium::{NvmeName, open_media, open_nvme};
-use crate::options;
+use crate::{mounts, options};
 use anyhow::{Context, Result, bail};
 use load::{Figures, Load, Runner};
-use media::{Media, Queues, Request};
+use media::{Media, Queues, Request, UringMedia, uring};
 use report::Row;
 use sched::Separated;
 use sched::queues::Mode;
@@ -36,7 +38,8 @@ Examples:
 that Freehold drives, through one queue (one), the thread's own (threads), all in turn (turns) and by class (classes, auto): see docs/DEVICES.md. \
 Latencies are those of one request, from its submission to the moment its completion was seen.
 
-A device that anything uses is refused, with --destroy too.")]
+A device or file that is in use is refused, with --destroy or without: one that is mounted, is held exclusively or locked by somebody, or \
+stands below a loop device. A program that has it open without any of that cannot be seen.")]
 pub struct DeviceArgs {
     /// nvme:ADDRESS of a claimed controller, a block device, or a file
     #[arg(value_name = "DEVICE|FILE")]
@@ -96,7 +99,13 @@ impl Way {
     }
 
     fn open(self, device: &Path, read_only: bool) -> crate::Result<Arc<dyn Media>> {
-        let Some(name) = NvmeName::parse(device) else { return Ok(open_media(device, read_only, None)?) };
+        let Some(name) = NvmeName::parse(device) else {
+            if !read_only {
+                return Ok(open_media(device, false, None)?);
+            }
+            let options = uring::Options { read_only, exclusive: true, ..Default::default() };
+            return Ok(Arc::new(UringMedia::open(device, options)?));
+        };
         Ok(match self {
             Way::Queue(queue) => {
                 Arc::new(OneQueue { media: open_nvme(name, read_only, Some(QUEUES))?, queue })
@@ -140,6 +149,24 @@ impl<M: Queues> Media for OneQueue<M> {
     }
 }
 
+/// Fails when a file or block device is mounted, or stands below a loop device: that holds no lock on a file. Who holds a lock, or a block device
+/// exclusively, is found when it is opened; and a controller has one driver at a time.
+///
+/// # Errors
+/// It is in use; it is not there; the table of mounts cannot be read.
+fn check_unused(device: &Path) -> Result<()> {
+    if NvmeName::parse(device).is_some() {
+        return Ok(());
+    }
+    if let Some(mount) = mounts::of_image(device)?.first() {
+        bail!("it is in use: mounted at {} ({})", mount.point.display(), mount.kind);
+    }
+    if let Some(above) = mounts::loop_devices(&std::fs::canonicalize(device)?).first() {
+        bail!("it is in use: {} stands on it (losetup --detach {0})", above.display());
+    }
+    Ok(())
+}
+
 /// Measures and reports.
 ///
 /// # Errors
@@ -148,7 +175,11 @@ pub fn run(args: &DeviceArgs) -> Result<()> {
     let name = args.device.display().to_string();
     [&args.json, &args.svg].into_iter().flatten().try_for_each(|file| super::check_file(file))?;
     let _signals = stop::catch();
-    let open = |way: Way| way.open(&args.device, !args.destroy).with_context(|| name.clone());
+    let open = |way: Way| {
+        let media = way.open(&args.device, !args.destroy).with_context(|| name.clone())?;
+        check_unused(&args.device).with_context(|| name.clone())?;
+        Ok(media)
+    };
     let mut ways = vec![Way::Kernel];
     if let Some(device) = NvmeName::parse(&args.device) {
         let queues = open_nvme(device, true, Some(QUEUES)).with_context(|| name.clone())?.queues();

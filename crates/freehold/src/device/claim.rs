@@ -11,7 +11,7 @@
 
 use super::controller::attribute;
 use super::uses::may_pass;
-use super::{Address, Controller, DeviceError, Kernel, Machine, Result, Step, Use, VFIO};
+use super::{Address, Controller, DeviceError, Kernel, Machine, Record, Result, Step, Use, VFIO};
 use std::any::Any;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -183,10 +183,12 @@ impl<K: Kernel> Machine<K> {
             }
         };
         record.step = Step::Claiming;
-        let bare = c.iommu_group.is_none() && self.text(NO_IOMMU) != "Y";
-        record.allowed_no_iommu |= bare;
+        let is_bare = c.iommu_group.is_none();
+        let allow = is_bare && self.text(NO_IOMMU) != "Y";
+        record.needs_no_iommu |= is_bare;
+        record.allowed_no_iommu |= allow;
         self.save(address, &record)?;
-        if bare {
+        if allow {
             self.write(NO_IOMMU, "Y")?;
         }
         self.write(attribute(address, "driver_override"), VFIO)?;
@@ -221,9 +223,21 @@ impl<K: Kernel> Machine<K> {
         first
     }
 
-    /// Forbids again what a claim has allowed, unless another claim needs it.
+    /// Forbids again what a claim has allowed, or leaves that to another claim that needs it.
     pub(super) fn forbid_no_iommu(&self, address: Address) -> Result<()> {
-        let is_needed = self.records().iter().any(|(at, r)| *at != address && r.allowed_no_iommu);
-        if is_needed { Ok(()) } else { self.write(NO_IOMMU, "N") }
+        // Of older versions only those that have allowed it are known to need it.
+        let needs = |r: &Record| r.needs_no_iommu || r.allowed_no_iommu;
+        let others = self.records().into_iter().filter(|(at, r)| *at != address && needs(r));
+        let mut others: Vec<_> = others.collect();
+        if others.iter().any(|(_, r)| r.allowed_no_iommu) {
+            return Ok(());
+        }
+        match others.first_mut() {
+            Some((heir, record)) => {
+                record.allowed_no_iommu = true;
+                self.save(*heir, record)
+            }
+            None => self.write(NO_IOMMU, "N"),
+        }
     }
 }

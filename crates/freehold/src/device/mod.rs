@@ -21,6 +21,7 @@ mod controller;
 mod error;
 mod facts;
 mod machine;
+mod nodes;
 mod record;
 mod release;
 mod uses;

@@ -41,8 +41,11 @@ pub struct Record {
     pub driver: Option<String>,
     /// `driver_override` before.
     pub driver_override: Option<String>,
-    /// Whether the claim has allowed the kernel to hand out devices without an IOMMU.
+    /// Whether the claim has allowed the kernel to hand out devices without an IOMMU, or one before that has left it to this one to forbid it again.
     pub allowed_no_iommu: bool,
+    /// Whether the claim needs that, whoever has allowed it. Older versions did not write it down.
+    #[serde(default)]
+    pub needs_no_iommu: bool,
     /// What only the driver knew: see [`Controller`].
     pub model: String,
     /// As there.
@@ -90,6 +93,7 @@ impl<K> Machine<K> {
             driver: c.driver.clone(),
             driver_override,
             allowed_no_iommu: false,
+            needs_no_iommu: false,
             model: c.model.clone(),
             serial: c.serial.clone(),
             firmware: c.firmware.clone(),

@@ -42,6 +42,9 @@ impl<K: Kernel> Machine<K> {
         let c = match self.controller(address) {
             // It was pulled out while it was claimed.
             Err(e @ DeviceError::Absent { .. }) => {
+                if self.record(address).is_some_and(|r| r.allowed_no_iommu) {
+                    self.forbid_no_iommu(address)?;
+                }
                 self.forget(address)?;
                 return Err(e);
             }

@@ -4,6 +4,7 @@
 //! own, file systems of out-of-tree modules) is found by [`Kernel::hold`](super::Kernel::hold) alone, and open files of other users by root alone.
 
 use super::controller::Controller;
+use super::nodes::{Node, Number};
 use super::{Address, Machine};
 use share::mounts::MountInfo;
 use std::collections::HashSet;
@@ -71,9 +72,11 @@ impl fmt::Display for Use {
     }
 }
 
-/// A device node that a process has open.
+/// A device that a process has open.
 pub(super) struct OpenDevice {
+    /// What the process calls it.
     node: String,
+    number: Option<Number>,
     pid: u32,
     program: String,
 }
@@ -94,10 +97,15 @@ impl<K> Machine<K> {
         let blocks = if is_driven { self.blocks(c) } else { Vec::new() };
         self.mounts(&blocks, &mut found);
         self.swaps(&blocks, &mut found);
-        self.builds(&blocks, &mut found);
         let nodes = self.nodes(c.address, &blocks);
-        for o in open.iter().filter(|o| nodes.contains(&o.node)) {
-            found.push(Use::Open { device: o.node.clone(), pid: o.pid, program: o.program.clone() });
+        self.builds(&blocks, &nodes, &mut found);
+        for o in open {
+            let Some(node) = nodes.iter().find(|n| n.is(&o.node, o.number)) else { continue };
+            let open = Use::Open { device: node.path.clone(), pid: o.pid, program: o.program.clone() };
+            // By two names.
+            if !found.contains(&open) {
+                found.push(open);
+            }
         }
         found
     }
@@ -118,12 +126,17 @@ impl<K> Machine<K> {
     }
 
     /// The nodes in `/dev` through which a controller can be used.
-    fn nodes(&self, address: Address, blocks: &[Block]) -> HashSet<String> {
-        let mut nodes: HashSet<String> = blocks.iter().map(|b| format!("/dev/{}", b.name)).collect();
-        nodes.extend(blocks.iter().filter_map(|b| Some(format!("/dev/ng{}", b.name.strip_prefix("nvme")?))));
-        nodes.extend(self.character_device(address).map(|name| format!("/dev/{name}")));
-        nodes.extend(self.node(address).map(|node| node.display().to_string()));
-        nodes.extend(self.vfio_device(address));
+    fn nodes(&self, address: Address, blocks: &[Block]) -> Vec<Node> {
+        let mut nodes: Vec<Node> =
+            blocks.iter().map(|b| self.node_of(format!("/dev/{}", b.name), "block")).collect();
+        let generic = blocks.iter().filter_map(|b| Some(format!("/dev/ng{}", b.name.strip_prefix("nvme")?)));
+        nodes.extend(generic.map(|path| self.node_of(path, "nvme-generic")));
+        let own = self.character_device(address);
+        nodes.extend(own.map(|name| self.node_of(format!("/dev/{name}"), "nvme")));
+        let device = self.vfio_device(address);
+        let group = self.node(address).map(|node| node.display().to_string());
+        nodes.extend(group.filter(|g| Some(g) != device.as_ref()).map(|path| self.node_of(path, "vfio")));
+        nodes.extend(device.map(|path| self.node_of(path, "vfio-dev")));
         nodes
     }
 
@@ -168,58 +181,64 @@ impl<K> Machine<K> {
         found.extend(swap.map(|b| Use::Swap { device: b.name.clone() }));
     }
 
-    fn builds(&self, blocks: &[Block], found: &mut Vec<Use>) {
-        let mut note = |b: &Block, of: String| found.push(Use::Part { device: b.name.clone(), of });
+    fn builds(&self, blocks: &[Block], nodes: &[Node], found: &mut Vec<Use>) {
+        let mut note = |device: &str, of: String| found.push(Use::Part { device: device.into(), of });
         for b in blocks {
             for holder in self.names(format!("sys/class/block/{}/holders", b.name)) {
                 // What people call it.
                 let name = self.text(format!("sys/class/block/{holder}/dm/name"));
-                note(b, if name.is_empty() { holder } else { format!("{holder} ({name})") });
+                note(&b.name, if name.is_empty() { holder } else { format!("{holder} ({name})") });
             }
         }
         let named = |path: PathBuf| {
-            let node = self.text(path);
-            blocks.iter().find(|b| node.strip_prefix("/dev/") == Some(b.name.as_str()))
+            let target = self.target(self.text(path));
+            nodes.iter().find(|n| target.is(n)).map(|n| n.name().to_owned())
         };
         for name in self.names("sys/class/block").into_iter().filter(|n| n.starts_with("loop")) {
-            named(format!("sys/class/block/{name}/loop/backing_file").into())
-                .into_iter()
-                .for_each(|b| note(b, name.clone()));
+            let backing = named(format!("sys/class/block/{name}/loop/backing_file").into());
+            backing.into_iter().for_each(|device| note(&device, name.clone()));
         }
         for volume in self.names("sys/fs/btrfs") {
             for device in self.names(format!("sys/fs/btrfs/{volume}/devices")) {
-                blocks.iter().filter(|b| b.name == device).for_each(|b| note(b, format!("btrfs {volume}")));
+                let parts = blocks.iter().filter(|b| b.name == device);
+                parts.for_each(|b| note(&b.name, format!("btrfs {volume}")));
             }
         }
-        // Served to other machines by the kernel's own target.
+        // Served to other machines by the kernel's own target: namespaces, or the controller as it is.
         for target in self.names("sys/kernel/config/nvmet/subsystems") {
-            let dir = PathBuf::from(format!("sys/kernel/config/nvmet/subsystems/{target}/namespaces"));
-            for number in self.names(&dir) {
-                named(dir.join(number).join("device_path"))
-                    .into_iter()
-                    .for_each(|b| note(b, format!("nvmet {target}")));
+            let dir = PathBuf::from(format!("sys/kernel/config/nvmet/subsystems/{target}"));
+            let spaces = dir.join("namespaces");
+            let served = self.names(&spaces).into_iter().map(|number| spaces.join(number));
+            for part in served.chain([dir.join("passthru")]) {
+                let device = named(part.join("device_path"));
+                device.into_iter().for_each(|device| note(&device, format!("nvmet {target}")));
             }
         }
     }
 
-    /// The NVMe and VFIO nodes that processes have open, this process aside.
+    /// The devices that processes have open, this process aside.
     pub(super) fn open_devices(&self) -> Vec<OpenDevice> {
         let mut found = Vec::new();
         for pid in self.processes().into_iter().filter(|pid| *pid != std::process::id()) {
             let dir = format!("proc/{pid}/fd");
-            let mut nodes: Vec<String> = Vec::new();
+            let mut devices: Vec<(String, Option<Number>)> = Vec::new();
             for fd in self.names(&dir) {
-                // Links are read, never followed: following them could wait for a mount.
-                let Ok(to) = std::fs::read_link(self.at(Path::new(&dir).join(fd))) else { continue };
+                let link = self.at(Path::new(&dir).join(fd));
+                // Links are read; the paths in them are never looked up, as that could wait for a mount.
+                let Ok(to) = std::fs::read_link(&link) else { continue };
                 let node = to.to_string_lossy();
-                if ["/dev/nvme", "/dev/ng", "/dev/vfio/"].iter().any(|start| node.starts_with(start)) {
-                    nodes.push(node.into_owned());
+                // Others are sockets, pipes and the like.
+                let number = if node.starts_with('/') { Number::of_open(&link) } else { None };
+                let is_called = |start: &&str| node.starts_with(*start);
+                if number.is_some() || ["/dev/nvme", "/dev/ng", "/dev/vfio/"].iter().any(is_called) {
+                    devices.push((node.into_owned(), number));
                 }
             }
-            nodes.sort();
-            nodes.dedup();
-            let name = |node| OpenDevice { node, pid, program: self.text(format!("proc/{pid}/comm")) };
-            found.extend(nodes.into_iter().map(name));
+            devices.sort();
+            devices.dedup();
+            let program = self.text(format!("proc/{pid}/comm"));
+            let name = |(node, number)| OpenDevice { node, number, pid, program: program.clone() };
+            found.extend(devices.into_iter().map(name));
         }
         found
     }

@@ -4,7 +4,9 @@
 //! stopped, [`Admin::start`] from stopped to running with an empty admin queue and no I/O queues. A controller that
 //! does not follow within CAP.TO, that is gone (all ones) or says CSTS.CFS gives [`Trouble`], never a wait without end.
 //!
-//! One admin command at a time waits for its end here; beside it one Asynchronous Event Request is under way.
+//! One admin command at a time waits for its end here; beside it one Asynchronous Event Request is under way. One that only asks and gets no
+//! answer in time is left to itself: requests do not need it, and a reset would cost those that are under way. Until its answer comes, or
+//! the controller is reset because the admin queue is needed, nothing else is asked.
 
 use super::bus::Bus;
 use super::dma::{PAGE, Region};
@@ -17,6 +19,8 @@ use format::nvme::queue::{admin as opcode, feature};
 use format::nvme::register::{self, ALL_ONES, Cap, cc, csts};
 use format::nvme::{Completion, Status, Submission};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, FromZeros};
 
@@ -24,6 +28,8 @@ use zerocopy::{FromBytes, FromZeros};
 pub(super) const ENTRIES: u16 = 32;
 /// Identifier of the Asynchronous Event Request. Other admin commands have smaller ones.
 const EVENT_CID: u16 = 0x8000;
+/// Longest wait for an answer while completions wait to be taken in, or somebody needs the admin queue for them.
+pub(super) const PRESSED: Duration = Duration::from_secs(10);
 /// Bytes of a log page that are read.
 const LOG: usize = 512;
 /// NSID of commands that concern the controller.
@@ -44,6 +50,15 @@ pub(super) enum Trouble {
     Unfit(&'static str),
     /// The namespace that was asked for is not there, or not active.
     NoNamespace,
+}
+
+/// What is not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stuck {
+    /// A command of this identifier that only asks: with its answer all is well again.
+    Question(u16),
+    /// One that matters.
+    Whole,
 }
 
 /// The answer to a command that the driver can do without; `None` when the controller answered with an error.
@@ -87,9 +102,13 @@ pub(super) struct Admin {
     next_cid: u16,
     /// The controller is or may be running.
     running: bool,
-    /// A command got no answer in time: its memory and identifier are not free. Until the next start nothing more is asked.
-    stuck: bool,
+    /// A command got no answer in time: its memory and identifier are not free. Until then, or the next start, nothing more is asked.
+    stuck: Option<Stuck>,
+    /// Somebody waits for the admin queue on whom requests depend.
+    needed: Arc<AtomicBool>,
     event_asked: bool,
+    /// An event is to be asked for when that can be done again.
+    event_owed: bool,
     /// Dword 0 of completed event requests.
     events: Vec<u32>,
     timeout: Duration,
@@ -112,8 +131,10 @@ impl Admin {
             answer,
             next_cid: 0,
             running: true,
-            stuck: false,
+            stuck: None,
+            needed: Arc::default(),
             event_asked: false,
+            event_owed: false,
             events: Vec::new(),
             timeout,
         }
@@ -142,7 +163,8 @@ impl Admin {
             if status & mask == value {
                 return Ok(());
             }
-            if status & csts::CFS != 0 && value & csts::RDY != 0 {
+            // One that is to be disabled may still be: that clears it.
+            if status & csts::CFS != 0 && value != 0 {
                 return Err(Trouble::Fatal);
             }
             if late {
@@ -178,7 +200,7 @@ impl Admin {
     /// Starts a stopped controller (7.6.1).
     pub(super) fn start(&mut self) -> Result<(), Trouble> {
         self.ring.reset(None);
-        (self.stuck, self.event_asked) = (false, false);
+        (self.stuck, self.event_asked, self.event_owed) = (None, false, false);
         self.events.clear();
         let last = ENTRIES as u32 - 1;
         self.bus.write32(register::AQA, last << 16 | last);
@@ -202,10 +224,23 @@ impl Admin {
     }
 
     /// Carries out one command. What it answers into memory stands in `answer`.
-    fn execute(&mut self, what: &'static str, mut entry: Submission) -> Result<Completion, Trouble> {
-        if self.stuck {
+    fn execute(&mut self, what: &'static str, entry: Submission) -> Result<Completion, Trouble> {
+        self.execute_within(self.timeout, what, entry)
+    }
+
+    fn execute_within(
+        &mut self,
+        limit: Duration,
+        what: &'static str,
+        mut entry: Submission,
+    ) -> Result<Completion, Trouble> {
+        if self.stuck.is_some() {
+            self.take(None);
+        }
+        if self.stuck.is_some() {
             return Err(Trouble::Timeout(what));
         }
+        let asks = [opcode::IDENTIFY, opcode::GET_LOG_PAGE, opcode::GET_FEATURES].contains(&entry.opcode);
         let cid = self.next_cid;
         self.next_cid = (cid + 1) % EVENT_CID;
         entry.cid = cid.into();
@@ -224,13 +259,16 @@ impl Admin {
             }
             if now - looked > Duration::from_millis(10) {
                 looked = now;
+                let is_pressed = self.needed.load(SeqCst);
+                let limit = if is_pressed { limit.min(PRESSED) } else { limit };
                 let dead = match self.status() {
                     Ok(s) if s & csts::CFS != 0 => Some(Trouble::Fatal),
-                    Ok(_) => (now - start > self.timeout).then_some(Trouble::Timeout(what)),
+                    Ok(_) => (now - start > limit).then_some(Trouble::Timeout(what)),
                     Err(e) => Some(e),
                 };
                 if let Some(trouble) = dead {
-                    self.stuck = true;
+                    let is_question = asks && matches!(trouble, Trouble::Timeout(_));
+                    self.stuck = Some(if is_question { Stuck::Question(cid) } else { Stuck::Whole });
                     return Err(trouble);
                 }
             }
@@ -255,6 +293,10 @@ impl Admin {
                     }
                 }
                 got if Some(got) == cid => found = Some(done),
+                got if self.stuck == Some(Stuck::Question(got)) => {
+                    tracing::warn!(device = self.bus.name(), "an answer came late");
+                    self.stuck = None;
+                }
                 got => tracing::warn!(
                     device = self.bus.name(),
                     "answer to an admin command that nobody waits for: {got}"
@@ -267,31 +309,36 @@ impl Admin {
 
     /// Whether something came that [`Admin::events`] should look at, perhaps while a command was waited for.
     pub(super) fn has_news(&self) -> bool {
-        self.ring.has_completion() || !self.events.is_empty()
+        self.ring.has_completion() || self.stuck.is_none() && (self.event_owed || !self.events.is_empty())
     }
 
-    /// A command was not answered. Nothing more is asked before the controller was reset.
+    /// A command that matters was not answered. Nothing more is asked before the controller was reset.
     pub(super) fn is_stuck(&self) -> bool {
-        self.stuck
+        self.stuck == Some(Stuck::Whole)
     }
 
-    /// Asynchronous events since the last call. The log page of each was read, so that the controller may report the next event of its
-    /// type, and another request was made.
-    pub(super) fn events(&mut self) -> Result<Vec<Event>, Trouble> {
+    /// Set by who waits for the admin queue because requests do not end.
+    pub(super) fn needed(&self) -> Arc<AtomicBool> {
+        self.needed.clone()
+    }
+
+    /// Asynchronous events since the last call. The log page of each was read, if it came, so that the controller may report the next event of
+    /// its type, and another request was made. Called while completions wait.
+    pub(super) fn events(&mut self) -> Vec<Event> {
         self.take(None);
         let mut events = Vec::new();
-        for dw0 in std::mem::take(&mut self.events) {
-            let event = Event::new(dw0);
-            match self.log_page("reading a log page", event.page) {
+        while self.stuck.is_none() && !self.events.is_empty() {
+            let event = Event::new(self.events.remove(0));
+            let limit = self.timeout.min(PRESSED);
+            match self.log_page(limit, "reading a log page", event.page) {
                 Ok(page) => events.push(event.with(&page)),
-                Err(Trouble::Failed(..)) => events.push(event),
-                Err(e) => return Err(e),
+                Err(_) => events.push(event),
             }
         }
-        if !events.is_empty() {
+        if !events.is_empty() || self.event_owed {
             self.ask_event();
         }
-        Ok(events)
+        events
     }
 
     /// Has the controller report warnings of its health as events (5.21.1.11), which it need not without. Errors it reports in any case.
@@ -302,7 +349,8 @@ impl Admin {
 
     /// Sends an Asynchronous Event Request (5.2), which completes when something happens.
     pub(super) fn ask_event(&mut self) {
-        if self.event_asked || self.stuck {
+        self.event_owed = self.stuck.is_some();
+        if self.event_asked || self.event_owed {
             return;
         }
         let mut entry = command(opcode::ASYNC_EVENT);
@@ -312,14 +360,21 @@ impl Admin {
         self.ring.ring();
     }
 
+    /// Before a command that answers into memory. While another has that memory it is left alone; nothing is asked then.
+    fn zero_answer(&self) {
+        if self.stuck.is_none() {
+            self.answer.zero();
+        }
+    }
+
     /// Get Log Page (5.14) of the controller: its first 512 bytes.
-    fn log_page(&mut self, what: &'static str, page: u32) -> Result<[u8; LOG], Trouble> {
-        self.answer.zero();
+    fn log_page(&mut self, limit: Duration, what: &'static str, page: u32) -> Result<[u8; LOG], Trouble> {
+        self.zero_answer();
         let mut entry = command(opcode::GET_LOG_PAGE);
         entry.nsid = ALL_NAMESPACES.into();
         entry.dptr1 = self.answer.device().into();
         entry.cdw10 = ((LOG as u32 / 4 - 1) << 16 | page).into();
-        self.execute(what, entry)?;
+        self.execute_within(limit, what, entry)?;
         let mut bytes = [0; LOG];
         self.answer.read(0, &mut bytes);
         Ok(bytes)
@@ -327,12 +382,12 @@ impl Admin {
 
     /// SMART / Health Information (5.14.1.2), of the controller as a whole.
     pub(super) fn health(&mut self) -> Result<health::Health, Trouble> {
-        let page = self.log_page("reading its health", health::LOG_PAGE)?;
+        let page = self.log_page(self.timeout, "reading its health", health::LOG_PAGE)?;
         Ok(health::Health::read_from_bytes(&page).expect("sizes are equal"))
     }
 
     fn identify(&mut self, what: &'static str, cns: u32, nsid: u32) -> Result<[u8; PAGE], Trouble> {
-        self.answer.zero();
+        self.zero_answer();
         let mut entry = command(opcode::IDENTIFY);
         entry.nsid = nsid.into();
         entry.dptr1 = self.answer.device().into();
@@ -424,11 +479,11 @@ impl Admin {
         self.execute("creating a submission queue", entry).map(|_| ())
     }
 
-    /// Abort (5.1): true if the controller says that it aborted the command; its completion comes in any case.
+    /// Abort (5.1), while completions wait: true if the controller says that it aborted the command; its completion comes in any case.
     pub(super) fn abort(&mut self, queue: u16, cid: u16) -> Result<bool, Trouble> {
         let mut entry = command(opcode::ABORT);
         entry.cdw10 = ((cid as u32) << 16 | queue as u32).into();
-        match self.execute("aborting a command", entry) {
+        match self.execute_within(self.timeout.min(PRESSED), "aborting a command", entry) {
             Ok(done) => Ok(done.dw0.get() & 1 == 0),
             Err(Trouble::Failed(..)) => Ok(false),
             Err(e) => Err(e),
@@ -438,7 +493,7 @@ impl Admin {
     /// The controller is known not to reach memory any more.
     pub(super) fn is_cut_off(&mut self) {
         self.running = false;
-        self.stuck = true;
+        self.stuck = Some(Stuck::Whole);
     }
 }
 

@@ -47,6 +47,7 @@ pub fn inspect(bus: Arc<dyn Bus>) -> Result<Inspection, MediaError> {
     let name = bus.name().to_owned();
     let trouble = |t: Trouble| t.setup(&name);
     let cap = start::capabilities(&*bus).map_err(trouble)?;
+    start::reach_admin(&*bus, cap).map_err(trouble)?;
     let rings = Ring::bytes(admin::ENTRIES);
     let memory =
         DmaMemory::new(bus.clone(), rings.iter().sum::<usize>() + PAGE).map_err(|e: io::Error| {
@@ -72,7 +73,8 @@ impl NvmeMedia {
     /// Asks the controller. Requests go on meanwhile.
     ///
     /// # Errors
-    /// `Gone`; `Setup`: it does not answer; then it is reset by whoever looks after it.
+    /// `Gone`; `Setup`: it does not answer. Nothing more is asked then before it does after all, or was reset, which is done when requests do
+    /// not end either.
     pub fn inspect(&self) -> Result<Inspection, MediaError> {
         if self.dead.load(std::sync::atomic::Ordering::SeqCst) {
             return Err(self.context.front.gone());

@@ -17,6 +17,12 @@ pub(super) const DEALLOCATE_MAX: u64 = u32::MAX as u64;
 /// Shutdown takes at least so long, whatever RTD3 Entry Latency says.
 const SHUTDOWN_MIN: Duration = Duration::from_secs(10);
 
+/// And at most so long: it may say 71 minutes. What was to be durable was flushed before.
+const SHUTDOWN_MAX: Duration = Duration::from_secs(60);
+
+/// Largest namespace, bytes: offsets of files have a sign.
+const SIZE_MAX: u64 = i64::MAX as u64;
+
 /// Facts of one namespace of one controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
@@ -59,6 +65,9 @@ impl Limits {
             return Err("its logical blocks are not of 512 to 4096 bytes");
         }
         let lba = 1u64 << format.lbads;
+        if n.nsze.get().checked_mul(lba).is_none_or(|bytes| bytes > SIZE_MAX) {
+            return Err("the namespace is larger than any can be");
+        }
         // MDTS counts pages of CAP.MPSMIN, as a power of two; 0 is no limit.
         let bytes_max = match c.mdts {
             0 => BYTES_MAX,
@@ -77,7 +86,7 @@ impl Limits {
             deallocate: optional & oncs::DATASET_MANAGEMENT != 0,
             shadow: c.oacs.get() & OACS_DOORBELL_BUFFER != 0,
             cache: c.vwc & VWC_PRESENT != 0,
-            shutdown: Duration::from_micros(c.rtd3e.get() as u64).max(SHUTDOWN_MIN),
+            shutdown: Duration::from_micros(c.rtd3e.get() as u64).clamp(SHUTDOWN_MIN, SHUTDOWN_MAX),
             identity: (c.sn, n.nguid, n.eui64),
         })
     }
@@ -185,5 +194,23 @@ mod tests {
         assert!(limits(&c, &n).is_err());
         n.nsze = 1.into();
         assert!(Limits::new(Cap(1 << 48), &c, &n, 1).is_err());
+    }
+
+    #[test]
+    fn sizes_that_cannot_be() {
+        let (c, mut n) = parts();
+        for (blocks, fits) in [(u64::MAX, false), (1 << 55, false), (1 << 54, false), ((1 << 54) - 1, true)] {
+            n.nsze = blocks.into();
+            assert_eq!(limits(&c, &n).is_ok(), fits, "{blocks:#x} blocks");
+        }
+    }
+
+    #[test]
+    fn a_shutdown_has_an_end() {
+        let (mut c, n) = parts();
+        for (micros, seconds) in [(0, 10), (25_000_000, 25), (u32::MAX, 60)] {
+            c.rtd3e = micros.into();
+            assert_eq!(limits(&c, &n).unwrap().shutdown, Duration::from_secs(seconds));
+        }
     }
 }

@@ -73,7 +73,8 @@ pub struct Options {
     pub shadow_doorbells: bool,
     /// A command that takes longer is aborted.
     pub timeout: Duration,
-    /// An admin command, or a command that was to be aborted, that takes longer leads to a reset.
+    /// An admin command that takes longer gets no answer: one that only asks is left to itself then, any other leads to a reset. So does a command
+    /// that was to be aborted and takes longer, or 10 seconds.
     pub admin_timeout: Duration,
 }
 
@@ -89,10 +90,13 @@ impl Default for Options {
             interrupts: true,
             shadow_doorbells: true,
             timeout: Duration::from_secs(30),
-            admin_timeout: Duration::from_secs(10),
+            admin_timeout: Duration::from_secs(60),
         }
     }
 }
+
+/// Longest time between two looks at a controller that has nothing to do.
+const CARE: Duration = Duration::from_secs(1);
 
 /// How the driver fared, beside [`Counters`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,6 +117,8 @@ pub struct NvmeMedia {
     options: Options,
     /// Covers the admin queue. Taken after `reaper`, before those of the pairs.
     admin: Mutex<Admin>,
+    /// Whoever reaps waits for `admin`.
+    admin_needed: Arc<AtomicBool>,
     /// Each covers one queue pair. No other lock but a leaf is taken under it.
     pairs: Vec<Mutex<Pair>>,
     /// [`Pair::submit`] wrote entries that wait for a doorbell. By pair.
@@ -270,7 +276,7 @@ impl NvmeMedia {
     /// threads may send some whose completions never interrupt the sleep.
     fn nap(&self, deadline: Option<Instant>) -> Duration {
         let longest = match (self.commands(), self.has_interrupts()) {
-            (0, _) => Duration::from_secs(1),
+            (0, _) => CARE,
             (_, true) => recover::LOOK,
             (_, false) => Duration::from_micros(50),
         };
@@ -379,6 +385,10 @@ impl Media for NvmeMedia {
 
     fn is_polled(&self) -> bool {
         !self.options.poll.is_zero()
+    }
+
+    fn care(&self) -> Option<Duration> {
+        Some(CARE)
     }
 
     fn readiness(&self) -> Option<BorrowedFd<'_>> {

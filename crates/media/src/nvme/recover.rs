@@ -4,14 +4,15 @@
 //! - registers read as all ones: the controller is gone; all requests fail;
 //! - CSTS.CFS, CSTS.RDY that is 0, or a completion of something that is not under way: reset;
 //! - a command takes longer than [`Options::timeout`](super::Options): Abort (NVMe 1.4, section 5.1); its completion comes, and says
-//!   what happened. If it does not come within the time for admin commands, or Abort gets no answer: reset.
+//!   what happened. If it does not come within the time for admin commands, 10 seconds at most, or Abort gets no answer, or cannot be sent
+//!   because a question (for the health, say) has got none: reset. Such a question alone is no reason.
 //!
 //! A reset (7.3.2) stops the controller: after CSTS.RDY is 0 it has forgotten its commands and leaves memory alone. If it does not
 //! stop, the function is reset; if that fails, the device is cut off from memory. Only then may the memory of requests be given
 //! back, so only then do they fail. A controller that stopped is started again, must be the same with the same namespace, and
 //! gets its queues back. After [`RESETS`] resets without a single completion in between it is given up.
 
-use super::admin::Trouble;
+use super::admin::{self, Trouble};
 use super::{NvmeMedia, start};
 use format::nvme::register::csts;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -72,13 +73,15 @@ impl NvmeMedia {
         // Nothing has completed since the last look.
         let progress = self.context.progress.load(Relaxed);
         let stalled = std::mem::replace(&mut watch.seen, progress) == progress;
+        self.admin_needed.store(false, SeqCst);
         for pair in &self.pairs {
             let mut guard = pair.lock();
             if stalled && guard.commands() > 0 && guard.insist() {
                 self.nudges.fetch_add(1, Relaxed);
             }
             let id = guard.ring_facts().id;
-            let late = guard.late(now, self.options.timeout, self.options.admin_timeout);
+            let grace = self.options.admin_timeout.min(admin::PRESSED);
+            let late = guard.late(now, self.options.timeout, grace);
             drop(guard);
             for late in late {
                 if late.aborted {
@@ -89,8 +92,10 @@ impl NvmeMedia {
                     "command {:#x} of queue {id} takes too long",
                     late.cid
                 );
-                // Else with the next look.
+                // Who asks for something meanwhile does not keep it for long any more.
+                self.admin_needed.store(true, SeqCst);
                 let Some(mut admin) = self.admin.try_lock() else { return };
+                self.admin_needed.store(false, SeqCst);
                 self.aborts.fetch_add(1, Relaxed);
                 pair.lock().note_abort(&late);
                 let aborted = admin.abort(id, late.cid);
@@ -106,8 +111,7 @@ impl NvmeMedia {
         if !admin.has_news() {
             return;
         }
-        let events = admin.events().unwrap_or_default();
-        for event in events {
+        for event in admin.events() {
             self.events.fetch_add(1, Relaxed);
             tracing::warn!(device = self.bus.name(), "the controller reports {event}");
         }
@@ -126,7 +130,9 @@ impl NvmeMedia {
         for pair in &self.pairs {
             pair.lock().close();
         }
+        self.admin_needed.store(true, SeqCst);
         let mut admin = self.admin.lock();
+        self.admin_needed.store(false, SeqCst);
         let stopped = match admin.stop() {
             Err(Trouble::Gone) => Err(Trouble::Gone),
             Err(_) => match self.bus.reset() {

@@ -29,11 +29,10 @@ pub(super) fn start(bus: Arc<dyn Bus>, options: Options) -> Result<NvmeMedia, Me
         MediaError::Setup { device: name.clone(), doing, errno }
     };
     let cap = capabilities(&*bus).map_err(trouble)?;
-    let reachable =
-        |queue: u16| register::cq_head_doorbell(queue, cap.dstrd()) as u64 + 4 <= bus.registers() as u64;
-    let queues = (1..=options.queues.clamp(1, 64)).take_while(|q| reachable(*q)).count() as u16;
+    let queues =
+        (1..=options.queues.clamp(1, 64)).take_while(|q| is_reachable(&*bus, cap, *q)).count() as u16;
     if queues == 0 {
-        return Err(trouble(Trouble::Unfit("its doorbells are out of reach")));
+        return Err(trouble(OUT_OF_REACH));
     }
     let entries = (options.depth.clamp(1, PLACES_MAX) as u32 + 1).min(cap.entries_max()) as u16;
     let memory = DmaMemory::new(bus.clone(), bytes(queues, entries))
@@ -83,6 +82,7 @@ pub(super) fn start(bus: Arc<dyn Bus>, options: Options) -> Result<NvmeMedia, Me
     let media = NvmeMedia {
         context,
         options,
+        admin_needed: admin.needed(),
         admin: Mutex::new(admin),
         unrung: pairs.iter().map(|_| AtomicBool::new(false)).collect(),
         pairs,
@@ -103,6 +103,18 @@ pub(super) fn start(bus: Arc<dyn Bus>, options: Options) -> Result<NvmeMedia, Me
     };
     give_queues(&media, &mut media.admin.lock()).map_err(trouble)?;
     Ok(media)
+}
+
+const OUT_OF_REACH: Trouble = Trouble::Unfit("its doorbells are out of reach");
+
+/// Whether the doorbells of a queue pair are among the registers that are mapped.
+fn is_reachable(bus: &dyn Bus, cap: Cap, queue: u16) -> bool {
+    register::cq_head_doorbell(queue, cap.dstrd()) as u64 + 4 <= bus.registers() as u64
+}
+
+/// Fails when the doorbells of the admin queue are out of reach.
+pub(super) fn reach_admin(bus: &dyn Bus, cap: Cap) -> Result<(), Trouble> {
+    if is_reachable(bus, cap, 0) { Ok(()) } else { Err(OUT_OF_REACH) }
 }
 
 /// What a controller can do, if it is one for this driver.

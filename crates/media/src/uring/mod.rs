@@ -35,6 +35,8 @@ use std::time::{Duration, Instant};
 pub struct Options {
     /// Refuse everything that changes the device. Several read-only openers may share it.
     pub read_only: bool,
+    /// Refuse a block device that somebody else holds exclusively (mounts do, and whoever changes it), though nothing is to be changed.
+    pub exclusive: bool,
     /// Ask for direct I/O. Without it, or where the file system has none, the kernel's page cache is in between.
     pub direct: bool,
     /// Requests with the kernel at a time, 1 to 4096. Fewer if locked memory (RLIMIT_MEMLOCK) is scarce.
@@ -46,7 +48,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { read_only: false, direct: true, depth: 256, pin: true }
+        Options { read_only: false, exclusive: false, direct: true, depth: 256, pin: true }
     }
 }
 
@@ -66,6 +68,8 @@ pub struct UringMedia {
     refused: Mutex<Vec<Completion>>,
     any_refused: AtomicBool,
     woken: AtomicBool,
+    /// Entries may have stayed in the ring that the kernel would not take.
+    left: AtomicBool,
     /// The reaper is about to wait, or waits, in the kernel.
     waiting: AtomicBool,
     ring: IoUring,
@@ -94,6 +98,9 @@ const WAKE: u64 = u64::MAX;
 /// Places for registered pieces, as many as the kernel has: 256 GiB of arenas.
 const PIECES: u32 = 16 << 10;
 
+/// Time between tries to hand over what the kernel would not take.
+const RETRY: Duration = Duration::from_millis(10);
+
 /// Shortest queue that is tried when locked memory is scarce.
 const DEPTH_MIN: u32 = 8;
 
@@ -111,7 +118,7 @@ impl UringMedia {
     /// Opens a file or block device for one manager. Fails with EBUSY when somebody else uses it.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<UringMedia, MediaError> {
         let mut depth = options.depth.clamp(1, 4096);
-        let mut probed = probe::open(path.as_ref(), options.read_only, options.direct)?;
+        let mut probed = probe::open(path.as_ref(), &options)?;
         let name = probed.geometry.name.clone();
         let setup = |doing, e: std::io::Error| MediaError::Setup {
             device: name.clone(),
@@ -157,6 +164,7 @@ impl UringMedia {
             refused: Mutex::new(Vec::new()),
             any_refused: AtomicBool::new(false),
             woken: AtomicBool::new(false),
+            left: AtomicBool::new(false),
             waiting: AtomicBool::new(false),
             ring,
             fd: probed.fd,
@@ -226,27 +234,39 @@ impl UringMedia {
         unsafe { self.ring.submission_shared().len() as u32 }
     }
 
-    /// Hands all entries to the kernel.
+    /// Hands all entries to the kernel. Those that it does not take for a while are left to the reaper.
     fn enter(&self) {
-        let mut failures = 0;
+        let mut tries = 0;
+        let e = loop {
+            match self.hand_over() {
+                Ok(()) => return,
+                Err(e) if tries == 1000 => break e,
+                Err(_) => std::thread::sleep(Duration::from_micros(100)),
+            }
+            tries += 1;
+        };
+        tracing::error!(device = self.front.geometry.name, "io_uring_enter: {e}");
+        // The reaper writes `waiting` first and then looks at this: one of us sees the other.
+        self.left.store(true, SeqCst);
+        // Without memory for requests, which passes. Nothing but an entry ends the sleep of the reaper.
+        let passes = matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM | libc::EBUSY));
+        while passes && self.waiting.load(SeqCst) && self.hand_over().is_err() {
+            std::thread::sleep(RETRY);
+        }
+    }
+
+    /// Hands all entries to the kernel, as long as it takes them.
+    fn hand_over(&self) -> std::io::Result<()> {
         loop {
             let n = self.unsubmitted();
             if n == 0 {
-                return;
+                return Ok(());
             }
             // SAFETY: no argument is passed, and the kernel serialises concurrent calls.
             match unsafe { self.ring.submitter().enter::<libc::sigset_t>(n, 0, 0, None) } {
                 Ok(_) => {}
                 Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
-                Err(e) => {
-                    // Out of memory for requests. What stays in the ring is handed over by the next kick or reap.
-                    failures += 1;
-                    if failures > 1000 {
-                        tracing::error!(device = self.front.geometry.name, "io_uring_enter: {e}");
-                        return;
-                    }
-                    std::thread::sleep(Duration::from_micros(100));
-                }
+                Err(e) => return Err(e),
             }
         }
     }
@@ -414,6 +434,9 @@ impl Media for UringMedia {
             _ => None,
         };
         loop {
+            if self.left.swap(false, SeqCst) && self.hand_over().is_err() {
+                self.left.store(true, SeqCst);
+            }
             self.collect(results, out);
             if out.len() > before || wait == Wait::No {
                 return;
@@ -424,7 +447,8 @@ impl Media for UringMedia {
             self.waiting.store(true, SeqCst);
             let woken = self.woken.swap(false, SeqCst);
             if !woken && !self.any_refused.load(SeqCst) {
-                self.wait(deadline);
+                let retry = self.left.load(SeqCst).then(|| Instant::now() + RETRY);
+                self.wait(deadline.into_iter().chain(retry).min());
             }
             self.waiting.store(false, SeqCst);
             if woken {

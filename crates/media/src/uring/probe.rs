@@ -4,9 +4,10 @@
 //! system may put neighbouring sectors anywhere and keep or lose them separately, hence an atomic unit of one sector, and
 //! completed writes count as volatile until fdatasync.
 //!
-//! Exclusion: writers hold `O_EXCL` on a block device (also keeps mounts out) and an exclusive flock(2); read-only openers
-//! share the flock. It goes away with the process.
+//! Exclusion: writers, and those who ask for it, hold `O_EXCL` on a block device (also keeps mounts out); writers hold an exclusive
+//! flock(2), which read-only openers share. It goes away with the process.
 
+use super::Options;
 use crate::{Geometry, MediaError};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -28,7 +29,8 @@ const ATOMIC_MAX: u64 = 4096;
 /// Largest transfer that is not worth splitting, bytes.
 const MAX_TRANSFER: u64 = 2 << 20;
 
-pub(super) fn open(path: &Path, read_only: bool, direct: bool) -> Result<Probed, MediaError> {
+pub(super) fn open(path: &Path, options: &Options) -> Result<Probed, MediaError> {
+    let &Options { read_only, exclusive, direct, .. } = options;
     let name = path.display().to_string();
     let setup = |doing, e: Errno| MediaError::Setup { device: name.clone(), doing, errno: e.raw_os_error() };
     let stat = rustix::fs::stat(path).map_err(|e| setup("looking it up", e))?;
@@ -38,7 +40,7 @@ pub(super) fn open(path: &Path, read_only: bool, direct: bool) -> Result<Probed,
         _ => return Err(setup("it is neither a file nor a block device", Errno::INVAL)),
     };
     let mut flags = OFlags::CLOEXEC | if read_only { OFlags::RDONLY } else { OFlags::RDWR };
-    if block && !read_only {
+    if block && (exclusive || !read_only) {
         flags |= OFlags::EXCL;
     }
     let mut is_direct = direct;

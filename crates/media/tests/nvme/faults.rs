@@ -305,6 +305,21 @@ fn a_controller_that_resets_do_not_help() {
     rig.end();
 }
 
+/// One that fails while it shuts down is not waited for any longer.
+#[test]
+fn a_shutdown_that_fails() {
+    let rig = Rig::new(Config::new(SIZE), patient());
+    rig.write(0, 1).unwrap();
+    rig.flush().unwrap();
+    rig.controller.die_at_shutdown();
+    let begun = Instant::now();
+    let controller = rig.end();
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    let mut there = [0; 4096];
+    controller.peek(0, &mut there);
+    assert_eq!(there, [1; 4096]);
+}
+
 /// Dropped with commands under way, one of which never completes.
 #[test]
 fn dropped_while_something_is_lost() {

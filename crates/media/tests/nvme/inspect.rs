@@ -3,9 +3,10 @@
 use crate::rig::*;
 use format::nvme::identify::oncs;
 use format::nvme::queue::admin::GET_LOG_PAGE;
+use format::nvme::queue::nvm;
 use media::nvme::fake::{Config, Failure, FakeController, Fault};
-use media::nvme::{Inspection, NvmeMedia, Options, inspect};
-use media::{Media, MediaError, Op, Request};
+use media::nvme::{Health, Inspection, NvmeMedia, Options, inspect};
+use media::{Media, MediaError, Op, Request, Wait};
 use std::time::{Duration, Instant};
 
 fn check(i: &Inspection, config: &Config) {
@@ -161,7 +162,8 @@ fn events_between_answers_are_heard() {
     rig.end();
 }
 
-/// An answer that never comes leads to a reset, after which there are answers again.
+/// An answer that never comes is nobody's end: requests go on, without a reset. One that is to be aborted then needs it; after
+/// which there are answers again.
 #[test]
 fn an_answer_that_is_lost() {
     let rig = Rig::new(Config { volatile_cache: false, ..Config::new(SIZE) }, impatient());
@@ -169,10 +171,97 @@ fn an_answer_that_is_lost() {
     rig.controller.inject(Fault::delay_admin(GET_LOG_PAGE, Duration::from_secs(3600)));
     assert_eq!(errno(rig.media.inspect()), libc::ETIMEDOUT);
     let begun = Instant::now();
-    while rig.media.health().resets == 0 {
-        assert!(begun.elapsed() < Duration::from_secs(20), "nobody sees to it");
+    while begun.elapsed() < Duration::from_millis(600) {
         assert_eq!(rig.read(0).unwrap(), 1);
+        rig.write(4096, 2).unwrap();
     }
+    // An idle controller is left alone, too.
+    rig.media.reap(&mut Vec::new(), Wait::For(Some(Duration::from_millis(300))));
+    for asked in [rig.media.smart().map(drop), rig.media.inspect().map(drop)] {
+        assert_eq!(errno(asked), libc::ETIMEDOUT, "nothing is asked that could not be answered");
+    }
+    assert_eq!(rig.media.health(), Health::default());
+    let lost = Failure::Lost { done: false, abortable: true };
+    rig.controller.inject(Fault::next(Some(nvm::READ), lost));
+    assert_eq!(rig.read(0).unwrap(), 1, "a read is made again");
+    assert_eq!(rig.media.health().resets, 1);
     rig.media.inspect().unwrap();
     rig.end();
+}
+
+/// An answer that nobody waits for any more: afterwards all is as before, events included.
+#[test]
+fn an_answer_that_is_late() {
+    let rig = Rig::new(Config::new(SIZE), impatient());
+    rig.write(0, 1).unwrap();
+    for round in 1..=3 {
+        rig.controller.inject(Fault::delay_admin(GET_LOG_PAGE, Duration::from_millis(900)));
+        assert_eq!(errno(rig.media.smart()), libc::ETIMEDOUT);
+        assert!(rig.controller.report(0x0002_0001), "round {round}: no event is asked for");
+        let begun = Instant::now();
+        while rig.media.health().events < round {
+            assert!(begun.elapsed() < Duration::from_secs(20), "round {round}: the event is not heard");
+            assert_eq!(rig.read(0).unwrap(), 1);
+        }
+        assert_eq!(rig.media.smart().unwrap().spare, 100);
+    }
+    assert_eq!(rig.media.health(), Health { events: 3, ..Health::default() });
+    rig.flush().expect("nothing is in doubt");
+    rig.end();
+}
+
+/// An event whose log page is late: it is told without, and the next one is asked for when that can be done.
+#[test]
+fn an_event_whose_page_is_late() {
+    let rig = Rig::new(Config::new(SIZE), impatient());
+    rig.controller.inject(Fault::delay_admin(GET_LOG_PAGE, Duration::from_millis(700)));
+    let begun = Instant::now();
+    for round in 1..=2 {
+        while !rig.controller.report(0x0002_0001) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "round {round}: no event is asked for");
+            rig.read(0).unwrap();
+        }
+        while rig.media.health().events < round {
+            assert!(begun.elapsed() < Duration::from_secs(20), "round {round}: not heard");
+            rig.read(0).unwrap();
+        }
+    }
+    assert_eq!(rig.media.health(), Health { events: 2, ..Health::default() });
+    rig.end();
+}
+
+/// Who needs the admin queue because a request does not end gets it before a question has had all of its time.
+#[test]
+fn a_question_makes_room_for_an_abort() {
+    let options = Options { admin_timeout: Duration::from_secs(50), ..impatient() };
+    let rig = Rig::new(Config { volatile_cache: false, ..Config::new(SIZE) }, options);
+    rig.write(0, 1).unwrap();
+    rig.controller.inject(Fault::delay_admin(GET_LOG_PAGE, Duration::from_secs(3600)));
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| rig.media.smart().map(drop));
+        std::thread::sleep(Duration::from_millis(50));
+        rig.controller.inject(Fault::next(Some(nvm::READ), Failure::Lost { done: false, abortable: true }));
+        let begun = Instant::now();
+        assert_eq!(rig.read(0).unwrap(), 1, "a read is made again");
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+        assert_eq!(errno(asked.join().unwrap()), libc::ETIMEDOUT);
+    });
+    assert_eq!(rig.media.health().resets, 1);
+    rig.media.smart().unwrap();
+    rig.end();
+}
+
+/// Doorbells so far apart that those of the admin queue are not mapped.
+#[test]
+fn doorbells_that_are_out_of_reach() {
+    for (dstrd, reads) in [(15, false), (14, false), (13, true)] {
+        let controller = FakeController::new(Config { dstrd, ..Config::new(SIZE) });
+        match inspect(controller.clone()) {
+            Ok(_) => assert!(reads, "{dstrd}"),
+            Err(e) => assert!(!reads && e.errno() == libc::EOPNOTSUPP, "{dstrd}: {e}"),
+        }
+        let driven = NvmeMedia::start(controller.clone(), patient()).map(drop);
+        assert_eq!(errno(driven), libc::EOPNOTSUPP, "{dstrd}");
+        assert_eq!((controller.mapped(), controller.violations().len()), (0, 0), "{dstrd}");
+    }
 }

@@ -236,6 +236,11 @@ impl FakeController {
         (state.stops, state.resettable) = (false, !for_good);
     }
 
+    /// When it is told to shut down it reports a fatal error instead.
+    pub fn die_at_shutdown(&self) {
+        self.shared.state.lock().dies_at_shutdown = true;
+    }
+
     /// Its firmware does nothing, until told otherwise.
     pub fn stall(&self, on: bool) {
         self.shared.state.lock().stalled = on;

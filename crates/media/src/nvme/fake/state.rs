@@ -74,6 +74,8 @@ pub(super) struct State {
     pub(super) stalled: bool,
     /// Clearing CC.EN stops it.
     pub(super) stops: bool,
+    /// A shutdown ends with CSTS.CFS.
+    pub(super) dies_at_shutdown: bool,
     /// A function level reset works.
     pub(super) resettable: bool,
     pub(super) violations: Vec<String>,
@@ -120,6 +122,7 @@ impl State {
             gone: false,
             stalled: false,
             stops: true,
+            dies_at_shutdown: false,
             resettable: true,
             violations: Vec::new(),
             carried_out: [0; 256],
@@ -212,7 +215,9 @@ impl State {
             (true, false) if self.stops => self.forget(),
             _ => {}
         }
-        if value & cc::SHN_MASK != 0 && !self.hung {
+        if value & cc::SHN_MASK != 0 && self.dies_at_shutdown {
+            self.status |= csts::CFS;
+        } else if value & cc::SHN_MASK != 0 && !self.hung {
             // Everything is durable.
             self.power = CrashState::new(self.flash.clone(), self.visible.clone());
             self.status = self.status & !csts::SHST_MASK | csts::SHST_COMPLETE;

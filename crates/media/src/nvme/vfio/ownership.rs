@@ -7,7 +7,7 @@
 use super::Failed;
 use super::group::Container;
 use super::iommufd::Space;
-use crate::nvme::iova::Iova;
+use crate::nvme::iova::{Iova, windows};
 use crate::nvme::pci::PciAddress;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
@@ -57,7 +57,7 @@ pub(super) fn take(address: PciAddress) -> Result<Owned, Failed> {
         Some(domain) => (domain.iommu.open(address)?, domain),
         None => {
             let (device, iommu) = open(address)?;
-            let free = Mutex::new(Iova::new(&iommu.ranges()));
+            let free = Mutex::new(Iova::new(&iommu.ranges(), &windows()));
             let domain = Arc::new(Domain { group, taken: Mutex::default(), free, iommu });
             domains.push(Arc::downgrade(&domain));
             (device, domain)
