@@ -67,8 +67,8 @@ pub fn mount<F: FileSystem>(fs: Arc<F>, mountpoint: &Path, options: MountOptions
         meter: meter.clone(),
     };
     let mut buffer = Buffer::new(crate::options::MAX_TRANSFER as usize)?;
-    let caps = match handshake(&device, &mut buffer, &options) {
-        Ok(caps) => caps,
+    let (caps, minor) = match handshake(&device, &mut buffer, &options) {
+        Ok(agreed) => agreed,
         Err(e) => {
             *end.over.lock() = true;
             if let Some(attached) = mount.attached.lock().take() {
@@ -85,6 +85,7 @@ pub fn mount<F: FileSystem>(fs: Arc<F>, mountpoint: &Path, options: MountOptions
             fs,
             options,
             caps,
+            minor,
             handles: Default::default(),
             interrupts: Default::default(),
             known,
@@ -107,8 +108,8 @@ pub fn mount<F: FileSystem>(fs: Arc<F>, mountpoint: &Path, options: MountOptions
     Ok(mount)
 }
 
-/// Answers INIT and returns what both sides can do.
-fn handshake(device: &Arc<Device>, buffer: &mut Buffer, options: &MountOptions) -> io::Result<Init> {
+/// Answers INIT and returns what both sides can do, and the minor version that the kernel speaks.
+fn handshake(device: &Arc<Device>, buffer: &mut Buffer, options: &MountOptions) -> io::Result<(Init, u32)> {
     let unsupported = |what: String| io::Error::new(io::ErrorKind::Unsupported, what);
     loop {
         let Some(len) = device.receive(buffer)? else {
@@ -160,7 +161,7 @@ fn handshake(device: &Arc<Device>, buffer: &mut Buffer, options: &MountOptions) 
         };
         tracing::debug!(?caps, kernel = minor, "FUSE connection");
         return if reply.data(out.as_bytes()) {
-            Ok(caps)
+            Ok((caps, minor))
         } else {
             Err(io::Error::new(io::ErrorKind::NotConnected, "unmounted before it was ready"))
         };
