@@ -274,7 +274,7 @@ pub(crate) fn address(image: &Path, suffix: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(name)
 }
 
-/// Most watchers at a time; anybody may connect, so there must be a limit.
+/// Most watchers at a time. Whoever comes then is sent away, and waits for the lock on the image instead.
 const WATCHERS: usize = 64;
 const CLOSED: &str = "closed";
 
@@ -299,12 +299,14 @@ impl News {
                     std::thread::sleep(Duration::from_millis(10));
                     continue;
                 };
+                // Anybody may connect: nobody else's watchers shall take the place of those whom it concerns.
+                if !peer_uid(&stream).is_ok_and(is_trusted) {
                 let mut watchers = watchers.lock().unwrap_or_else(|e| e.into_inner());
-                if watchers.len() >= WATCHERS {
-                    watchers.remove(0);
+                watchers.retain(|watcher| !has_left(watcher));
+                    continue;
                 }
                 // The greeting says that this watcher is on the list.
-                if (&stream).write_all(b"serving\n").is_ok() {
+                if watchers.len() < WATCHERS && (&stream).write_all(b"serving\n").is_ok() {
                     watchers.push(stream);
                 }
             }
@@ -351,11 +353,10 @@ impl Watch {
     ///
     /// # Errors
     /// `ConnectionRefused` when nobody can be reached; `PermissionDenied` when the socket belongs to somebody else than root
-    /// or this user, whose word counts nothing.
+    /// or this user, whose word counts nothing; `UnexpectedEof` when the server, of another user than this one who is not root, or with too many watchers, tells nothing.
     pub fn new(image: &Path) -> io::Result<Watch> {
         let mut stream = UnixStream::connect_addr(&address(image, "")?)?;
-        // SAFETY: geteuid has no preconditions.
-        if !matches!(peer_uid(&stream)?, uid if uid == 0 || uid == unsafe { libc::geteuid() }) {
+        if !is_trusted(peer_uid(&stream)?) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
@@ -382,6 +383,20 @@ impl Watch {
             _ => Ended::Failed(text),
         })
     }
+/// Whether the other end of a connection is closed.
+fn has_left(stream: &UnixStream) -> bool {
+    let mut poll = libc::pollfd { fd: stream.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: one valid pollfd.
+    let n = unsafe { libc::poll(&mut poll, 1, 0) };
+    n == 1 && poll.revents & (libc::POLLHUP | libc::POLLERR) != 0
+}
+
+/// Root, and the user of this process.
+pub(crate) fn is_trusted(uid: u32) -> bool {
+    // SAFETY: geteuid has no preconditions.
+    uid == 0 || uid == unsafe { libc::geteuid() }
+}
+
 }
 
 /// The user at the other end, as the kernel reports it.
@@ -393,5 +408,52 @@ pub(crate) fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
         let to = (&raw mut cred).cast();
         libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut len)
     };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Others connect as often as they like: who may know hears how it was closed, and is not told of a death that was none.
+    #[test]
+    fn watchers_of_others_take_nobodys_place() {
+        // SAFETY: geteuid has no preconditions.
+        if unsafe { libc::geteuid() } != 0 {
+            println!("skipped: needs root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        std::fs::write(&image, "x").unwrap();
+        let news = News::open(&image).unwrap();
+        let watch = Watch::new(&image).unwrap();
+        let address = address(&image, "").unwrap();
+        let others = std::thread::spawn(move || {
+            // SAFETY: of this thread alone (glibc's setresuid changes all threads), which ends soon.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 4321, 4321, 4321) }, 0);
+            let connect = |_| {
+                let stream = UnixStream::connect_addr(&address).unwrap();
+                stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                let mut said = String::new();
+                let sent_away = (&stream).read_to_string(&mut said).is_ok();
+                assert!(sent_away && said.is_empty(), "{said}");
+                stream
+            };
+            (0..2 * WATCHERS).map(connect).collect::<Vec<_>>()
+        });
+        let others = others.join().unwrap();
+        // Those who have left take no place either, and too many of ours are sent away.
+        (0..2 * WATCHERS).for_each(|_| drop(Watch::new(&image).unwrap()));
+        let more: Vec<_> = (0..WATCHERS + 3).map(|_| Watch::new(&image)).collect();
+        assert!(more[..WATCHERS - 1].iter().all(|more| more.is_ok()));
+        assert!(
+            more[WATCHERS - 1..].iter().all(|more| {
+                more.as_ref().is_err_and(|e| matches!(e.kind(), io::ErrorKind::UnexpectedEof))
+            })
+        );
+        news.tell(&Ok(()));
+        assert_eq!(watch.wait(Duration::from_secs(10)).unwrap(), Ended::Closed);
+        drop((news, others));
+    }
+}
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(cred.uid) }
 }
