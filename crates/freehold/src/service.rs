@@ -29,7 +29,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Windows of 2 MiB of files that programs may overwrite without a message, when that is asked for.
 const LEASE_WINDOWS: usize = 64;
@@ -106,8 +106,7 @@ impl Service {
         mount_options.ordered = options.ordered.clone();
         warn_of_order(&options.ordered, &volume, image);
         if mount_options.fsname.is_empty() {
-            let path = std::fs::canonicalize(image).unwrap_or_else(|_| image.to_path_buf());
-            mount_options.fsname = path.to_string_lossy().into_owned();
+            mount_options.fsname = source(image);
         }
         let doors = Watched::new(Arc::new(volume.clone()));
         let started = fuse::mount(Arc::new(doors.clone()), point, mount_options).and_then(|mount| {
@@ -169,26 +168,16 @@ impl Service {
         *self.exporter.lock().unwrap_or_else(|e| e.into_inner()) = Some(exporter);
     }
 
-    /// Unmounts. When files are still open after `patience`, they lose their mount: calls on them fail from then on.
+    /// Unmounts. When after `patience` files are still open, or it is mounted at other places too, all mounts of the volume end by force: calls on them
+    /// fail from then on.
     ///
     /// # Errors
-    /// Those of umount(2); it is still mounted then.
+    /// Those of [`fuse::Mount::unmount_within`]: something is still mounted then, and [`Service::finish`] closes the volume all the same.
     pub fn stop(&self, patience: Duration) -> io::Result<()> {
-        let until = Instant::now() + patience;
-        loop {
-            match self.mount.unmount() {
-                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {}
-                other => return other,
-            }
-            if Instant::now() >= until {
-                tracing::warn!("{}: still in use, unmounting all the same", self.point.display());
-                return self.mount.unmount_now();
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        self.mount.unmount_within(patience)
     }
 
-    /// Waits until the mount is gone, then closes the volume.
+    /// Waits until the mount is gone, or [`Service::stop`] has failed, then closes the volume.
     ///
     /// # Errors
     /// Those of [`Volume::close`]: what was not synced may be lost, and the next open will take over the log.
@@ -206,6 +195,15 @@ impl Service {
         }
         closed
     }
+}
+
+/// What the kernel shows as the source of mounts of the volume in `image`: its path without symlinks, or the name of its NVMe controller.
+pub fn source(image: &Path) -> String {
+    let path = match crate::nvme_address(image) {
+        Some(_) => image.to_path_buf(),
+        None => std::fs::canonicalize(image).unwrap_or_else(|_| image.to_path_buf()),
+    };
+    path.to_string_lossy().into_owned()
 }
 
 /// Says in the log whose syncs are not durable, and which of the paths lead nowhere now.
@@ -301,10 +299,10 @@ impl News {
                 };
                 // Anybody may connect: nobody else's watchers shall take the place of those whom it concerns.
                 if !peer_uid(&stream).is_ok_and(is_trusted) {
-                let mut watchers = watchers.lock().unwrap_or_else(|e| e.into_inner());
-                watchers.retain(|watcher| !has_left(watcher));
                     continue;
                 }
+                let mut watchers = watchers.lock().unwrap_or_else(|e| e.into_inner());
+                watchers.retain(|watcher| !has_left(watcher));
                 // The greeting says that this watcher is on the list.
                 if watchers.len() < WATCHERS && (&stream).write_all(b"serving\n").is_ok() {
                     watchers.push(stream);
@@ -383,6 +381,8 @@ impl Watch {
             _ => Ended::Failed(text),
         })
     }
+}
+
 /// Whether the other end of a connection is closed.
 fn has_left(stream: &UnixStream) -> bool {
     let mut poll = libc::pollfd { fd: stream.as_raw_fd(), events: 0, revents: 0 };
@@ -397,8 +397,6 @@ pub(crate) fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == unsafe { libc::geteuid() }
 }
 
-}
-
 /// The user at the other end, as the kernel reports it.
 pub(crate) fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
     let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
@@ -408,6 +406,8 @@ pub(crate) fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
         let to = (&raw mut cred).cast();
         libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut len)
     };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(cred.uid) }
+}
 
 #[cfg(test)]
 mod tests {
@@ -454,6 +454,4 @@ mod tests {
         assert_eq!(watch.wait(Duration::from_secs(10)).unwrap(), Ended::Closed);
         drop((news, others));
     }
-}
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(cred.uid) }
 }
