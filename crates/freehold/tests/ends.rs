@@ -66,7 +66,7 @@ fn alone() -> MutexGuard<'static, ()> {
 /// For a new namespace: it lets go of all volumes but the one at `$keep`.
 const LET_GO: &str = r#"
     mount --make-rprivate /
-    grep " fuse.freehold " /proc/mounts | cut -d " " -f 2 | while read at; do test "$at" = "$keep" || umount -l "$at"; done
+    grep " fuse.freehold " /proc/mounts | cut -d " " -f 2 | while read at; do test "$at" = "$keep" || umount -l "$at" 2>/dev/null || :; done
 "#;
 
 const CONFIG: &str = "\
