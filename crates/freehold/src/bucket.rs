@@ -69,6 +69,10 @@ impl BucketOptions {
             self.metrics = Some(parse_address(address).map_err(|e| format!("option '{word}': {e}"))?);
             return Ok(());
         }
+        // By the type the other commands know what is theirs.
+        if word.split('=').next() == Some("subtype") {
+            return Err(format!("option '{word}': the type is always fuse.freehold"));
+        }
         if self.bucket.set(word)? { Ok(()) } else { self.mount.set(word) }
     }
 }
@@ -195,22 +199,13 @@ impl BucketService {
         lines
     }
 
-    /// Unmounts. When files are still open after `patience`, they lose their mount: what of them is not closed is lost.
+    /// Unmounts. When after `patience` files are still open, or it is mounted at other places too, all its mounts end by force: what of the files is
+    /// not closed is lost.
     ///
     /// # Errors
-    /// Those of umount(2); it is still mounted then.
+    /// Those of [`Mount::unmount_within`]; something is still mounted then.
     pub fn stop(&self, patience: Duration) -> io::Result<()> {
-        let until = std::time::Instant::now() + patience;
-        loop {
-            match self.mount.unmount() {
-                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {}
-                other => return other,
-            }
-            if std::time::Instant::now() >= until {
-                return self.mount.unmount_now();
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        self.mount.unmount_within(patience)
     }
 }
 
@@ -229,7 +224,7 @@ mod tests {
         assert_eq!((o.bucket.engine.defaults.uid, o.metrics.unwrap().port()), (5, 9464));
         assert_eq!(o.mount.attr_timeout, Duration::from_secs(3));
         assert_eq!(o.mount.fsname, "s3://logs/2026");
-        for bad in ["wibble", "umask=9", "metrics=x"] {
+        for bad in ["wibble", "umask=9", "metrics=x", "subtype=x"] {
             let e = BucketOptions::parse("s3://logs", [bad], false).err().unwrap();
             assert!(e.contains(bad), "{e}");
         }

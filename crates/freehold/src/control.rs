@@ -11,7 +11,7 @@
 
 use crate::device::Facts;
 use crate::observe::{Observed, Snapshot};
-use crate::service::{address, peer_uid};
+use crate::service::{address, is_trusted, peer_uid};
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -92,12 +92,6 @@ fn answer(mut stream: UnixStream, observed: &Weak<Observed>) -> io::Result<()> {
     };
     drop(observed);
     stream.write_all(&text)
-}
-
-/// Root, and the user of this process.
-fn is_trusted(uid: u32) -> bool {
-    // SAFETY: geteuid has no preconditions.
-    uid == 0 || uid == unsafe { libc::geteuid() }
 }
 
 /// Asks whoever serves the volume in `image`.

@@ -9,7 +9,7 @@ use media::MediaError;
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// How the space of an image file is taken from the file system that holds it.
@@ -35,14 +35,16 @@ fn failed(path: &Path, doing: &'static str, e: io::Error) -> Error {
     MediaError::Setup { device: path.display().to_string(), doing, errno }.into()
 }
 
-/// Makes an image file of `bytes` bytes, or extends one that is shorter. A longer one stays as it is.
+/// Makes an image file of `bytes` bytes, which its owner alone can read, whatever may be read in the volume; or extends one that is shorter. A longer one
+/// stays as it is, and so do the permissions of one that is there.
 ///
 /// # Errors
 /// `Media` with the system's errno. A file that was made is removed again.
 pub fn create_image(path: impl AsRef<Path>, bytes: u64, how: Allocation) -> Result<Allocated> {
     let path = path.as_ref();
     let existed = path.exists();
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
     let file = file.map_err(|e| failed(path, "creating it", e))?;
     let sized = set_size(&file, bytes, how);
     if sized.is_err() && !existed {
@@ -208,6 +210,19 @@ mod tests {
         File::create(&path).unwrap().write_all(b"%PDF-1.7").unwrap();
         assert_eq!(foreign_content(&path).unwrap(), Some("data of another kind"));
         assert!(matches!(identity(&path), Err(Error::NotAVolume(_))));
+    }
+
+    #[test]
+    fn images_are_their_owners_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        let mode = || path.metadata().unwrap().mode() & 0o7777;
+        create_image(&path, 1 << 20, Allocation::Sparse).unwrap();
+        assert_eq!(mode(), 0o600);
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
+        create_image(&path, 2 << 20, Allocation::Full).unwrap();
+        assert_eq!(mode(), 0o640, "they may be given to others");
     }
 
     #[test]

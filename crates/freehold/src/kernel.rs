@@ -13,6 +13,7 @@ use std::future::poll_fn;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
 
 /// What must be told: a [`Change`] that owns what it speaks of.
 #[derive(Debug)]
@@ -32,6 +33,19 @@ impl From<&Change<'_>> for News {
     }
 }
 
+impl News {
+    /// The inode, or the directory, for whose lock in the kernel telling it may wait.
+    fn locked(&self) -> Ino {
+        match self {
+            News::Data { ino, .. } | News::Attr { ino } => *ino,
+            News::Name { parent, .. } => *parent,
+        }
+    }
+}
+
+/// The kernel takes things in at once, unless somebody has it hold a lock.
+const SLOW: Duration = Duration::from_secs(5);
+
 #[derive(Default)]
 struct State {
     /// In order of what was changed.
@@ -41,7 +55,17 @@ struct State {
     done: u64,
     /// Calls, with what they wait for.
     waiting: Vec<(u64, Waker)>,
+    /// What it is being told of, and since when; until that was complained of.
+    telling: Option<(Instant, Ino)>,
     over: bool,
+}
+
+impl State {
+    /// Of which inode the kernel has not taken something in for long. Said once.
+    fn stuck(&mut self, now: Instant) -> Option<Ino> {
+        let slow = |(since, _): &mut (Instant, Ino)| now.saturating_duration_since(*since) >= SLOW;
+        self.telling.take_if(slow).map(|(_, ino)| ino)
+    }
 }
 
 #[derive(Default)]
@@ -61,15 +85,24 @@ impl Shared {
                 let mut state = self.lock();
                 loop {
                     match state.queue.pop_front() {
-                        Some(news) => break news,
+                        Some(news) => {
+                            state.telling = Some((Instant::now(), news.locked()));
+                            break news;
+                        }
                         None if state.over => return,
                         None => state = self.work.wait(state).unwrap_or_else(|e| e.into_inner()),
                     }
                 }
             };
+            let begun = Instant::now();
             tell(notifier, &news);
+            if begun.elapsed() >= SLOW {
+                let (ino, seconds) = (news.locked().0, begun.elapsed().as_secs());
+                tracing::warn!("the kernel has taken in a change of inode {ino} after {seconds} seconds");
+            }
             let ready: Vec<Waker> = {
                 let mut state = self.lock();
+                state.telling = None;
                 state.done += 1;
                 let done = state.done;
                 state.waiting.extract_if(.., |(number, _)| *number <= done).map(|(_, waker)| waker).collect()
@@ -130,8 +163,14 @@ impl Watcher for Kernel {
         state.queue.push_back(News::from(change));
         state.sent += 1;
         let (number, shared) = (state.sent, self.shared.clone());
+        let stuck = state.stuck(Instant::now());
         drop(state);
         self.shared.work.notify_one();
+        if let Some(Ino(ino)) = stuck {
+            tracing::warn!(
+                "the kernel does not take in a change of inode {ino}: somebody has it hold that locked; changes by sessions wait"
+            );
+        }
         Some(Box::pin(poll_fn(move |cx| {
             let mut state = shared.lock();
             if state.done >= number {
@@ -160,7 +199,6 @@ mod tests {
     use std::pin::Pin;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::task::{Context, Wake};
-    use std::time::{Duration, Instant};
 
     /// Keeps whoever settles waiting while it is closed.
     #[derive(Default)]
@@ -220,6 +258,18 @@ mod tests {
             assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    #[test]
+    fn a_kernel_that_is_stuck_is_complained_of_once() {
+        let mut state = State::default();
+        let begun = Instant::now();
+        assert_eq!(state.stuck(begun), None);
+        let news = News::Name { parent: Ino(7), name: b"x".to_vec() };
+        state.telling = Some((begun, news.locked()));
+        assert_eq!(state.stuck(begun + SLOW / 2), None);
+        assert_eq!(state.stuck(begun + SLOW), Some(Ino(7)));
+        assert_eq!(state.stuck(begun + SLOW * 2), None);
     }
 
     /// One thread makes two calls of sessions. The first has the turn of a name and waits for the device; the kernel makes that name, so it has

@@ -43,6 +43,10 @@ pub fn at(path: &Path) -> io::Result<Option<MountInfo>> {
 /// Mounts of an image or device: those of Freehold that name it as their source, for a block device those of any
 /// file system on it, for a file those on its loop devices.
 pub fn of_image(image: &Path) -> io::Result<Vec<MountInfo>> {
+    if crate::nvme_address(image).is_some() {
+        let source = crate::service::source(image);
+        return Ok(list()?.into_iter().filter(|m| m.source == *source).collect());
+    }
     let meta = std::fs::metadata(image)?;
     let path = std::fs::canonicalize(image)?;
     let is_block = meta.mode() & libc::S_IFMT == libc::S_IFBLK;

@@ -18,7 +18,7 @@ const SHARED_CACHE_MAX: u64 = (format::shared::ARENA_PAGES * 4096) as u64;
 pub struct ServeOptions {
     /// How the volume is opened.
     pub volume: VolumeOptions,
-    /// How it is mounted. `fsname` is empty unless it was given; the service then puts the image's path there.
+    /// How it is mounted. `fsname` is empty; the service puts the image's path there.
     pub mount: MountOptions,
     /// Where other processes begin sessions over shared memory.
     pub share: Share,
@@ -61,7 +61,7 @@ impl ServeOptions {
     /// `resume=` (seconds that files without a name are kept for programs that had them open when a server ended),
     /// `numa=` (`auto`, `off` or the number of a memory node), `queues=` (`threads`, `turns`, `classes` or `auto`), `ordered` (fsync and fdatasync give order, not durability), `durable` (as
     /// without the three words), `ordered_programs=` (those of these programs, with colons between them), `ordered_paths=` (those on files
-    /// below these paths of the volume). `ro` and `noatime` hold for volume and mount.
+    /// below these paths of the volume). `ro` and `noatime` hold for volume and mount; `fsname=` and `subtype=` are refused.
     /// Sizes take the suffixes k, m, g, t.
     ///
     /// With `sloppy` (mount -s) unknown words are left out.
@@ -201,6 +201,13 @@ impl ServeOptions {
             }
             "discard" if value.is_empty() => v.discard = true,
             "nodiscard" if value.is_empty() => v.discard = false,
+            // By these the other commands find a mount, its image and its server.
+            "fsname" => {
+                return Err(format!(
+                    "option '{word}': the source of a mount is always the image of the volume"
+                ));
+            }
+            "subtype" => return Err(format!("option '{word}': the type of a mount is always fuse.freehold")),
             "noshare" | "write_leases" | "nowrite_leases" | "ordered" | "durable" | "discard"
             | "nodiscard" => return Err(format!("option '{word}': it takes no value")),
             _ => return self.mount.set(word),
@@ -310,6 +317,12 @@ mod tests {
         ] {
             let e = ServeOptions::parse([bad], false).err().unwrap();
             assert!(e.contains(bad.split('=').next().unwrap()), "{e}");
+        }
+        for bad in ["fsname=/x", "fsname", "subtype=x", "subtype"] {
+            for sloppy in [false, true] {
+                let e = ServeOptions::parse([bad], sloppy).err().unwrap();
+                assert!(e.contains(bad) && e.contains("always"), "{e}");
+            }
         }
         for bad in
             ["ordered=1", "durable=1", "discard=x", "noshare=1", "nowrite_leases=1", "ro=1", "noatime=0"]

@@ -29,7 +29,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Windows of 2 MiB of files that programs may overwrite without a message, when that is asked for.
 const LEASE_WINDOWS: usize = 64;
@@ -106,8 +106,7 @@ impl Service {
         mount_options.ordered = options.ordered.clone();
         warn_of_order(&options.ordered, &volume, image);
         if mount_options.fsname.is_empty() {
-            let path = std::fs::canonicalize(image).unwrap_or_else(|_| image.to_path_buf());
-            mount_options.fsname = path.to_string_lossy().into_owned();
+            mount_options.fsname = source(image);
         }
         let doors = Watched::new(Arc::new(volume.clone()));
         let started = fuse::mount(Arc::new(doors.clone()), point, mount_options).and_then(|mount| {
@@ -169,26 +168,16 @@ impl Service {
         *self.exporter.lock().unwrap_or_else(|e| e.into_inner()) = Some(exporter);
     }
 
-    /// Unmounts. When files are still open after `patience`, they lose their mount: calls on them fail from then on.
+    /// Unmounts. When after `patience` files are still open, or it is mounted at other places too, all mounts of the volume end by force: calls on them
+    /// fail from then on.
     ///
     /// # Errors
-    /// Those of umount(2); it is still mounted then.
+    /// Those of [`fuse::Mount::unmount_within`]: something is still mounted then, and [`Service::finish`] closes the volume all the same.
     pub fn stop(&self, patience: Duration) -> io::Result<()> {
-        let until = Instant::now() + patience;
-        loop {
-            match self.mount.unmount() {
-                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {}
-                other => return other,
-            }
-            if Instant::now() >= until {
-                tracing::warn!("{}: still in use, unmounting all the same", self.point.display());
-                return self.mount.unmount_now();
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        self.mount.unmount_within(patience)
     }
 
-    /// Waits until the mount is gone, then closes the volume.
+    /// Waits until the mount is gone, or [`Service::stop`] has failed, then closes the volume.
     ///
     /// # Errors
     /// Those of [`Volume::close`]: what was not synced may be lost, and the next open will take over the log.
@@ -206,6 +195,15 @@ impl Service {
         }
         closed
     }
+}
+
+/// What the kernel shows as the source of mounts of the volume in `image`: its path without symlinks, or the name of its NVMe controller.
+pub fn source(image: &Path) -> String {
+    let path = match crate::nvme_address(image) {
+        Some(_) => image.to_path_buf(),
+        None => std::fs::canonicalize(image).unwrap_or_else(|_| image.to_path_buf()),
+    };
+    path.to_string_lossy().into_owned()
 }
 
 /// Says in the log whose syncs are not durable, and which of the paths lead nowhere now.
@@ -274,7 +272,7 @@ pub(crate) fn address(image: &Path, suffix: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(name)
 }
 
-/// Most watchers at a time; anybody may connect, so there must be a limit.
+/// Most watchers at a time. Whoever comes then is sent away, and waits for the lock on the image instead.
 const WATCHERS: usize = 64;
 const CLOSED: &str = "closed";
 
@@ -299,12 +297,14 @@ impl News {
                     std::thread::sleep(Duration::from_millis(10));
                     continue;
                 };
-                let mut watchers = watchers.lock().unwrap_or_else(|e| e.into_inner());
-                if watchers.len() >= WATCHERS {
-                    watchers.remove(0);
+                // Anybody may connect: nobody else's watchers shall take the place of those whom it concerns.
+                if !peer_uid(&stream).is_ok_and(is_trusted) {
+                    continue;
                 }
+                let mut watchers = watchers.lock().unwrap_or_else(|e| e.into_inner());
+                watchers.retain(|watcher| !has_left(watcher));
                 // The greeting says that this watcher is on the list.
-                if (&stream).write_all(b"serving\n").is_ok() {
+                if watchers.len() < WATCHERS && (&stream).write_all(b"serving\n").is_ok() {
                     watchers.push(stream);
                 }
             }
@@ -351,11 +351,10 @@ impl Watch {
     ///
     /// # Errors
     /// `ConnectionRefused` when nobody can be reached; `PermissionDenied` when the socket belongs to somebody else than root
-    /// or this user, whose word counts nothing.
+    /// or this user, whose word counts nothing; `UnexpectedEof` when the server, of another user than this one who is not root, or with too many watchers, tells nothing.
     pub fn new(image: &Path) -> io::Result<Watch> {
         let mut stream = UnixStream::connect_addr(&address(image, "")?)?;
-        // SAFETY: geteuid has no preconditions.
-        if !matches!(peer_uid(&stream)?, uid if uid == 0 || uid == unsafe { libc::geteuid() }) {
+        if !is_trusted(peer_uid(&stream)?) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
@@ -384,6 +383,20 @@ impl Watch {
     }
 }
 
+/// Whether the other end of a connection is closed.
+fn has_left(stream: &UnixStream) -> bool {
+    let mut poll = libc::pollfd { fd: stream.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: one valid pollfd.
+    let n = unsafe { libc::poll(&mut poll, 1, 0) };
+    n == 1 && poll.revents & (libc::POLLHUP | libc::POLLERR) != 0
+}
+
+/// Root, and the user of this process.
+pub(crate) fn is_trusted(uid: u32) -> bool {
+    // SAFETY: geteuid has no preconditions.
+    uid == 0 || uid == unsafe { libc::geteuid() }
+}
+
 /// The user at the other end, as the kernel reports it.
 pub(crate) fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
     let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
@@ -394,4 +407,51 @@ pub(crate) fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
         libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut len)
     };
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(cred.uid) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Others connect as often as they like: who may know hears how it was closed, and is not told of a death that was none.
+    #[test]
+    fn watchers_of_others_take_nobodys_place() {
+        // SAFETY: geteuid has no preconditions.
+        if unsafe { libc::geteuid() } != 0 {
+            println!("skipped: needs root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        std::fs::write(&image, "x").unwrap();
+        let news = News::open(&image).unwrap();
+        let watch = Watch::new(&image).unwrap();
+        let address = address(&image, "").unwrap();
+        let others = std::thread::spawn(move || {
+            // SAFETY: of this thread alone (glibc's setresuid changes all threads), which ends soon.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 4321, 4321, 4321) }, 0);
+            let connect = |_| {
+                let stream = UnixStream::connect_addr(&address).unwrap();
+                stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                let mut said = String::new();
+                let sent_away = (&stream).read_to_string(&mut said).is_ok();
+                assert!(sent_away && said.is_empty(), "{said}");
+                stream
+            };
+            (0..2 * WATCHERS).map(connect).collect::<Vec<_>>()
+        });
+        let others = others.join().unwrap();
+        // Those who have left take no place either, and too many of ours are sent away.
+        (0..2 * WATCHERS).for_each(|_| drop(Watch::new(&image).unwrap()));
+        let more: Vec<_> = (0..WATCHERS + 3).map(|_| Watch::new(&image)).collect();
+        assert!(more[..WATCHERS - 1].iter().all(|more| more.is_ok()));
+        assert!(
+            more[WATCHERS - 1..].iter().all(|more| {
+                more.as_ref().is_err_and(|e| matches!(e.kind(), io::ErrorKind::UnexpectedEof))
+            })
+        );
+        news.tell(&Ok(()));
+        assert_eq!(watch.wait(Duration::from_secs(10)).unwrap(), Ended::Closed);
+        drop((news, others));
+    }
 }

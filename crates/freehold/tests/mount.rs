@@ -234,7 +234,8 @@ fn serve_says_what_is_wrong() {
         assert!(!p.is_mounted("a"), "what was started is stopped again");
     }
     let mut child = {
-        let config = format!("{good}[[volume]]\nimage = \"none.img\"\nmountpoint = \"b\"");
+        // That one comes first: when the good one is served, it has failed.
+        let config = format!("[[volume]]\nimage = \"none.img\"\nmountpoint = \"b\"\n{good}");
         std::fs::write(p.path("v.toml"), config).unwrap();
         p.command().args(["serve", "-c", "v.toml", "--keep-going"]).stderr(Stdio::null()).spawn().unwrap()
     };

@@ -13,6 +13,9 @@ pub const MAJOR: u32 = 7;
 pub const MINOR: u32 = 40;
 /// Oldest minor version accepted (Linux 5.2: `max_pages`, `FUSE_EXPLICIT_INVAL_DATA`).
 pub const MINOR_MIN: u32 = 31;
+/// From this minor version on (Linux 6.18) the kernel drops the pages that it keeps of what is written with [`FOPEN_DIRECT_IO`], before the write and after it.
+/// From 7.39 on (Linux 6.6) it does so before alone, so that a reader may bring old bytes back meanwhile; earlier ones leave them for ever.
+pub const MINOR_DIRECT: u32 = 45;
 
 macro_rules! wire {
     ($($(#[$doc:meta])* $name:ident: $size:literal { $($field:ident: $ty:ty,)* })*) => { $(

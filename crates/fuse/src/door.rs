@@ -91,6 +91,8 @@ pub struct Door<F> {
     pub options: MountOptions,
     /// What was agreed on with the kernel.
     pub caps: abi::Init,
+    /// The minor version of the protocol that the kernel speaks.
+    pub minor: u32,
     /// Open files.
     pub handles: Handles,
     /// Who changes them, where the engine does more at their closes than release locks.

@@ -4,36 +4,14 @@ use crate::abi::{self, InHeader, op};
 use crate::device::take;
 use crate::door::{Answer, Door, Errno, MALFORMED, Outcome, Small, kernel_cred};
 use crate::interrupt::Gives;
+use crate::options::MountOptions;
 use fs::descriptor::barrier_of;
 use fs::{Attr, Fallocate, FileSystem, Handle, Ino, LockKind, LockOwner, OpenFlags, RecordLock, Seek};
 
 impl<F: FileSystem> Door<F> {
     /// How a file that is opened with `flags` is opened in the engine, and what the kernel is told about it.
     pub(crate) fn flags_for(&self, flags: u32) -> (OpenFlags, u32) {
-        let mut open = OpenFlags::from_posix(flags as i32) - OpenFlags::EXCLUSIVE;
-        let mut tell = if self.options.exclusive { abi::FOPEN_KEEP_CACHE } else { 0 };
-        if self.options.noatime {
-            open |= OpenFlags::NOATIME;
-        }
-        let direct = open.contains(OpenFlags::DIRECT);
-        if self.caps.contains(abi::Init::WRITEBACK_CACHE) {
-            // The kernel places appended bytes itself (it may know a size that we do not know yet), and reads the rest of
-            // partly written pages through any handle. Direct transfers stay the kernel's own matter, since it alone knows
-            // of a hole behind our end of the file.
-            open -= OpenFlags::APPEND;
-            if open.contains(OpenFlags::WRITE) {
-                open |= OpenFlags::READ;
-            }
-            if !direct {
-                // It follows O_SYNC writes by an fsync.
-                open -= OpenFlags::SYNC | OpenFlags::DSYNC;
-            }
-        } else if direct {
-            tell |= abi::FOPEN_DIRECT_IO | abi::FOPEN_PARALLEL_DIRECT_WRITES;
-        } else if self.options.direct_writes && !open.contains(OpenFlags::READ) {
-            tell |= abi::FOPEN_DIRECT_IO;
-        }
-        (open, tell)
+        flags_for(flags, &self.options, self.caps, self.minor)
     }
 
     /// Whether the engine places what is written with these flags: the kernel would put it where it believes the end to be, which another
@@ -293,6 +271,37 @@ impl<F: FileSystem> Door<F> {
     }
 }
 
+/// See [`Door::flags_for`].
+fn flags_for(flags: u32, options: &MountOptions, caps: abi::Init, minor: u32) -> (OpenFlags, u32) {
+    let mut open = OpenFlags::from_posix(flags as i32) - OpenFlags::EXCLUSIVE;
+    let mut tell = if options.exclusive { abi::FOPEN_KEEP_CACHE } else { 0 };
+    if options.noatime {
+        open |= OpenFlags::NOATIME;
+    }
+    let direct = open.contains(OpenFlags::DIRECT);
+    if caps.contains(abi::Init::WRITEBACK_CACHE) {
+        // The kernel places appended bytes itself (it may know a size that we do not know yet), and reads the rest of
+        // partly written pages through any handle. Direct transfers stay the kernel's own matter, since it alone knows
+        // of a hole behind our end of the file.
+        open -= OpenFlags::APPEND;
+        if open.contains(OpenFlags::WRITE) {
+            open |= OpenFlags::READ;
+        }
+        if !direct {
+            // It follows O_SYNC writes by an fsync.
+            open -= OpenFlags::SYNC | OpenFlags::DSYNC;
+        }
+    } else if direct {
+        // Without the word the transfers are as direct, one after the other, and drop pages on their own.
+        if minor >= abi::MINOR_DIRECT {
+            tell |= abi::FOPEN_DIRECT_IO | abi::FOPEN_PARALLEL_DIRECT_WRITES;
+        }
+    } else if options.direct_writes && !open.contains(OpenFlags::READ) {
+        tell |= abi::FOPEN_DIRECT_IO;
+    }
+    (open, tell)
+}
+
 /// Reads of so many bytes are answered out of the engine's memory, smaller ones out of the request's buffer: a loan has a cost of its own.
 const LENT_MIN: usize = 32 << 10;
 
@@ -309,4 +318,43 @@ fn record_lock(a: &abi::LkIn) -> Result<Result<RecordLock, (u64, u64)>, Errno> {
         _ => return Err(Errno(libc::EINVAL)),
     };
     Ok(Ok(RecordLock { start: a.start, end, kind, pid: a.pid }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn direct_files_go_past_the_pages_only_where_those_are_dropped() {
+        let past = abi::FOPEN_DIRECT_IO | abi::FOPEN_PARALLEL_DIRECT_WRITES;
+        let (own, shared) =
+            (MountOptions::default(), MountOptions { exclusive: false, ..Default::default() });
+        let told = |options: &MountOptions, caps, minor, flags: i32| {
+            let (open, tell) = flags_for(flags as u32, options, caps, minor);
+            assert_eq!(
+                open.contains(OpenFlags::DIRECT),
+                flags & libc::O_DIRECT != 0,
+                "the engine checks offsets"
+            );
+            tell
+        };
+        let (none, direct) = (abi::Init::empty(), libc::O_RDWR | libc::O_DIRECT);
+        for minor in [31, 36, 38, 39, 42, 44] {
+            assert_eq!(told(&own, none, minor, direct), abi::FOPEN_KEEP_CACHE, "7.{minor}");
+            assert_eq!(told(&shared, none, minor, direct), 0, "7.{minor}");
+        }
+        for minor in [45, 46, 99] {
+            assert_eq!(told(&own, none, minor, direct), abi::FOPEN_KEEP_CACHE | past, "7.{minor}");
+            assert_eq!(told(&shared, none, minor, direct), past, "7.{minor}");
+            assert_eq!(told(&own, none, minor, libc::O_RDWR), abi::FOPEN_KEEP_CACHE);
+            assert_eq!(
+                told(&shared, abi::Init::WRITEBACK_CACHE, minor, direct),
+                0,
+                "the kernel's own matter"
+            );
+        }
+        let bucket = MountOptions { direct_writes: true, ..shared };
+        assert_eq!(told(&bucket, none, 38, libc::O_WRONLY), abi::FOPEN_DIRECT_IO);
+        assert_eq!(told(&bucket, none, 38, libc::O_RDWR), 0);
+    }
 }

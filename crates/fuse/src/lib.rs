@@ -60,8 +60,10 @@
 mod abi;
 mod attrs;
 mod changers;
+mod connection;
 mod device;
 mod door;
+mod ending;
 mod exec;
 mod files;
 mod handles;
@@ -75,6 +77,7 @@ mod receive;
 mod session;
 mod sys;
 
+pub use connection::Connection;
 pub use device::Notifier;
 pub use options::{FOREVER, MAX_TRANSFER, MountOptions};
 pub use session::{Mount, mount};

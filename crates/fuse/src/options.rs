@@ -11,6 +11,9 @@ pub const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 /// Largest transfer of one request in bytes: 256 pages, the kernel's own limit (`/proc/sys/fs/fuse/max_pages_limit`).
 pub const MAX_TRANSFER: u32 = 1 << 20;
 
+/// Of mount(2): `nosymfollow`.
+const MS_NOSYMFOLLOW: libc::c_ulong = 256;
+
 /// How a volume is mounted. `Default` is what `mount` without `-o` does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
@@ -31,6 +34,8 @@ pub struct MountOptions {
     pub dev: bool,
     /// Files can be executed.
     pub exec: bool,
+    /// Symbolic links are not followed; needs root, Linux 5.10, and no `auto_unmount`.
+    pub nosymfollow: bool,
     /// Reads do not update access times.
     pub noatime: bool,
     /// Every write is synchronous, as with O_SYNC.
@@ -77,6 +82,7 @@ impl Default for MountOptions {
             suid: false,
             dev: false,
             exec: true,
+            nosymfollow: false,
             noatime: false,
             sync: false,
             dirsync: false,
@@ -108,8 +114,9 @@ impl MountOptions {
     /// Understood: `ro rw suid nosuid dev nodev exec noexec atime noatime relatime strictatime sync async dirsync defaults
     /// default_permissions allow_other noallow_other auto_unmount fsname= subtype= max_read= max_write= read_ahead=
     /// max_background= threads= entry_timeout= attr_timeout= negative_timeout= timeout=` (seconds with fraction, or `forever`)
-    /// `exclusive shared writeback nowriteback`, and those that mount(8) keeps for itself
-    /// (`auto noauto user nouser users nofail _netdev x-*`). Sizes take the suffixes k and m.
+    /// `exclusive shared writeback nowriteback nosymfollow symfollow`, those that mount(8) keeps for itself
+    /// (`auto noauto user nouser users group owner nofail _netdev comment= x-*`), and without effect what other file systems know:
+    /// `nodiratime diratime lazytime nolazytime norelatime nostrictatime silent loud iversion noiversion`. Sizes take the suffixes k and m.
     ///
     /// # Errors
     /// A sentence that names the word that is not understood or whose value is wrong.
@@ -135,6 +142,8 @@ impl MountOptions {
             "nodev" => self.dev = false,
             "exec" => self.exec = true,
             "noexec" => self.exec = false,
+            "nosymfollow" => self.nosymfollow = true,
+            "symfollow" => self.nosymfollow = false,
             "noatime" => self.noatime = true,
             "atime" | "relatime" | "strictatime" => self.noatime = false,
             "sync" => self.sync = true,
@@ -161,6 +170,10 @@ impl MountOptions {
             | "users"
             | "nofail"
             | "_netdev" => {}
+            // What the engine does anyway or never: it decides on times of access by `noatime` alone, and writes them with other changes.
+            "nodiratime" | "diratime" | "lazytime" | "nolazytime" | "norelatime" | "nostrictatime"
+            | "silent" | "loud" | "iversion" | "noiversion" | "group" | "nogroup" | "owner" | "noowner"
+            | "nousers" => {}
             w if w.starts_with("x-") || w.starts_with("X-") => {}
             "fsname" | "subtype" | "max_read" | "max_write" | "read_ahead" | "max_background" | "threads"
             | "entry_timeout" | "attr_timeout" | "negative_timeout" | "timeout" => {
@@ -215,6 +228,8 @@ impl MountOptions {
                 }
             }
             k if k.starts_with("x-") || k.starts_with("X-") => {}
+            // For people who read fstab.
+            "comment" => {}
             // Without its value it would be known; mount(8) gives some of its own words one.
             _ if key != "user" && MountOptions::default().set(key).is_ok() => {
                 return Err(wrong("it takes no value"));
@@ -231,6 +246,7 @@ impl MountOptions {
             (!self.suid, libc::MS_NOSUID),
             (!self.dev, libc::MS_NODEV),
             (!self.exec, libc::MS_NOEXEC),
+            (self.nosymfollow, MS_NOSYMFOLLOW),
             (self.noatime, libc::MS_NOATIME),
             (self.sync, libc::MS_SYNCHRONOUS),
             (self.dirsync, libc::MS_DIRSYNC),
@@ -288,6 +304,38 @@ mod tests {
         assert_eq!(MountOptions::parse("").unwrap(), MountOptions::default());
         assert_eq!(MountOptions::parse("shared").unwrap().attr_timeout, Duration::from_secs(1));
         assert!(!MountOptions::parse("ro,rw").unwrap().read_only);
+    }
+
+    #[test]
+    fn words_of_fstab() {
+        for word in [
+            "nodiratime",
+            "diratime",
+            "lazytime",
+            "nolazytime",
+            "norelatime",
+            "nostrictatime",
+            "silent",
+            "loud",
+            "iversion",
+            "noiversion",
+            "group",
+            "owner",
+            "comment=a disk",
+            "comment=",
+            "x-gvfs-show",
+            "x-systemd.requires=/a",
+            "X-mount.mkdir",
+        ] {
+            assert_eq!(MountOptions::parse(word).unwrap(), MountOptions::default(), "{word}");
+        }
+        let o = MountOptions::parse("nosymfollow").unwrap();
+        assert!(o.nosymfollow && o.flags() & MS_NOSYMFOLLOW != 0);
+        assert!(!MountOptions::parse("nosymfollow,symfollow").unwrap().nosymfollow);
+        assert_eq!(MountOptions::default().flags() & MS_NOSYMFOLLOW, 0);
+        for bad in ["lazytime=1", "nosymfollow=0"] {
+            assert!(MountOptions::parse(bad).unwrap_err().contains("takes no value"), "{bad}");
+        }
     }
 
     #[test]

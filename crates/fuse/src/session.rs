@@ -9,6 +9,7 @@
 use crate::abi::{self, InHeader, Init, InitIn, InitOut, op};
 use crate::device::{Buffer, BufferPool, Device, Notifier, REQUEST_AT, Reply, take};
 use crate::door::{Door, serve};
+use crate::ending::End;
 use crate::exec::Executor;
 use crate::known::Known;
 use crate::misplaced::Misplaced;
@@ -16,9 +17,9 @@ use crate::options::MountOptions;
 use crate::receive::{Ears, Receivers};
 use crate::sys::{self, Attached};
 use fs::{FileSystem, Meter};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use zerocopy::IntoBytes;
@@ -26,21 +27,15 @@ use zerocopy::IntoBytes;
 /// Threads that go on with requests that had to wait.
 const WORKERS: usize = 2;
 
-/// Set when the mount is gone and everything behind it is closed.
-#[derive(Default)]
-struct End {
-    over: Mutex<bool>,
-    changed: Condvar,
-    /// Whether we have unmounted while nothing was open: then whatever is still known as open was closed. Held while that is tried.
-    clean: Mutex<bool>,
-}
-
-/// A mounted volume. Dropping it unmounts, even if files are open.
+/// A mounted volume. Dropping it unmounts, even if files are open. See `ending` for that.
 pub struct Mount {
-    device: Arc<Device>,
+    pub(crate) device: Arc<Device>,
     known: Arc<Known>,
-    attached: Mutex<Option<Attached>>,
-    end: Arc<End>,
+    pub(crate) point: PathBuf,
+    /// `major:minor`.
+    pub(crate) number: Option<String>,
+    pub(crate) attached: Mutex<Option<Attached>>,
+    pub(crate) end: Arc<End>,
     meter: Arc<Meter>,
 }
 
@@ -52,25 +47,28 @@ pub struct Mount {
 /// Those of mount(2) and of opening `/dev/fuse`; what `fusermount3` says; `Unsupported` for kernels before Linux 5.2. After an
 /// error nothing is mounted.
 pub fn mount<F: FileSystem>(fs: Arc<F>, mountpoint: &Path, options: MountOptions) -> io::Result<Mount> {
+    let mut buffer = Buffer::new(crate::options::MAX_TRANSFER as usize)?;
     let (file, attached) = sys::attach(mountpoint, &options)?;
     let device = Arc::new(Device::new(file));
     let end = Arc::new(End::default());
     let meter = Arc::new(Meter::new(&crate::meter::CLASSES));
+    let (point, number) = (attached.mountpoint.clone(), attached.device_number.clone());
     // From here on, dropping it detaches again.
     let attached = Mutex::new(Some(attached));
     let known = Arc::new(Known::default());
     let mount = Mount {
         device: device.clone(),
         known: known.clone(),
+        point,
+        number,
         attached,
         end: end.clone(),
         meter: meter.clone(),
     };
-    let mut buffer = Buffer::new(crate::options::MAX_TRANSFER as usize)?;
-    let caps = match handshake(&device, &mut buffer, &options) {
-        Ok(caps) => caps,
+    let (caps, minor) = match handshake(&device, &mut buffer, &options) {
+        Ok(agreed) => agreed,
         Err(e) => {
-            *end.over.lock() = true;
+            end.set_over();
             if let Some(attached) = mount.attached.lock().take() {
                 let _ = attached.detach(true);
                 attached.finish();
@@ -85,6 +83,7 @@ pub fn mount<F: FileSystem>(fs: Arc<F>, mountpoint: &Path, options: MountOptions
             fs,
             options,
             caps,
+            minor,
             handles: Default::default(),
             interrupts: Default::default(),
             known,
@@ -94,7 +93,7 @@ pub fn mount<F: FileSystem>(fs: Arc<F>, mountpoint: &Path, options: MountOptions
         start(door, device, end.clone())
     });
     if let Err(e) = started {
-        *end.over.lock() = true;
+        end.set_over();
         if let Some(attached) = mount.attached.lock().take() {
             let _ = attached.detach(true);
             attached.finish();
@@ -107,8 +106,8 @@ pub fn mount<F: FileSystem>(fs: Arc<F>, mountpoint: &Path, options: MountOptions
     Ok(mount)
 }
 
-/// Answers INIT and returns what both sides can do.
-fn handshake(device: &Arc<Device>, buffer: &mut Buffer, options: &MountOptions) -> io::Result<Init> {
+/// Answers INIT and returns what both sides can do, and the minor version that the kernel speaks.
+fn handshake(device: &Arc<Device>, buffer: &mut Buffer, options: &MountOptions) -> io::Result<(Init, u32)> {
     let unsupported = |what: String| io::Error::new(io::ErrorKind::Unsupported, what);
     loop {
         let Some(len) = device.receive(buffer)? else {
@@ -160,7 +159,7 @@ fn handshake(device: &Arc<Device>, buffer: &mut Buffer, options: &MountOptions) 
         };
         tracing::debug!(?caps, kernel = minor, "FUSE connection");
         return if reply.data(out.as_bytes()) {
-            Ok(caps)
+            Ok((caps, minor))
         } else {
             Err(io::Error::new(io::ErrorKind::NotConnected, "unmounted before it was ready"))
         };
@@ -242,8 +241,7 @@ fn start<F: FileSystem>(door: Arc<Door<F>>, device: Arc<Device>, end: Arc<End>) 
             }
         }
         drop(door);
-        *end.over.lock() = true;
-        end.changed.notify_all();
+        end.set_over();
     })?;
     Ok(())
 }
@@ -257,65 +255,6 @@ fn join(threads: Vec<JoinHandle<()>>) {
 }
 
 impl Mount {
-    /// Waits until the mount is gone, through [`Mount::unmount`], `umount` from outside, or an aborted connection, and everything
-    /// that was open in it is closed in the engine.
-    pub fn wait(&self) {
-        let mut over = self.end.over.lock();
-        while !*over {
-            self.end.changed.wait(&mut over);
-        }
-    }
-
-    /// Whether requests still come.
-    pub fn is_mounted(&self) -> bool {
-        !*self.end.over.lock() && !self.device.is_gone()
-    }
-
-    /// Unmounts and waits for the end. Nothing happens when it is gone already.
-    ///
-    /// # Errors
-    /// `EBUSY` while files are open below it; it then stays mounted.
-    pub fn unmount(&self) -> io::Result<()> {
-        self.detach(false)?;
-        self.wait();
-        Ok(())
-    }
-
-    /// As [`Mount::unmount`], even if files are open: calls on them fail from then on.
-    ///
-    /// # Errors
-    /// Those of umount(2) but `EBUSY`.
-    pub fn unmount_now(&self) -> io::Result<()> {
-        self.detach(true)?;
-        self.wait();
-        Ok(())
-    }
-
-    fn detach(&self, force: bool) -> io::Result<()> {
-        let mut attached = self.attached.lock();
-        let Some(it) = &*attached else { return Ok(()) };
-        if self.is_mounted() {
-            let mut clean = self.end.clean.lock();
-            let detached = it.detach(false);
-            // It may live on in another namespace, and end there by force.
-            *clean = detached.is_ok() && self.device.is_gone();
-            drop(clean);
-            match detached {
-                Err(e) if force && e.raw_os_error() == Some(libc::EBUSY) => {
-                    it.write_back();
-                    it.detach(true)?;
-                }
-                // EINVAL: no longer a mount point, unmounted from outside a moment ago or lazily before.
-                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
-                other => other?,
-            }
-        }
-        if let Some(it) = attached.take() {
-            it.finish();
-        }
-        Ok(())
-    }
-
     /// What the kernel asked for, and how long it took.
     pub fn meter(&self) -> &Arc<Meter> {
         &self.meter
@@ -324,14 +263,5 @@ impl Mount {
     /// Tells the kernel about changes made through other doors.
     pub fn notifier(&self) -> Notifier {
         Notifier::new(self.device.clone(), self.known.clone())
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        match self.detach(true) {
-            Ok(()) => self.wait(),
-            Err(e) => tracing::error!(error = %e, "cannot unmount"),
-        }
     }
 }

@@ -9,10 +9,14 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread::Builder;
+use std::time::Duration;
 
 const HELPER: &str = "fusermount3";
 
@@ -36,7 +40,13 @@ pub fn attach(mountpoint: &Path, options: &MountOptions) -> io::Result<(File, At
     if !std::fs::metadata(&mountpoint)?.is_dir() {
         return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
     }
-    let (file, helper) = if is_root() && !options.auto_unmount {
+    let directly = is_root() && !options.auto_unmount;
+    if options.nosymfollow && !directly {
+        // The helper does not know the word, and a mount that follows them all the same would be worse than none.
+        let why = "option 'nosymfollow' needs root, and no 'auto_unmount'";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+    }
+    let (file, helper) = if directly {
         (mount_directly(&mountpoint, options)?, None)
     } else {
         let (file, child, socket) = mount_by_helper(&mountpoint, options)?;
@@ -48,8 +58,15 @@ pub fn attach(mountpoint: &Path, options: &MountOptions) -> io::Result<(File, At
             (file, None)
         }
     };
-    let device_number = topmost_mount(&mountpoint);
-    Ok((file, Attached { mountpoint, device_number, helper }))
+    let here = topmost_mount(&mountpoint).filter(|line| line.kind.starts_with("fuse"));
+    let follows = here.as_ref().is_some_and(|line| !line.options.split(',').any(|o| o == "nosymfollow"));
+    let attached = Attached { mountpoint, device_number: here.map(|line| line.number), helper };
+    if options.nosymfollow && follows {
+        attached.detach(true)?;
+        let why = "option 'nosymfollow' needs Linux 5.10";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+    }
+    Ok((file, attached))
 }
 
 fn mount_directly(mountpoint: &Path, o: &MountOptions) -> io::Result<File> {
@@ -177,20 +194,34 @@ fn reap(mut child: Child) -> io::Result<()> {
     child.wait().map(drop)
 }
 
-/// `major:minor` of the mount that is on top at `mountpoint`.
-fn topmost_mount(mountpoint: &Path) -> Option<String> {
-    let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    let mut found = None;
-    for line in table.split(|&b| b == b'\n') {
+/// A line of mountinfo, as far as it is needed here.
+struct Line {
+    /// `major:minor`.
+    number: String,
+    point: PathBuf,
+    /// Options of this mount.
+    options: String,
+    /// Type.
+    kind: String,
+}
+
+/// What is mounted in this namespace, in the order in which it was.
+fn table() -> io::Result<Vec<Line>> {
+    let text = std::fs::read("/proc/self/mountinfo")?;
+    let line = |line: &[u8]| {
         let mut fields = line.split(|&b| b == b' ');
-        let (number, path) = (fields.nth(2), fields.nth(1));
-        if let (Some(number), Some(path)) = (number, path)
-            && unescape(path) == mountpoint.as_os_str()
-        {
-            found = String::from_utf8(number.to_vec()).ok();
-        }
-    }
-    found
+        let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
+        let (number, point) = (text(fields.nth(2)?), unescape(fields.nth(1)?).into());
+        let options = text(fields.next()?);
+        let kind = text(fields.skip_while(|f| *f != b"-").nth(1)?);
+        Some(Line { number, point, options, kind })
+    };
+    Ok(text.split(|&b| b == b'\n').filter_map(line).collect())
+}
+
+/// The mount that is on top at `mountpoint`.
+fn topmost_mount(mountpoint: &Path) -> Option<Line> {
+    table().ok()?.into_iter().rfind(|line| line.point == mountpoint)
 }
 
 /// Undoes the octal escapes of mountinfo.
@@ -216,35 +247,62 @@ fn unescape(text: &[u8]) -> std::ffi::OsString {
     std::ffi::OsString::from_vec(out)
 }
 
+/// What of a mount is seen at its mount point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    /// It is there, on top.
+    Top,
+    /// It is there, and something else is mounted over it.
+    Covered,
+    /// It is not there: somebody has unmounted it, perhaps lazily, or moved it.
+    Nothing,
+}
+
 impl Attached {
-    /// Whether what is on top at the mount point is this mount.
-    fn is_on_top(&self) -> bool {
-        self.device_number.is_none() || topmost_mount(&self.mountpoint) == self.device_number
+    fn seen(&self) -> Seen {
+        let (Some(number), Ok(table)) = (&self.device_number, table()) else { return Seen::Top };
+        let mut here = table.iter().rev().filter(|line| line.point == self.mountpoint);
+        match here.next() {
+            Some(top) if top.number == *number => Seen::Top,
+            _ if here.any(|line| line.number == *number) => Seen::Covered,
+            _ => Seen::Nothing,
+        }
     }
 
-    /// Detaches. `force` does it although files are open: their requests fail from then on.
-    pub fn detach(&self, force: bool) -> io::Result<()> {
-        if !self.is_on_top() {
-            return Err(io::Error::other(format!(
-                "something else is mounted over {}; unmount that first",
-                self.mountpoint.display()
-            )));
+    /// Detaches, and returns whether there was something to detach. `force` does it although files are open: for root their requests fail from then on,
+    /// for others the connection goes on for them.
+    pub fn detach(&self, force: bool) -> io::Result<bool> {
+        match self.seen() {
+            Seen::Top => {}
+            Seen::Nothing => return Ok(false),
+            Seen::Covered => {
+                return Err(io::Error::other(format!(
+                    "something else is mounted over {}; unmount that first",
+                    self.mountpoint.display()
+                )));
+            }
         }
         let flags = libc::UMOUNT_NOFOLLOW | if force { libc::MNT_FORCE | libc::MNT_DETACH } else { 0 };
         let target = c_string(self.mountpoint.as_os_str().as_bytes())?;
         // SAFETY: target is a NUL-terminated string that lives during the call.
         if unsafe { libc::umount2(target.as_ptr(), flags) } == 0 {
-            return Ok(());
+            return Ok(true);
         }
         let e = io::Error::last_os_error();
-        if e.raw_os_error() != Some(libc::EPERM) {
-            return Err(e);
+        match e.raw_os_error() {
+            Some(libc::EPERM) => {}
+            // No longer a mount point, since a moment ago.
+            Some(libc::EINVAL) => return Ok(false),
+            _ => return Err(e),
         }
         let mut command = Command::new(HELPER);
         command.arg("-u").args(force.then_some("-z")).arg("--").arg(&self.mountpoint).stdin(Stdio::null());
         let out = command.output()?;
         if out.status.success() {
-            return Ok(());
+            return Ok(true);
+        }
+        if self.seen() == Seen::Nothing {
+            return Ok(false);
         }
         let said = String::from_utf8_lossy(&out.stderr).trim().to_string();
         Err(if said.contains("busy") {
@@ -252,14 +310,6 @@ impl Attached {
         } else {
             io::Error::other(said)
         })
-    }
-
-    /// Writes dirty pages of the mount back, as far as that works.
-    pub fn write_back(&self) {
-        if let Ok(dir) = File::open(&self.mountpoint) {
-            // SAFETY: an open descriptor.
-            unsafe { libc::syncfs(dir.as_raw_fd()) };
-        }
     }
 
     /// Sets how far the kernel reads ahead on this mount. INIT can only lower it; raising it takes root.
@@ -281,6 +331,31 @@ impl Attached {
     }
 }
 
+/// Writes dirty pages of the mounts with this number back, as far as that works within `patience`: where one of them can be seen here. The thread that still
+/// waits then ends with the connection.
+pub fn write_back(number: &str, patience: Duration) {
+    let Ok(table) = table() else { return };
+    let Some(place) = table.into_iter().rfind(|line| line.number == number).map(|line| line.point) else {
+        return;
+    };
+    let device =
+        number.split_once(':').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+    let (done, end) = mpsc::channel();
+    let write = move || {
+        let Ok(dir) = File::open(place) else { return };
+        // Not of what may be mounted over it.
+        if dir.metadata().is_ok_and(|m| Some((libc::major(m.dev()), libc::minor(m.dev()))) == device) {
+            // SAFETY: an open descriptor.
+            unsafe { libc::syncfs(dir.as_raw_fd()) };
+        }
+        drop(dir);
+        let _ = done.send(());
+    };
+    if Builder::new().name("fuse-write-back".into()).spawn(write).is_ok() {
+        let _ = end.recv_timeout(patience);
+    }
+}
+
 /// Whether `program` is found on the search path.
 pub fn has_program(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsStr::new("/usr/bin:/bin").to_owned());
@@ -294,7 +369,8 @@ mod tests {
     #[test]
     fn mountinfo_escapes() {
         assert_eq!(unescape(b"/a\\040b\\134c\\"), OsStr::new("/a b\\c\\"));
-        assert!(topmost_mount(Path::new("/")).is_some());
+        let root = topmost_mount(Path::new("/")).unwrap();
+        assert!(root.number.contains(':') && !root.kind.is_empty() && root.options.contains('r'));
         assert!(topmost_mount(Path::new("/no such place")).is_none());
     }
 }

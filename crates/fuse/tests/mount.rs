@@ -1,10 +1,12 @@
 //! The door over the reference model, through real system calls on a real mount. Needs root and /dev/fuse; without them each
 //! test says so and passes. Every test here runs on the model itself (requests are ready at once) and on one that makes every
-//! request wait, with and without write-back cache. Mounts themselves, from beginning to end, are tested in `life`,
+//! request wait, with and without write-back cache. Mounts themselves, from beginning to end, are tested in `life` and `ends`,
 //! requests for barriers in `barriers`.
 
 #[path = "mount/barriers.rs"]
 mod barriers;
+#[path = "mount/ends.rs"]
+mod ends;
 #[path = "mount/helpers.rs"]
 mod helpers;
 mod later;

@@ -9,6 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How long a stopping server waits for files that are still open.
@@ -46,6 +47,14 @@ impl Signals {
         self
     }
 
+    /// One that has come and was not taken yet.
+    pub fn pending(&self) -> Option<i32> {
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the set and the time are initialised, and nothing is wanted but the number.
+        let signal = unsafe { libc::sigtimedwait(&self.0, std::ptr::null_mut(), &now) };
+        (signal > 0).then_some(signal)
+    }
+
     fn wait(&self) -> i32 {
         let mut signal = 0;
         // SAFETY: both pointers are to valid, initialised variables.
@@ -57,6 +66,60 @@ impl Signals {
 enum Event {
     Signal(i32),
     Ended(usize, freehold::Result<()>),
+}
+
+/// Threads that stop services, each one: none waits for those who use another.
+#[derive(Default)]
+struct Stopping(Vec<JoinHandle<()>>);
+
+impl Stopping {
+    fn begin(&mut self, service: Arc<Service>) {
+        let stop = |service: &Service| {
+            if let Err(e) = service.stop(PATIENCE) {
+                tracing::error!("cannot unmount {}: {e}", service.point().display());
+            }
+        };
+        let there = service.clone();
+        match std::thread::Builder::new().name("freehold-stop".into()).spawn(move || stop(&there)) {
+            Ok(thread) => self.0.push(thread),
+            // Then after each other.
+            Err(_) => stop(&service),
+        }
+    }
+
+    /// Waits for them. The process must not end while one of them lets go of a device.
+    fn join(self) {
+        for thread in self.0 {
+            if thread.join().is_err() {
+                tracing::error!("a thread that stops a volume panicked");
+            }
+        }
+    }
+}
+
+/// Stops services that were started beside others which were not.
+///
+/// # Errors
+/// Names the volumes that could not be closed cleanly.
+pub fn stop(services: Vec<Service>) -> anyhow::Result<()> {
+    let services: Vec<Arc<Service>> = services.into_iter().map(Arc::new).collect();
+    let mut stopping = Stopping::default();
+    services.iter().for_each(|service| stopping.begin(service.clone()));
+    let mut failed = Vec::new();
+    for service in services {
+        if let Err(e) = service.finish() {
+            failed.push(format!("{:#}", explain::volume(e, service.image())));
+        }
+    }
+    stopping.join();
+    not_closed(&failed)
+}
+
+fn not_closed(failed: &[String]) -> anyhow::Result<()> {
+    if !failed.is_empty() {
+        bail!("not closed cleanly: {}", failed.join("; "));
+    }
+    Ok(())
 }
 
 /// Serves until every mount is gone. SIGTERM and SIGINT unmount all; files that are open after a few seconds lose their mount.
@@ -82,17 +145,13 @@ pub fn serve(services: Vec<Service>, signals: Signals) -> anyhow::Result<()> {
         .spawn(move || while tx.send(Event::Signal(signals.wait())).is_ok() {})
         .context("cannot start a thread")?;
     let mut services: Vec<Option<Arc<Service>>> = services.into_iter().map(Some).collect();
-    let mut failed = Vec::new();
+    let (mut failed, mut stopping) = (Vec::new(), Stopping::default());
     while services.iter().any(Option::is_some) {
         match events.recv()? {
             Event::Signal(signal) => {
                 tracing::info!("stopping (signal {signal})");
                 notify("STOPPING=1");
-                for service in services.iter().flatten() {
-                    if let Err(e) = service.stop(PATIENCE) {
-                        tracing::error!("cannot unmount {}: {e}", service.point().display());
-                    }
-                }
+                services.iter().flatten().for_each(|service| stopping.begin(service.clone()));
             }
             Event::Ended(i, ended) => {
                 let Some(service) = services[i].take() else { continue };
@@ -108,10 +167,8 @@ pub fn serve(services: Vec<Service>, signals: Signals) -> anyhow::Result<()> {
             }
         }
     }
-    if !failed.is_empty() {
-        bail!("not closed cleanly: {}", failed.join("; "));
-    }
-    Ok(())
+    stopping.join();
+    not_closed(&failed)
 }
 
 /// Serves a bucket until its mount is gone. SIGTERM and SIGINT unmount it; files that are open after a few seconds lose their mount. SIGUSR1 has

@@ -62,7 +62,8 @@ Options (-o), separated by commas:
   numa=auto, numa=off, numa=NODE                        serve it where its device is, anywhere, or on this memory node
   metrics=ADDRESS:PORT                                  metrics for Prometheus, at http://ADDRESS:PORT/metrics
   writeback, timeout=SECONDS, max_read=, max_write=,
-  read_ahead=, threads=, shared, auto_unmount, fsname=  details of FUSE, see crates/fuse
+  read_ahead=, threads=, shared, auto_unmount           details of FUSE, see crates/fuse
+  nosymfollow                                           symbolic links are not followed (as root)
 
 Options of a bucket, beside ro and those of FUSE (keys come from the environment, profile files, or the machine's identity):
   endpoint=URL, region=NAME, profile=NAME, ca=FILE      where the store is, and which profile has its keys (before those in the
@@ -70,6 +71,7 @@ Options of a bucket, beside ro and those of FUSE (keys come from the environment
   path_style, virtual_host, anonymous                   how a bucket is addressed; without keys
   uid=, gid=, umask=                                    of objects that do not say [yours, 022]
   expiry=SECONDS                                        for how long what is known of a name counts [1]
+  fsname=NAME                                           what /proc/mounts shows as the source [the URL]
   listed_attributes                                     owners and modes are not asked for by listings
   metrics=ADDRESS:PORT                                  as above; SIGUSR1 has the server write what it has done, and what goes
                                                         on, into its log

@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow, bail};
 use freehold::metrics::Listener;
 use freehold::mounts::{self, MountInfo};
 use freehold::options::{ServeOptions, parse_address};
-use freehold::service::Service;
+use freehold::service::{self, Service};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,8 @@ The file is TOML, with a section for each volume:
   options = \"noatime,cache=1g\"   # optional, as after mount -o
 
 SIGTERM and SIGINT unmount and close all volumes; programs that still have files open after 3 \
-seconds lose them. A mount that a killed server left is cleared away \
+seconds lose them, also where a volume is mounted at other places (bind mounts, containers). While volumes are \
+still being opened, the signal counts when the one at hand is open. A mount that a killed server left is cleared away \
 at the start. SIGHUP is ignored: after a change of the file, restart. A volume that is unmounted \
 from outside is closed, the others go on; the process ends with the last one. It tells systemd when it is ready (Type=notify), see contrib/freehold.service.
 
@@ -111,7 +112,13 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let all = plan.volumes;
     let metrics = at.map(Listener::bind).transpose()?;
     let (mut services, mut failed) = (Vec::new(), Vec::new());
+    let mut stopped = None;
     for (image, point, options) in &all {
+        // What is opened after a crash may take minutes, and the next as long again.
+        stopped = signals.pending();
+        if stopped.is_some() {
+            break;
+        }
         let started = make_room(image, point).and_then(|()| {
             Service::start(image, point, options).map_err(|e| explain::start(e, image, point))
         });
@@ -129,13 +136,12 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             }
         }
     }
-    if !failed.is_empty() && !args.keep_going {
-        for service in &services {
-            let image = service.image();
-            let stopped = service.stop(std::time::Duration::from_secs(1));
-            stopped.with_context(|| format!("unmounting {}", service.point().display()))?;
-            service.finish().map_err(|e| explain::volume(e, image))?;
-        }
+    if let Some(signal) = stopped {
+        tracing::info!("stopping (signal {signal}) before all volumes are served");
+        daemon::notify("STOPPING=1");
+        daemon::stop(services)?;
+    } else if !failed.is_empty() && !args.keep_going {
+        daemon::stop(services)?;
     } else if !services.is_empty() {
         if let Some(metrics) = metrics {
             let exporter = Arc::new(metrics.serve(services.iter().map(Service::observed).collect())?);
@@ -157,9 +163,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 fn make_room(image: &Path, point: &Path) -> anyhow::Result<()> {
     let Some(m) = mounts::at(point).unwrap_or(None).filter(MountInfo::is_freehold) else { return Ok(()) };
     let (at, source) = (point.display(), m.source.display());
-    let is_ours = image.canonicalize().is_ok_and(|i| m.source == i.as_os_str());
-    if is_ours && umount::is_dead(&m) {
-        umount::unmount(&m.point, umount::How::Abort)
+    if m.source == *service::source(image) && umount::is_dead(&m) {
+        umount::unmount(&m, umount::How::Abort)
             .with_context(|| format!("clearing away the dead mount at {at}"))?;
         tracing::warn!("{at}: its server had died; the mount is cleared away");
         return Ok(());
@@ -193,6 +198,34 @@ mod tests {
             })
             .collect();
         assert_eq!(parse(&more).unwrap().volumes[1].0, Path::new("/dev/nvme1n1"));
+    }
+
+    /// A server was killed; of the mount that it left is known which controller or image it was of.
+    #[test]
+    fn what_a_killed_server_left_is_cleared_away() {
+        // SAFETY: geteuid has no preconditions.
+        if unsafe { libc::geteuid() } != 0 || !Path::new("/dev/fuse").exists() {
+            println!("skipped: needs root and /dev/fuse");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (point, image) = (dir.path().join("mnt"), dir.path().join("image"));
+        std::fs::create_dir(&point).unwrap();
+        std::fs::write(&image, "x").unwrap();
+        for name in [Path::new("nvme:0000:00:1f.7"), &image] {
+            let options = fuse::MountOptions { fsname: service::source(name), ..Default::default() };
+            let engine = Arc::new(sim::Model::new(sim::model::system_clock()));
+            let mount = fuse::mount(engine, &point, options).unwrap();
+            let m = mounts::at(&point).unwrap().unwrap();
+            assert_eq!(mounts::of_image(name).unwrap().as_slice(), std::slice::from_ref(&m));
+            make_room(name, &point).unwrap_err();
+            fuse::Connection::of(&m.device).unwrap().abort().unwrap();
+            mount.wait();
+            let other = make_room(Path::new("nvme:0000:00:1f.6"), &point).unwrap_err();
+            assert!(other.to_string().contains("already"), "{other}");
+            make_room(name, &point).unwrap();
+            assert!(mounts::at(&point).unwrap().is_none());
+        }
     }
 
     #[test]

@@ -85,7 +85,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         // As much as possible reaches the server before files lose it, unless it seems to hang.
         sync(&mount.point, Duration::from_secs(if watch.is_some() { 60 } else { 5 }));
     }
-    match unmount(&mount.point, how) {
+    match unmount(&mount, how) {
         Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
             let users = mounts::users(&mount);
             let who = match users.as_slice() {
@@ -171,7 +171,8 @@ fn find(target: &Path) -> anyhow::Result<MountInfo> {
 }
 
 /// umount(2), or `fusermount3 -u` for those who may not call it.
-pub(super) fn unmount(point: &Path, how: How) -> io::Result<()> {
+pub(super) fn unmount(mount: &MountInfo, how: How) -> io::Result<()> {
+    let point = &mount.point;
     let target = CString::new(point.as_os_str().as_bytes())?;
     let flags = libc::UMOUNT_NOFOLLOW
         | match how {
@@ -187,12 +188,14 @@ pub(super) fn unmount(point: &Path, how: How) -> io::Result<()> {
     if e.raw_os_error() != Some(libc::EPERM) {
         return Err(e);
     }
+    // The helper only takes it out of sight, and those who have files open would go on.
+    let connection = (how == How::Abort).then(|| fuse::Connection::of(&mount.device).ok()).flatten();
     let mut helper = Command::new("fusermount3");
     helper.arg("-u").args((how != How::Idle).then_some("-z")).arg("--").arg(point).stdin(Stdio::null());
     let out =
         helper.output().map_err(|e| io::Error::new(e.kind(), format!("fusermount3 (package fuse3): {e}")))?;
     if out.status.success() {
-        return Ok(());
+        return connection.map_or(Ok(()), |connection| connection.abort());
     }
     let said = String::from_utf8_lossy(&out.stderr).trim().to_string();
     Err(if said.contains("busy") {
