@@ -174,3 +174,27 @@ fn random_changes_between_failing_fsyncs() {
     }
     assert!(failed > 50 && done > 200, "{failed} failed, {done} done");
 }
+
+/// That nothing is there is believed when it was asked for once more.
+#[test]
+fn a_file_is_not_given_up_for_one_answer() {
+    for (old, more, call) in [
+        (0, 500, "complete"),
+        (0, 500, "part"),
+        (20, 10, "put"),
+        (5000, 500, "part_copy"),
+        (5000, 9, "complete"),
+    ] {
+        let rig = mount(&bucket());
+        let bytes = pattern(1, old + more);
+        rig.write("f", &bytes[..old]).unwrap();
+        let handle = rig.open("f").unwrap();
+        rig.fs.store().refuse(call, Some(StoreError::NotFound));
+        rig.write_at(handle, old as u64, &bytes[old..]).unwrap();
+        let made = rig.run(rig.fs.fsync(handle, false));
+        assert!(matches!(made, Err(Error::Remote { errno: libc::EIO, .. })), "{call}: {made:?}");
+        rig.fs.store().refuse(call, None);
+        rig.close(handle).unwrap_or_else(|e| panic!("{call}: {e}"));
+        assert!(rig.read("f").unwrap() == bytes, "{call}");
+    }
+}
