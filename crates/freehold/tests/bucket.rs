@@ -15,12 +15,12 @@ mod store;
 
 use common::{Place, Random, can_mount, eventually};
 use load::May;
-use sim::s3::{Faults, Features, Rates};
+use sim::s3::{Faults, Features, Rates, Times};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use store::Store;
 
 const SMALL_PARTS: Features = Features { part_min: 1, ..Features::ALL };
@@ -150,6 +150,57 @@ fn unfinished(p: &Place, store: &Store, round: u64) -> u64 {
         return listed;
     }
     0
+}
+
+/// What is old is given up, but not what somebody writes still, nor what may be young.
+#[test]
+fn uploads_that_are_written_are_not_given_up() {
+    let (p, store) = (Place::new(), Store::new(SMALL_PARTS));
+    let Some(server) = store.simulated() else { return };
+    let ask = |method: &str, target: &str| {
+        let endpoint = server.endpoint();
+        let mut stream = TcpStream::connect(endpoint.trim_start_matches("http://")).unwrap();
+        let key = sim::s3::KEY_ID;
+        let request =
+            format!("{method} /bucket/{target} HTTP/1.1\r\nauthorization: Credential={key}/\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains(" 200 "), "{answer}");
+        answer
+    };
+    let now = SystemTime::now();
+    let old = Some(now - Duration::from_secs(30 * 86400));
+    for (key, begun, parts) in [
+        ("old", old, old),
+        ("old-untold", None, old),
+        ("written", old, Some(now)),
+        ("young", Some(now), None),
+        ("untold", None, None),
+    ] {
+        let begun_id = ask("POST", &format!("{key}?uploads="));
+        let id = begun_id.split_once("<UploadId>").and_then(|(_, rest)| rest.split_once('<')).unwrap().0;
+        ask("PUT", &format!("{key}?partNumber=1&uploadId={id}"));
+        server.look(|bucket| bucket.date_uploads(key, Times { begun, parts }));
+    }
+    let run = |words: &[&str]| {
+        let said = store.command(&p).args(["object"]).args(words).output().unwrap();
+        assert!(said.status.success(), "{said:?}");
+        String::from_utf8(said.stdout).unwrap()
+    };
+    let url = store.url();
+    let would = run(&["gc", &url, "-n"]);
+    assert!(would.contains("would give up old ") && server.look(|bucket| bucket.uploads()) == 5, "{would}");
+    let done = run(&["gc", &url]);
+    assert!(done.contains("given up old ") && done.contains("given up old-untold "), "{done}");
+    assert!(done.contains("left alone untold ") && done.contains("1 of unknown age"), "{done}");
+    let listed = run(&["ls", &url]);
+    assert_eq!(server.look(|bucket| bucket.uploads()), 3, "{listed}");
+    for key in ["written", "young", "untold"] {
+        assert!(listed.contains(&format!("  {key}  ")), "{listed}");
+    }
+    assert!(listed.contains("unknown  untold"), "{listed}");
 }
 
 /// Adds a line to a file as a program does; the error of close(2) counts.

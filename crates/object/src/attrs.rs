@@ -222,7 +222,15 @@ mod tests {
 
     fn object(pairs: &[(&str, &str)]) -> Object {
         let metadata = pairs.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
-        Object { size: 3, etag: ETag("\"e\"".into()), modified: UNIX_EPOCH, content_type: None, metadata }
+        let headers = Metadata::new();
+        Object {
+            size: 3,
+            etag: ETag("\"e\"".into()),
+            modified: UNIX_EPOCH,
+            content_type: None,
+            metadata,
+            headers,
+        }
     }
 
     #[test]

@@ -71,14 +71,65 @@ impl<S: Store> Core<S> {
         };
         match done {
             Ok((etag, streamed)) => self.committed(file, &key, etag, streamed).await,
-            Err(StoreError::Precondition | StoreError::NotFound) => {
-                tracing::error!(
-                    "{key}: changed by somebody else since it was opened; what was written is not in the store"
-                );
-                file.state.lock().lost = Some(Error::Stale);
-                Err(Error::Stale)
+            Err(e) => Err(self.not_made(file, &key, e).await),
+        }
+    }
+
+    /// Tries once more to send the parts that failed. Nothing becomes visible. The error is that of the commit that would come now.
+    pub async fn send_again(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
+        let _names = self.namespace.read().await;
+        let _turn = file.turn.write().await;
+        let stream = {
+            let state = file.state.lock();
+            match (&state.lost, &state.stream) {
+                (Some(e), _) => return Err(e.clone()),
+                (None, Some(stream)) if !state.gone => stream.clone(),
+                _ => return Ok(()),
             }
-            Err(e) => Err(error::of(&key, e)),
+        };
+        match stream.settle(self).await {
+            Ok(_) => Ok(()),
+            Err(e) => Err(self.not_made(file, &stream.key, e).await),
+        }
+    }
+
+    /// What is told of a commit that failed. Where the object or the upload is another's by now, or gone, no later one can succeed.
+    async fn not_made(&self, file: &File, key: &str, e: StoreError) -> Error {
+        let lost = match &e {
+            StoreError::Precondition => true,
+            StoreError::NotFound => self.is_lost(file, key).await,
+            _ => false,
+        };
+        if lost {
+            tracing::error!(
+                "{key}: changed by somebody else since it was opened; what was written is not in the store"
+            );
+            file.state.lock().lost = Some(Error::Stale);
+            return Error::Stale;
+        }
+        match e {
+            StoreError::NotFound => {
+                error::of(key, StoreError::Unavailable("something was not found that is there".into()))
+            }
+            e => error::of(key, e),
+        }
+    }
+
+    /// Whether what a commit begins from is really not there: asked once more, by requests whose answers say what it is that they did not find.
+    async fn is_lost(&self, file: &File, key: &str) -> bool {
+        let (base, stream) = {
+            let state = file.state.lock();
+            (state.base.clone(), state.stream.clone())
+        };
+        if let Some((stream, id)) = stream.as_ref().and_then(|stream| Some((stream, stream.upload_id()?)))
+            && self.store.parts(&stream.key, id).await.err() == Some(StoreError::NotFound)
+        {
+            return true;
+        }
+        let Some(base) = base else { return false };
+        match self.store.get(key, 0..1, None).await {
+            Ok((_, object)) => object.etag != base,
+            Err(e) => e == StoreError::NotFound,
         }
     }
 
@@ -123,33 +174,43 @@ impl<S: Store> Core<S> {
                 .ok_or_else(|| StoreError::Refused("too many parts for one object".into()))?;
             (stream, pieces, state.base.clone())
         };
+        let mut whole = stream.len();
         for piece in pieces {
+            let len = piece.range.end - piece.range.start;
+            // Only the last can be less than a part must have. It counts as sent when the object is made: where it is not, more may be written behind it,
+            // and a part in the middle must not be so small.
+            let counts = len >= abilities.part_min;
             match (piece.source, &base) {
                 (Source::Copied, Some(etag)) => {
-                    self.sent(file, &stream, piece.range.clone(), None);
+                    if counts {
+                        self.sent(file, piece.range.end);
+                    }
                     stream.copy(self, key.into(), piece.range, etag.clone());
                 }
                 _ => {
-                    let len = piece.range.end - piece.range.start;
                     self.writes.take(file.ino.0, len, &self.runtime).await;
                     let held = self.writes.held(len);
                     let bytes = self.bytes_of(file, key, piece.range.clone()).await?;
                     held.keep(len);
-                    self.sent(file, &stream, piece.range, Some(bytes));
+                    if counts {
+                        self.sent(file, piece.range.end);
+                    }
+                    stream.send(self, bytes);
+                    self.writes.filled(file.ino.0);
                 }
             }
+            whole += usize::from(counts);
         }
-        Ok((self.complete(&stream, on).await?, true))
+        let done = self.complete(&stream, on).await;
+        if done.is_err() {
+            stream.cut(whole);
+        }
+        Ok((done?, true))
     }
 
-    /// Notes that a range is on its way; what of it was in memory is there no longer.
-    fn sent(self: &Arc<Self>, file: &File, stream: &Arc<Stream>, range: Range<u64>, bytes: Option<Bytes>) {
-        let mut state = file.state.lock();
-        self.writes.give(state.change.forget(range.end));
-        if let Some(bytes) = bytes {
-            stream.send(self, bytes);
-            self.writes.filled(file.ino.0);
-        }
+    /// Notes that the bytes up to `to` are on their way; what of them was in memory is there no longer.
+    fn sent(&self, file: &File, to: u64) {
+        self.writes.give(file.state.lock().change.forget(to));
     }
 
     /// The bytes of a range of a file, from memory and from its object.
@@ -235,7 +296,8 @@ impl<S: Store> Core<S> {
         Ok(())
     }
 
-    /// Copies an object within the store, with another description where one is given; large ones in parts, side by side.
+    /// Copies an object within the store, with another description where one is given; large ones in parts, side by side. Onto itself only if it is in
+    /// that state still when it is made anew, where the store has conditions, and copies parts or the object is small; else if it was when it was read.
     pub async fn copy_object(
         self: &Arc<Self>,
         (from, etag, size): (&str, &ETag, u64),
@@ -243,9 +305,14 @@ impl<S: Store> Core<S> {
         about: Option<&Description>,
     ) -> std::result::Result<ETag, StoreError> {
         let abilities = self.store.abilities();
-        let many = size > COPY_AT_ONCE && abilities.part_copy && from != to;
         // What stands for a directory some stores (versitygw) do not copy: it is made anew.
         let marker = size == 0 && to.ends_with('/');
+        // Between reading and writing of a copy somebody else may make the object, whom the copy would undo.
+        let guarded = from == to && abilities.conditional && !marker;
+        if guarded && size <= SINGLE.min(abilities.single_max) {
+            return self.make_again((from, etag, size), about).await;
+        }
+        let many = (size > COPY_AT_ONCE && from != to || guarded) && abilities.part_copy;
         if !marker && size <= abilities.single_max && !many {
             return self.store.copy(from, to, about, Some(etag)).await;
         }
@@ -253,18 +320,33 @@ impl<S: Store> Core<S> {
             return Err(StoreError::NotSupported("copying large objects"));
         }
         let object = self.store.head(from).await?;
-        let about = about.cloned().unwrap_or(Description {
-            content_type: object.content_type.clone(),
-            metadata: object.metadata.clone(),
-        });
+        let same = object.etag == *etag;
+        let about = about.cloned().unwrap_or_else(|| Description::of(object));
         let on = if from == to { Condition::Is(etag.clone()) } else { Condition::Always };
         if marker {
-            return match object.etag == *etag {
+            return match same {
                 true => self.store.put(to, Bytes::new(), &about, &self.condition(&on)).await,
                 false => Err(StoreError::Precondition),
             };
         }
         self.copy_in_parts((from, etag, size), to, about, &on).await
+    }
+
+    /// Makes a small object anew with another description, if it is in this state.
+    async fn make_again(
+        self: &Arc<Self>,
+        (key, etag, size): (&str, &ETag, u64),
+        about: Option<&Description>,
+    ) -> std::result::Result<ETag, StoreError> {
+        let _token = self.uploads.acquire().await;
+        self.reads.force(size);
+        let _held = self.reads.held(size);
+        let (body, object) = self.store.get(key, 0..size, Some(etag)).await?;
+        if body.len() as u64 != size {
+            return Err(StoreError::Damaged("an object is shorter than it was".into()));
+        }
+        let about = about.cloned().unwrap_or_else(|| Description::of(object));
+        self.store.put(key, body, &about, &Condition::Is(etag.clone())).await
     }
 
     /// Copies an object that is not empty by copies of its parts, and makes the new one on a condition.
@@ -291,11 +373,12 @@ impl<S: Store> Core<S> {
     }
 
     /// Copies an object to a key where nothing is; `Exists` if there is something. In one step of the store, where that has conditions and copies parts
-    /// or the object is small; else it looks first.
+    /// or the object is small; else it looks first. `class`: as for [`Core::copy_kept`].
     pub async fn copy_absent(
         self: &Arc<Self>,
         (from, etag, size): (&str, &ETag, u64),
         to: &str,
+        class: bool,
     ) -> Result<ETag> {
         let (abilities, on) = (self.store.abilities(), Condition::Absent);
         let at_source = |e| error::of(from, e);
@@ -306,21 +389,19 @@ impl<S: Store> Core<S> {
         self.compare(to, &on).await.map_err(at_target)?;
         let small = size <= SINGLE.min(abilities.single_max);
         if !abilities.conditional || (!small && !abilities.part_copy) {
-            return self.copy_object((from, etag, size), to, None).await.map_err(at_source);
+            return self.copy_kept((from, etag, size), to, class).await.map_err(at_source);
         }
         if small {
             let _token = self.uploads.acquire().await;
             self.reads.force(size);
             let _held = self.reads.held(size);
             let (body, object) = self.store.get(from, 0..size, Some(etag)).await.map_err(at_source)?;
-            let about = Description { content_type: object.content_type, metadata: object.metadata };
-            return self.store.put(to, body, &about, &on).await.map_err(at_target);
+            return self.store.put(to, body, &Description::of(object), &on).await.map_err(at_target);
         }
         let object = self.store.head(from).await.map_err(at_source)?;
         if object.etag != *etag {
             return Err(at_source(StoreError::Precondition));
         }
-        let about = Description { content_type: object.content_type, metadata: object.metadata };
-        self.copy_in_parts((from, etag, size), to, about, &on).await.map_err(at_target)
+        self.copy_in_parts((from, etag, size), to, Description::of(object), &on).await.map_err(at_target)
     }
 }

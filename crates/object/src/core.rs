@@ -4,7 +4,8 @@
 //! a task of the runtime, which goes on when its caller has given up: so nothing is ever left half-done. What needs memory only is done by the
 //! caller.
 //!
-//! Order of locks: `namespace`, the turn of a file, the tree, the state of a file. Only the first two are held across waits.
+//! Order of locks: `namespace`, the turns of files (of several in the order of their inodes' numbers, unless `namespace` is held alone), the tree, the state of a file.
+//! Only the first two are held across waits.
 
 use crate::budget::Budget;
 use crate::handles::Open;
@@ -42,7 +43,7 @@ pub struct Core<S> {
     pub uploads: Semaphore,
     /// Tokens for small requests of which many are made at once.
     pub small: Arc<Semaphore>,
-    /// Held alone while a directory is moved, shared by all that give or change objects by name.
+    /// Held alone while a directory is moved, shared by all that give or change objects by name, or begin to write one.
     pub namespace: RwLock<()>,
     pub progress: Progress,
     pub runtime: runtime::Handle,

@@ -34,11 +34,14 @@ pub struct File {
     pub state: Mutex<FileState>,
 }
 
+/// What is written to a file that has no name any more stays in memory: this part of it at most.
+const NAMELESS: u64 = 4;
+
 /// How far a write came.
 enum Written {
     /// It is done.
     Done,
-    /// It is done, and memory is needed for changes that cannot leave in order.
+    /// There are too many changes in memory already that cannot leave in order.
     Stuck,
     /// The file must be committed before.
     NotYet,
@@ -63,11 +66,18 @@ pub struct FileState {
     pub lost: Option<Error>,
     /// It has no name any more: changes are nobody's.
     pub gone: bool,
+    /// Somebody who wrote it was torn away: what is not committed is dropped.
+    pub abandoned: bool,
     /// How often somebody else has replaced the object while it was open here: handles of the one before read and write no more.
     pub replaced: u64,
 }
 
 impl FileState {
+    /// Whether parts have failed that nobody has tried again.
+    fn has_failed(&self) -> bool {
+        !self.gone && self.lost.is_none() && self.stream.as_ref().is_some_and(|stream| stream.has_failed())
+    }
+
     /// Whether something is to be committed.
     pub fn is_dirty(&self) -> bool {
         !self.gone && (self.base.is_none() || self.about_changed || !self.change.is_none(self.base_size))
@@ -86,6 +96,7 @@ impl File {
             mtime_set: false,
             lost: None,
             gone: false,
+            abandoned: false,
             replaced: 0,
         };
         File { ino, turn: RwLock::new(()), state: Mutex::new(state) }
@@ -101,17 +112,21 @@ impl<S: Store> Core<S> {
             return Ok(0);
         }
         loop {
+            if file.state.lock().has_failed() {
+                // Its bytes are kept, so who writes on is to know: he would fill the memory.
+                let (core, file) = (self.clone(), file.clone());
+                self.spawn(async move { core.send_again(&file).await }).await?;
+            }
             self.writes.take(file.ino.0, len, &self.runtime).await;
             let memory = self.writes.held(len);
             let turn = file.turn.read().await;
-            let stuck = self.put_bytes(open, offset, from, memory)?;
+            let written = self.put_bytes(open, offset, from, memory)?;
             drop(turn);
-            match stuck {
+            match written {
                 Written::Done => return Ok(from.len()),
                 Written::Stuck => {
                     let (core, file) = (self.clone(), file.clone());
                     self.spawn(async move { core.relieve(&file).await }).await?;
-                    return Ok(from.len());
                 }
                 // What has left cannot be changed before it is an object.
                 Written::NotYet => self.spawn_commit(file).await?,
@@ -122,7 +137,7 @@ impl<S: Store> Core<S> {
     /// The part of a write that waits for nothing. The caller holds the turn.
     fn put_bytes(self: &Arc<Self>, open: &Open, offset: u64, from: &[u8], memory: Held) -> Result<Written> {
         let file = &open.file;
-        let stuck = {
+        {
             let mut state = file.state.lock();
             if let Some(e) = &state.lost {
                 return Err(e.clone());
@@ -139,14 +154,25 @@ impl<S: Store> Core<S> {
                 // A removed file is never made: what has left of it is gone.
                 return if state.gone { Err(Error::Stale) } else { Ok(Written::NotYet) };
             }
+            if state.gone && !self.may_keep(state.change.bytes() + from.len() as u64) {
+                return Err(Error::NoSpace);
+            }
             let part = self.part_size(&state);
+            // Before it is written: who hears of an error has changed nothing.
+            if !state.gone && state.change.ready() < part && state.change.bytes() >= PARTS_KEPT * part {
+                return Ok(Written::Stuck);
+            }
             memory.keep(state.change.write(offset, from, part as usize));
             state.mtime_set = false;
-            state.change.ready() < part && state.change.bytes() >= PARTS_KEPT * part
-        };
+        }
         self.touched(open)?;
         self.send_ready(file)?;
-        Ok(if stuck { Written::Stuck } else { Written::Done })
+        Ok(Written::Done)
+    }
+
+    /// Whether a file that has no name any more may have so many bytes: they never leave, so it gets a share of the memory, and nothing beyond the limit.
+    fn may_keep(&self, bytes: u64) -> bool {
+        bytes <= self.options.write_memory / NAMELESS && self.writes.used().0 <= self.options.write_memory
     }
 
     /// Size of the next part of a file's stream.

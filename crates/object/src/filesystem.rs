@@ -399,6 +399,7 @@ impl<S: Store> FileSystem for ObjectFs<S> {
         let Fallocate::Allocate { keep_size } = what else {
             return Err(Error::NotSupported("holes in objects"));
         };
+        open.current()?;
         let size = open.file.state.lock().change.size();
         if keep_size || end <= size {
             return Ok(());

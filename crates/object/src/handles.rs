@@ -3,6 +3,7 @@
 use crate::core::Core;
 use crate::error;
 use crate::file::File;
+use crate::inode::About;
 use crate::readahead::Window;
 use crate::store::Store;
 use crate::stream::Stream;
@@ -25,6 +26,24 @@ pub struct Open {
     pub replaced: u64,
     /// What was read ahead through this handle.
     pub window: Mutex<Window>,
+}
+
+/// What came of a use that is over.
+enum Dropped {
+    /// It is over. An upload that nobody needs any more.
+    Done(Option<Arc<Stream>>),
+    /// It is the last, and there are changes to commit before.
+    Dirty,
+}
+
+impl Open {
+    /// `Stale` when somebody else has replaced or removed what was opened.
+    pub fn current(&self) -> Result<()> {
+        match self.file.state.lock().replaced == self.replaced {
+            true => Ok(()),
+            false => Err(Error::Stale),
+        }
+    }
 }
 
 impl<S: Store> Core<S> {
@@ -70,29 +89,65 @@ impl<S: Store> Core<S> {
 
     /// The file of an inode, for somebody who uses it: [`Core::put_file`] must follow. `Stale`.
     pub fn take_file(&self, ino: Ino) -> Result<Arc<File>> {
+        Ok(self.tree.lock().get_mut(ino)?.take_file(ino))
+    }
+
+    /// The files of inodes, in the order in which their turns are taken, for somebody who does something to their names or attributes: who opens them meanwhile has the same.
+    /// Directories have none, nor what is gone by now. [`Core::leave_files`] must follow, when neither a turn nor the names are held.
+    pub fn use_files(&self, inos: impl IntoIterator<Item = Ino>) -> Vec<Arc<File>> {
+        let mut inos: Vec<Ino> = inos.into_iter().collect();
+        inos.sort_unstable_by_key(|ino| ino.0);
+        inos.dedup();
         let mut tree = self.tree.lock();
-        let inode = tree.get_mut(ino)?;
-        inode.opens += 1;
-        let file = inode.file.get_or_insert_with(|| Arc::new(File::new(ino, inode.etag.clone(), inode.size)));
-        Ok(file.clone())
+        let mut take = |ino| {
+            let inode = tree.get_mut(ino).ok()?;
+            inode.directory.is_none().then(|| inode.take_file(ino))
+        };
+        inos.into_iter().filter_map(&mut take).collect()
+    }
+
+    /// The use of files is over. Who closed one meanwhile was not the last, so his changes are committed now; those of somebody who was torn away are not.
+    pub async fn leave_files(self: &Arc<Self>, files: Vec<Arc<File>>) {
+        for file in files {
+            let abandoned = file.state.lock().abandoned;
+            let left = match abandoned {
+                true => self.drop_use(&file, true).map(|stream| {
+                    if let Dropped::Done(Some(stream)) = stream {
+                        stream.abandon(self);
+                    }
+                }),
+                false => self.put_file(&file).await,
+            };
+            if let Err(e) = left {
+                tracing::error!("a file that was closed meanwhile was not made: {e}");
+            }
+        }
     }
 
     /// A use of a file is over. With the last one it is committed, if it can be, and what cannot be is dropped.
     pub async fn put_file(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
-        let committed = if self.is_last(file) { self.commit(file).await } else { Ok(()) };
-        if let Some(stream) = self.drop_use(file, committed.is_err())? {
-            stream.abandon(self);
+        let mut committed = Ok(());
+        loop {
+            match self.drop_use(file, committed.is_err())? {
+                Dropped::Done(stream) => {
+                    if let Some(stream) = stream {
+                        stream.abandon(self);
+                    }
+                    return committed;
+                }
+                Dropped::Dirty => committed = self.commit(file).await,
+            }
         }
-        committed
     }
 
     /// As `put_file`, but what was not committed by a close is nobody's: it is dropped with the last use. A commit under way comes to its end. The
     /// unfinished upload is given up in the store, if that takes no longer than until then; `gc` finds it otherwise.
     pub async fn abandon_file(self: &Arc<Self>, file: &Arc<File>, until: Instant) -> Result<()> {
         let turn = file.turn.write().await;
-        let stream = self.drop_use(file, false)?;
+        file.state.lock().abandoned = true;
+        let dropped = self.drop_use(file, true)?;
         drop(turn);
-        if let Some(stream) = stream {
+        if let Dropped::Done(Some(stream)) = dropped {
             let core = self.clone();
             let aborted = self.runtime.spawn(async move { stream.abort(&core).await });
             let _ = tokio::time::timeout_at(until.into(), aborted).await;
@@ -100,24 +155,22 @@ impl<S: Store> Core<S> {
         Ok(())
     }
 
-    fn is_last(&self, file: &File) -> bool {
-        self.tree.lock().get(file.ino).is_ok_and(|inode| inode.opens == 1)
-    }
-
-    /// Counts a use off. With the last one the file is as its object is: what differs is dropped. `failed`: it may differ in ways
-    /// that nobody knows. Returns the upload that nobody needs any more.
-    fn drop_use(&self, file: &Arc<File>, failed: bool) -> Result<Option<Arc<Stream>>> {
+    /// Counts a use off. With the last one the file is as its object is: what differs is dropped, if that is wanted (`give_up`), else nothing is done.
+    fn drop_use(&self, file: &Arc<File>, give_up: bool) -> Result<Dropped> {
         let mut tree = self.tree.lock();
         let inode = tree.get_mut(file.ino)?;
+        if inode.opens == 1 && !give_up && file.state.lock().is_dirty() {
+            return Ok(Dropped::Dirty);
+        }
         inode.opens -= 1;
         if inode.opens > 0 {
-            return Ok(None);
+            return Ok(Dropped::Done(None));
         }
         inode.file = None;
         let (local, parent, name) = (inode.checked.is_none(), inode.parent, inode.name.clone());
         let (stream, differed) = {
             let mut state = file.state.lock();
-            let differed = failed || state.is_dirty();
+            let differed = give_up || state.is_dirty();
             self.writes.give(state.change.bytes());
             state.change = crate::change::Change::none(0);
             state.gone = true;
@@ -134,7 +187,12 @@ impl<S: Store> Core<S> {
             inode.about = None;
         }
         tree.drop_unused(file.ino);
-        Ok(stream)
+        Ok(Dropped::Done(stream))
+    }
+
+    /// Whether a file can be made anew with what its object says of itself: now, and not when what was written is to be kept. `AttributeTooLarge`, `Stale`.
+    pub fn check_about(&self, ino: Ino) -> Result<()> {
+        self.tree.lock().get(ino)?.about.as_deref().map_or(Ok(()), About::check)
     }
 
     /// Opens a file that is known to be current.
@@ -164,7 +222,15 @@ impl<S: Store> Core<S> {
             want.set(Access::WRITE, write);
             perm::check(cred, &attr, want)?;
         }
-        let file = self.take_file(ino)?;
+        if write {
+            self.check_about(ino)?;
+        }
+        let file = {
+            // Who moves a directory waits for those that are open below it for writing, and others wait until they know under which name they write.
+            let _names = if write { Some(self.namespace.read().await) } else { None };
+            self.take_file(ino)?
+        };
+        file.state.lock().abandoned = false;
         let writer = perm::Writer::new(cred, &attr);
         if flags.contains(OpenFlags::TRUNCATE)
             && let Err(e) = self.truncate_now(&file, 0, writer).await

@@ -2,7 +2,7 @@
 
 use crate::attrs::{Attrs, Defaults};
 use crate::file::File;
-use crate::store::{Description, ETag, Metadata, Object};
+use crate::store::{Description, ETag, Metadata, Object, can_be_sent};
 use fs::{Attr, FileType, Ino, Result, Time};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,6 +17,8 @@ pub struct About {
     pub metadata: Metadata,
     /// Media type.
     pub content_type: Option<String>,
+    /// Other headers that are given back.
+    pub headers: Metadata,
 }
 
 impl About {
@@ -26,19 +28,35 @@ impl About {
             attrs: Attrs::of(key, object, defaults),
             metadata: object.metadata.clone(),
             content_type: object.content_type.clone(),
+            headers: object.headers.clone(),
         }
     }
 
     /// Of a new object.
     pub fn new(attrs: Attrs) -> About {
-        About { attrs, metadata: Metadata::new(), content_type: None }
+        About { attrs, metadata: Metadata::new(), content_type: None, headers: Metadata::new() }
     }
 
-    /// As it is sent to the store. `AttributeTooLarge`.
+    /// As it is sent to the store, without what of others' metadata cannot be sent. `AttributeTooLarge`.
     pub fn description(&self) -> Result<Description> {
         let mut metadata = self.metadata.clone();
+        metadata.retain(|name, value| {
+            let can = can_be_sent(name, value);
+            if !can {
+                tracing::warn!("metadata {name:?} of an object is not visible ASCII; it is dropped");
+            }
+            can
+        });
         self.attrs.write(&mut metadata)?;
-        Ok(Description { content_type: self.content_type.clone(), metadata })
+        let (content_type, headers) = (self.content_type.clone(), self.headers.clone());
+        Ok(Description { content_type, metadata, headers })
+    }
+
+    /// Whether an object with other content can say this of itself: `AttributeTooLarge`, where others have left too little room for what is said of files.
+    pub fn check(&self) -> Result<()> {
+        let mut longest = self.clone();
+        longest.attrs.mtime = Some(Time { nsec: 999_999_999, ..Time::now() });
+        longest.description().map(drop)
     }
 }
 
@@ -132,6 +150,13 @@ impl Inode {
             (None, Some(about)) => about.attrs.kind,
             (None, None) => FileType::Regular,
         }
+    }
+
+    /// Its file, for one more who uses it.
+    pub fn take_file(&mut self, ino: Ino) -> Arc<File> {
+        self.opens += 1;
+        let file = self.file.get_or_insert_with(|| Arc::new(File::new(ino, self.etag.clone(), self.size)));
+        file.clone()
     }
 
     /// Whether changes of it are on their way.

@@ -296,7 +296,7 @@ impl<S: Store> Core<S> {
             children.filter(|(_, ino)| !seen(ino)).map(|(name, _)| name.clone()).collect()
         };
         for name in gone {
-            tree.unlink(dir, &name);
+            tree.lose(dir, &name);
         }
         let directory = tree.directory_mut(dir)?;
         // Fewer: some were forgotten already for want of room.
@@ -313,10 +313,19 @@ impl<S: Store> Core<S> {
         let mut out = Vec::with_capacity(names.len());
         for (name, object) in names {
             let known = tree.directory(dir)?.children.get(&name).copied();
-            let same = |inode: &Inode| inode.directory.is_some() == object.is_none();
-            let ino = match known {
-                Some(ino) if same(tree.get(ino)?) => ino,
-                _ => tree.add(Inode {
+            let other = match known {
+                Some(ino) => tree.get(ino)?.directory.is_some() != object.is_none(),
+                None => false,
+            };
+            if let (Some(ino), true) = (known, other)
+                && (tree.get(ino)?.is_newer(asked) || !tree.lose(dir, &name))
+            {
+                out.push((ino, name));
+                continue;
+            }
+            let ino = match known.filter(|_| !other) {
+                Some(ino) => ino,
+                None => tree.add(Inode {
                     parent: dir,
                     name: name.clone(),
                     about: None,
@@ -447,6 +456,7 @@ mod tests {
             modified: UNIX_EPOCH,
             content_type: None,
             metadata: Default::default(),
+            headers: Default::default(),
         };
         Entry::Object(key.into(), object)
     }

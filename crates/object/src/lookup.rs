@@ -140,11 +140,14 @@ impl<S: Store> Core<S> {
         }
         let (object, is_dir) = match found {
             Found::Nothing => {
-                if let Some(ino) = known {
-                    if tree.get(ino)?.is_dirty() {
-                        return Ok(Some(ino));
+                if let Some(ino) = known
+                    && !tree.lose(dir, name)
+                {
+                    // Its marker is gone, but not what was made below it here.
+                    if let Some(inode) = tree.get_mut(ino).ok().filter(|inode| inode.directory.is_some()) {
+                        inode.etag = None;
                     }
-                    tree.unlink(dir, name);
+                    return Ok(Some(ino));
                 }
                 tree.note_absent(dir, name);
                 return Ok(None);
@@ -152,14 +155,19 @@ impl<S: Store> Core<S> {
             Found::File(object) => (Some(object), false),
             Found::Directory(marker) => (marker, true),
         };
+        let known = match known {
+            Some(ino) if tree.get(ino)?.directory.is_some() == is_dir => Some(ino),
+            Some(ino) if !tree.lose(dir, name) => return Ok(Some(ino)),
+            _ => None,
+        };
         let key = tree.child_key(dir, name, is_dir)?;
         let about = match &object {
             Some(object) => About::of(&key, object, &self.options.defaults),
             None => About::new(crate::attrs::Attrs::default_of(FileType::Directory, &self.options.defaults)),
         };
         let ino = match known {
-            Some(ino) if (tree.get(ino)?.directory.is_some()) == is_dir => ino,
-            _ => tree.add(Inode {
+            Some(ino) => ino,
+            None => tree.add(Inode {
                 parent: dir,
                 name: name.into(),
                 about: None,
@@ -177,7 +185,10 @@ impl<S: Store> Core<S> {
         };
         let inode = tree.get_mut(ino)?;
         inode.checked = Some(Instant::now());
-        if inode.is_dirty() {
+        // Nobody writes in between.
+        let file = inode.file.clone();
+        let mut state = file.as_ref().map(|file| file.state.lock());
+        if state.as_ref().is_some_and(|state| state.is_dirty()) {
             return Ok(Some(ino));
         }
         inode.about = Some(Box::new(about));
@@ -189,14 +200,15 @@ impl<S: Store> Core<S> {
         if let Some(object) = object {
             inode.told(object.modified.into(), same);
         }
-        if let (Some(file), Some(etag)) = (&inode.file, &inode.etag) {
-            let mut state = file.state.lock();
-            if state.base.as_ref() != Some(etag) && state.stream.is_none() {
-                // Open and unchanged here, changed elsewhere: this is what the next open sees.
-                state.replaced += 1;
-                (state.base, state.base_size) = (Some(etag.clone()), inode.size);
-                state.change = crate::change::Change::none(inode.size);
-            }
+        if let (Some(state), Some(etag)) = (&mut state, &inode.etag)
+            && state.base.as_ref() != Some(etag)
+            && state.stream.is_none()
+            && !state.gone
+        {
+            // Open and unchanged here, changed elsewhere: this is what the next open sees.
+            state.replaced += 1;
+            (state.base, state.base_size) = (Some(etag.clone()), inode.size);
+            state.change = crate::change::Change::none(inode.size);
         }
         Ok(Some(ino))
     }

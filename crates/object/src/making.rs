@@ -5,10 +5,12 @@
 use crate::attrs::{Attrs, DIRECTORY_TYPE};
 use crate::core::Core;
 use crate::error;
+use crate::file::File;
 use crate::handles::Open;
 use crate::inode::{About, Inode};
 use crate::names;
 use crate::store::{Condition, ETag, Store, StoreError};
+use crate::tree::Tree;
 use bytes::Bytes;
 use fs::*;
 use parking_lot::Mutex;
@@ -66,7 +68,21 @@ impl<S: Store> Core<S> {
 
     /// Puts a new inode into the tree, unless the name is there by now.
     fn add(&self, dir: Ino, name: &str, about: About, etag: Option<ETag>, size: u64) -> Result<Ino> {
-        let mut tree = self.tree.lock();
+        self.add_to(&mut self.tree.lock(), (dir, name), about, etag, size)
+    }
+
+    fn add_to(
+        &self,
+        tree: &mut Tree,
+        (dir, name): (Ino, &str),
+        about: About,
+        etag: Option<ETag>,
+        size: u64,
+    ) -> Result<Ino> {
+        if !tree.get(dir)?.linked {
+            // Removed meanwhile.
+            return Err(Error::NotFound);
+        }
         let directory = tree.directory_mut(dir)?;
         if directory.children.contains_key(name) {
             return Err(Error::Exists);
@@ -84,6 +100,15 @@ impl<S: Store> Core<S> {
         Ok(ino)
     }
 
+    /// Puts a new file into the tree, in use. While a directory is moved no name in it is made: what is written would go to the old one.
+    async fn add_file(self: &Arc<Self>, dir: Ino, name: &str, attrs: Attrs) -> Result<Arc<File>> {
+        let _names = self.namespace.read().await;
+        let mut tree = self.tree.lock();
+        tree.child_key(dir, name, false)?;
+        let ino = self.add_to(&mut tree, (dir, name), About::new(attrs), None, 0)?;
+        Ok(tree.get_mut(ino)?.take_file(ino))
+    }
+
     /// As [`FileSystem::create`].
     pub async fn create(
         self: &Arc<Self>,
@@ -98,11 +123,10 @@ impl<S: Store> Core<S> {
         }
         let made = async {
             let (name, attrs) = self.may_make(cred, dir, name, (FileType::Regular, perm & 0o7777)).await?;
-            self.tree.lock().child_key(dir, &name, false)?;
-            self.add(dir, &name, About::new(attrs), None, 0)
+            self.add_file(dir, &name, attrs).await
         };
-        let ino = match made.await {
-            Ok(ino) => ino,
+        let file = match made.await {
+            Ok(file) => file,
             Err(Error::Exists) if !flags.contains(OpenFlags::EXCLUSIVE) => {
                 let ino = self.resolve(dir, name).await?;
                 match self.attr_now(ino).await?.kind {
@@ -115,8 +139,7 @@ impl<S: Store> Core<S> {
             }
             Err(e) => return Err(e),
         };
-        let file = self.take_file(ino)?;
-        let attr = self.tree.lock().attr(ino)?;
+        let attr = self.tree.lock().attr(file.ino)?;
         let writer = perm::Writer::new(cred, &attr);
         let handle = self.next_handle();
         let open = Open { file, flags, writer, replaced: 0, window: Mutex::default() };
@@ -229,16 +252,27 @@ impl<S: Store> Core<S> {
         if victim.kind == FileType::Directory {
             return Err(Error::IsDirectory);
         }
+        let files = self.use_files([victim.ino]);
+        let done = self.unlink_file(&files, (dir, name), victim.ino).await;
+        self.leave_files(files).await;
+        done
+    }
+
+    async fn unlink_file(
+        self: &Arc<Self>,
+        files: &[Arc<File>],
+        (dir, name): (Ino, &[u8]),
+        victim: Ino,
+    ) -> Result<()> {
         let _names = self.namespace.read().await;
-        let file = self.tree.lock().get(victim.ino)?.file.clone();
-        let _turn = match &file {
+        let _turn = match files.first() {
             Some(file) => Some(file.turn.write().await),
             None => None,
         };
         let (key, local) = {
             let tree = self.tree.lock();
-            let inode = tree.get(victim.ino)?;
-            (tree.key(victim.ino)?, inode.checked.is_none())
+            let inode = tree.get(victim)?;
+            (tree.key(victim)?, inode.checked.is_none())
         };
         if !local {
             let done = self.store.delete(&key, &Condition::Always).await;
@@ -253,12 +287,17 @@ impl<S: Store> Core<S> {
             let mut tree = self.tree.lock();
             let directory = tree.directory_mut(dir)?;
             directory.version += 1;
-            if let Some(&ino) = directory.children.get(name)
-                && let Some(file) = &tree.get(ino)?.file
-            {
-                let stream = file.state.lock().stream.take();
-                if let Some(stream) = stream {
-                    stream.abandon(self);
+            if let Some(&ino) = directory.children.get(name) {
+                if tree.get(ino)?.directory.is_some() && tree.is_changed(ino) {
+                    // Somebody made a file in it meanwhile: it is there as long as that is.
+                    tree.get_mut(ino)?.etag = None;
+                    return Err(Error::NotEmpty);
+                }
+                if let Some(file) = &tree.get(ino)?.file {
+                    let stream = file.state.lock().stream.take();
+                    if let Some(stream) = stream {
+                        stream.abandon(self);
+                    }
                 }
             }
             tree.unlink(dir, name);

@@ -20,7 +20,7 @@ use crate::file::File;
 use crate::inode::About;
 use crate::names;
 use crate::progress::{Going, Operation};
-use crate::store::{Condition, ETag, Entry, Object, Store, StoreError};
+use crate::store::{Condition, Description, ETag, Entry, Object, STORAGE_CLASS, Store, StoreError};
 use bytes::Bytes;
 use fs::*;
 use std::sync::Arc;
@@ -104,21 +104,37 @@ impl<S: Store> Core<S> {
         target: Option<Ino>,
         absent: bool,
     ) -> Result<()> {
+        let files = self.use_files(target.into_iter().chain([ino]));
+        let done = self.rename_alone(&files, ino, (new_dir, name), target, absent).await;
+        self.leave_files(files).await;
+        done
+    }
+
+    /// `files`: that of `ino`, and that of the target.
+    async fn rename_alone(
+        self: &Arc<Self>,
+        files: &[Arc<File>],
+        ino: Ino,
+        (new_dir, name): (Ino, &str),
+        target: Option<Ino>,
+        absent: bool,
+    ) -> Result<()> {
         let _names = self.namespace.read().await;
-        let file = self.tree.lock().get(ino)?.file.clone();
-        let _turn = match &file {
-            Some(file) => Some(file.turn.write().await),
-            None => None,
-        };
-        if let Some(file) = &file {
+        // What replaces a file waits until nobody makes an object of that. All take turns in the same order.
+        let mut turns = Vec::with_capacity(files.len());
+        for file in files {
+            turns.push(file.turn.write().await);
+        }
+        if let Some(file) = files.iter().find(|file| file.ino == ino) {
             // What is on its way is on its way to the old name.
             self.commit_alone(file).await?;
         }
-        let (from, to, etag, size) = {
+        let (from, to, etag, size, class) = {
             let tree = self.tree.lock();
             let inode = tree.get(ino)?;
             let etag = inode.etag.clone().ok_or(Error::Stale)?;
-            (tree.key(ino)?, tree.child_key(new_dir, name, false)?, etag, inode.size)
+            let class = inode.about.as_ref().is_some_and(|about| about.headers.contains_key(STORAGE_CLASS));
+            (tree.key(ino)?, tree.child_key(new_dir, name, false)?, etag, inode.size, class)
         };
         let on = if absent { Condition::Absent } else { Condition::Always };
         let failed = |e| match e {
@@ -137,8 +153,8 @@ impl<S: Store> Core<S> {
         } else {
             let source = (from.as_str(), &etag, size);
             let copied = match absent {
-                true => self.copy_absent(source, &to).await?,
-                false => self.copy_object(source, &to, None).await.map_err(|e| error::of(&from, e))?,
+                true => self.copy_absent(source, &to, class).await?,
+                false => self.copy_kept(source, &to, class).await.map_err(|e| error::of(&from, e))?,
             };
             match self.delete_if(&from, &etag).await {
                 Ok(()) | Err(StoreError::NotFound) => {}
@@ -330,7 +346,22 @@ impl<S: Store> Core<S> {
                 Err(e) => return Err(e),
             }
         }
-        self.copy_object((from, &object.etag, object.size), to, None).await
+        self.copy_kept((from, &object.etag, object.size), to, object.headers.contains_key(STORAGE_CLASS))
+            .await
+    }
+
+    /// Copies an object with all that it says of itself. `class`: also where it is kept, which a copy within the store does not take over.
+    pub async fn copy_kept(
+        self: &Arc<Self>,
+        (from, etag, size): (&str, &ETag, u64),
+        to: &str,
+        class: bool,
+    ) -> std::result::Result<ETag, StoreError> {
+        let about = match class {
+            true => Some(Description::of(self.store.head(from).await?)),
+            false => None,
+        };
+        self.copy_object((from, etag, size), to, about.as_ref()).await
     }
 
     /// Removes what was moved.

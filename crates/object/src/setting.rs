@@ -3,6 +3,7 @@
 use crate::attrs::{DIRECTORY_TYPE, Xattrs};
 use crate::core::Core;
 use crate::error;
+use crate::file::File;
 use crate::inode::About;
 use crate::store::{Condition, Store, StoreError};
 use bytes::Bytes;
@@ -19,6 +20,9 @@ impl<S: Store> Core<S> {
                 if set.size.is_some() && !open.flags.contains(OpenFlags::WRITE) {
                     return Err(Error::BadHandle);
                 }
+                if set.size.is_some() && open.file.ino == ino {
+                    open.current()?;
+                }
                 set.size.is_some() && open.file.ino == ino
             }
             None => false,
@@ -29,6 +33,7 @@ impl<S: Store> Core<S> {
         }
         self.writable()?;
         if let Some(size) = set.size {
+            self.check_about(ino)?;
             let file = self.take_file(ino)?;
             let writer = perm::Writer { root: true, in_group: true };
             let mut done = self.truncate_now(&file, size, writer).await;
@@ -69,9 +74,21 @@ impl<S: Store> Core<S> {
         change: impl FnOnce(&mut About) -> Result<()>,
         mtime: bool,
     ) -> Result<()> {
+        let files = self.use_files([ino]);
+        let done = self.change_alone(files.first(), ino, change, mtime).await;
+        self.leave_files(files).await;
+        done
+    }
+
+    async fn change_alone(
+        self: &Arc<Self>,
+        file: Option<&Arc<File>>,
+        ino: Ino,
+        change: impl FnOnce(&mut About) -> Result<()>,
+        mtime: bool,
+    ) -> Result<()> {
         let _names = self.namespace.read().await;
-        let file = self.tree.lock().get(ino)?.file.clone();
-        let _turn = match &file {
+        let _turn = match file {
             Some(file) => Some(file.turn.write().await),
             None => None,
         };
@@ -87,7 +104,7 @@ impl<S: Store> Core<S> {
         }
         change(&mut about)?;
         let description = about.description()?;
-        let later = match &file {
+        let later = match file {
             Some(file) => {
                 let mut state = file.state.lock();
                 let later = state.is_dirty() || state.gone;

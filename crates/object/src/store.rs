@@ -84,6 +84,8 @@ pub struct Object {
     pub content_type: Option<String>,
     /// User metadata: all of it from `head` and `get`, none from `list`.
     pub metadata: Metadata,
+    /// What else an object has that is to be sent again with it ([`KEPT_HEADERS`]): as for metadata, but `list` may tell of the storage class.
+    pub headers: Metadata,
 }
 
 /// On which state of the key a change depends. Where the store has no such condition ([`Abilities::conditional`]), an implementation answers
@@ -106,6 +108,33 @@ pub struct Description {
     pub content_type: Option<String>,
     /// User metadata.
     pub metadata: Metadata,
+    /// Other headers, of [`KEPT_HEADERS`].
+    pub headers: Metadata,
+}
+
+/// Headers that belong to an object and are sent again with it, beside its media type.
+pub const KEPT_HEADERS: [&str; 6] = [
+    "cache-control",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "expires",
+    STORAGE_CLASS,
+];
+/// Where a store is to keep an object. It is not that of the source where a copy does not say it.
+pub const STORAGE_CLASS: &str = "x-amz-storage-class";
+
+/// Whether metadata can be sent. What others have put there by other ways perhaps cannot.
+pub fn can_be_sent(name: &str, value: &str) -> bool {
+    let token = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    !name.is_empty() && token(name) && value.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+}
+
+impl Description {
+    /// That of an object.
+    pub fn of(object: Object) -> Description {
+        Description { content_type: object.content_type, metadata: object.metadata, headers: object.headers }
+    }
 }
 
 /// One name of a listing.
@@ -141,6 +170,8 @@ pub struct Part {
     pub etag: ETag,
     /// What the store keeps, where completion wants it again.
     pub checksum: Option<Checksum>,
+    /// When it came, in a listing of parts; `None`: the store does not tell.
+    pub arrived: Option<SystemTime>,
 }
 
 /// An unfinished upload.
@@ -150,8 +181,8 @@ pub struct Upload {
     pub key: String,
     /// Its id.
     pub id: UploadId,
-    /// When it was begun.
-    pub begun: SystemTime,
+    /// When it was begun; `None`: the store does not tell.
+    pub begun: Option<SystemTime>,
 }
 
 /// What this store can do, as found by asking it, and its limits.

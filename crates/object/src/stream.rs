@@ -1,7 +1,8 @@
 //! An upload in parts on its way: parts leave in the background, and are asked for when the object is completed.
 //!
 //! The upload is begun with its first part. Parts go side by side, as many as there are tokens. A part that could not be uploaded keeps its bytes
-//! and their memory, so that the next commit can try again. An upload that is dropped without being completed is given up in the store too; if
+//! and their memory, so that it can be tried again: by the next write, which fails where that does, so that no more than what is on its way is kept, or
+//! by the next commit. An upload that is dropped without being completed is given up in the store too; if
 //! the process dies before that, `gc` finds it.
 
 use crate::budget::Held;
@@ -13,6 +14,7 @@ use fs::Result;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 
@@ -42,6 +44,8 @@ pub struct Stream {
     copies: bool,
     id: OnceCell<UploadId>,
     slots: Mutex<Vec<Option<Slot>>>,
+    /// Some part could not be uploaded.
+    failed: AtomicBool,
 }
 
 impl Stream {
@@ -57,7 +61,18 @@ impl Stream {
 
     /// A new upload of copies, with a description of its own.
     pub fn copied(key: String, description: Description) -> Stream {
-        Stream { key, about: None, description, copies: true, id: OnceCell::new(), slots: Mutex::default() }
+        let (id, slots, failed) = (OnceCell::new(), Mutex::default(), AtomicBool::new(false));
+        Stream { key, about: None, description, copies: true, id, slots, failed }
+    }
+
+    /// Whether some part could not be uploaded, and nobody has tried it again since.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Relaxed)
+    }
+
+    /// Takes back the parts behind the first `len`, which all have arrived or failed: others will have their numbers.
+    pub fn cut(&self, len: usize) {
+        self.slots.lock().truncate(len);
     }
 
     /// Number of parts.
@@ -107,6 +122,9 @@ impl Stream {
         let runtime = core.runtime.clone();
         Slot::Moving(runtime.spawn(async move {
             let done = stream.upload(&core, number, &content).await;
+            if done.is_err() {
+                stream.failed.store(true, Relaxed);
+            }
             let out = done.map_err(|e| (e, content));
             // The memory is given back first, or stays with the content.
             drop(moving);
@@ -130,20 +148,40 @@ impl Stream {
         }
     }
 
-    /// Waits for all parts, trying once more those that failed before.
+    /// Waits for all parts, trying once more those that failed before. One at a time may do so, and nobody sends meanwhile.
     pub async fn settle<S: Store>(
         self: &Arc<Self>,
         core: &Arc<Core<S>>,
     ) -> std::result::Result<Vec<Part>, StoreError> {
+        let put = |i, slot| {
+            if let Some(place) = self.slots.lock().get_mut(i) {
+                *place = slot;
+            }
+        };
+        let take = |i| self.slots.lock().get_mut(i).and_then(Option::take);
+        self.failed.store(false, Relaxed);
+        for i in 0..self.len() {
+            let content = match take(i) {
+                Some(Slot::Kept(content)) => content,
+                Some(Slot::Moving(task)) if task.is_finished() => match task.await {
+                    Ok(Ok(part)) => {
+                        put(i, Some(Slot::Done(part)));
+                        continue;
+                    }
+                    Ok(Err((_, content))) => content,
+                    Err(_) => continue,
+                },
+                slot => {
+                    put(i, slot);
+                    continue;
+                }
+            };
+            put(i, Some(self.moving(core, i as u16 + 1, content)));
+        }
         let mut error = None;
         let mut parts = Vec::new();
         for i in 0..self.len() {
-            let slot = self.slots.lock()[i].take();
-            let slot = match slot {
-                Some(Slot::Kept(content)) => Some(self.moving(core, i as u16 + 1, content)),
-                slot => slot,
-            };
-            let slot = match slot {
+            let slot = match take(i) {
                 Some(Slot::Moving(task)) => match task.await {
                     Ok(Ok(part)) => Some(Slot::Done(part)),
                     Ok(Err((e, content))) => {
@@ -157,10 +195,13 @@ impl Stream {
             match &slot {
                 Some(Slot::Done(part)) => parts.push(part.clone()),
                 Some(_) => {}
-                // Its bytes went with a task that ended before its time.
-                None => error = error.or(Some(StoreError::NotFound)),
+                // Its bytes went with a task that ended before its time, or with the upload.
+                None => error = error.or(Some(StoreError::Damaged("a part has been given up".into()))),
             }
-            self.slots.lock()[i] = slot;
+            put(i, slot);
+        }
+        if error.is_some() {
+            self.failed.store(true, Relaxed);
         }
         error.map_or(Ok(parts), Err)
     }
@@ -201,7 +242,7 @@ impl<S: Store> Core<S> {
         on: &Condition,
     ) -> std::result::Result<ETag, StoreError> {
         let parts = stream.settle(self).await?;
-        let id = stream.upload_id().ok_or(StoreError::NotFound)?;
+        let id = stream.upload_id().ok_or_else(|| StoreError::Refused("an upload without parts".into()))?;
         self.check(&stream.key, on).await?;
         self.store.complete(&stream.key, id, &parts, &self.condition(on)).await
     }

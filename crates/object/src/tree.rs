@@ -5,6 +5,7 @@
 //! One lock covers all of it, held for map accesses only. Order of locks: the tree, then the state of a file.
 
 use crate::attrs::Defaults;
+use crate::file::FileState;
 use crate::inode::{Directory, Inode};
 use crate::names;
 use fs::{Attr, Error, Ino, Result, Time};
@@ -131,11 +132,10 @@ impl Tree {
         found
     }
 
-    /// Puts a new inode where its parent and name say, and returns its number. What has the name already is unlinked.
+    /// Puts a new inode where its parent and name say, and returns its number. Nothing has the name.
     pub fn add(&mut self, inode: Inode) -> Result<Ino> {
         self.directory(inode.parent)?;
         self.make_room();
-        self.unlink(inode.parent, &inode.name.clone());
         self.last += 1;
         let ino = Ino(self.last);
         let dir = self.directory_mut(inode.parent)?;
@@ -145,15 +145,36 @@ impl Tree {
         Ok(ino)
     }
 
-    /// Takes a name away. What it led to is forgotten, with all below it, unless it is open.
+    /// Takes a name away that was removed here. What it led to is forgotten, with all below it, unless it is open: then what is written to it is nobody's.
     pub fn unlink(&mut self, dir: Ino, name: &str) {
-        let Ok(directory) = self.directory_mut(dir) else { return };
-        if let Some(ino) = directory.children.remove(name) {
-            self.cut(ino);
-        }
+        self.cut(dir, name, |state| state.gone = true);
     }
 
-    fn cut(&mut self, ino: Ino) {
+    /// Takes a name away that somebody else has removed: who has a file open there or below is told (`Stale`). False: there are changes that are only here,
+    /// so it stays.
+    pub fn lose(&mut self, dir: Ino, name: &str) -> bool {
+        if let Some(&ino) = self.directory(dir).ok().and_then(|directory| directory.children.get(name))
+            && self.is_changed(ino)
+        {
+            return false;
+        }
+        self.cut(dir, name, |state| {
+            // Also where it is unchanged: a write may have come in between.
+            state.lost = Some(Error::Stale);
+            state.replaced += 1;
+        });
+        true
+    }
+
+    /// Whether an inode, or anything below it, was made or changed here and is not in the store yet.
+    pub fn is_changed(&self, top: Ino) -> bool {
+        let changed = |ino| self.get(ino).is_ok_and(|inode| inode.checked.is_none() || inode.is_dirty());
+        self.within(top).into_iter().any(changed)
+    }
+
+    fn cut(&mut self, dir: Ino, name: &str, end: impl Fn(&mut FileState)) {
+        let Ok(directory) = self.directory_mut(dir) else { return };
+        let Some(ino) = directory.children.remove(name) else { return };
         let mut below = self.within(ino);
         while let Some(ino) = below.pop() {
             if let Some(inode) = self.inodes.get_mut(&ino) {
@@ -162,7 +183,7 @@ impl Tree {
                     dir.children.clear();
                 }
                 if let Some(file) = &inode.file {
-                    file.state.lock().gone = true;
+                    end(&mut file.state.lock());
                 }
             }
             self.drop_unused(ino);

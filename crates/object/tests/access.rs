@@ -5,7 +5,7 @@
 mod service;
 
 use object::s3::{Config, Environment, Patience, S3};
-use object::store::{Store, StoreError};
+use object::store::{Condition, Store, StoreError};
 use service::{Answer, Request, Service, empty_bucket, error, plain};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -85,7 +85,14 @@ fn json(id: &str, good_for: Duration) -> String {
 
 /// The metadata service of an instance: nothing without a token of version 2.
 fn instance(id: &'static str, good_for: Duration) -> Service {
-    Service::start(move |request: &Request| match (request.method.as_str(), request.target.as_str()) {
+    Service::start(instance_as_asked(id, good_for))
+}
+
+fn instance_as_asked(
+    id: &'static str,
+    good_for: Duration,
+) -> impl Fn(&Request) -> Answer + Send + Sync + 'static {
+    move |request: &Request| match (request.method.as_str(), request.target.as_str()) {
         ("PUT", "/latest/api/token")
             if !request.header("x-aws-ec2-metadata-token-ttl-seconds").is_empty() =>
         {
@@ -95,7 +102,7 @@ fn instance(id: &'static str, good_for: Duration) -> Service {
         ("GET", "/latest/meta-data/iam/security-credentials/") => plain(200, "backup role\n"),
         ("GET", "/latest/meta-data/iam/security-credentials/backup%20role") => plain(200, json(id, good_for)),
         _ => plain(404, ""),
-    })
+    }
 }
 
 #[test]
@@ -158,7 +165,11 @@ fn keys_of_a_container() {
 
 /// The token service: AssumeRole for who signs with a key, AssumeRoleWithWebIdentity for who has a token.
 fn tokens() -> Service {
-    Service::start(|request| {
+    Service::start(tokens_as_asked())
+}
+
+fn tokens_as_asked() -> impl Fn(&Request) -> Answer + Send + Sync + 'static {
+    |request| {
         let form: Vec<&str> = request.body.split('&').collect();
         let answer = |action: &str, id: &str| {
             let end = time(HOUR);
@@ -192,7 +203,7 @@ fn tokens() -> Service {
             }
             _ => error(403, "AccessDenied"),
         }
-    })
+    }
 }
 
 #[test]
@@ -378,4 +389,164 @@ fn refusals_name_their_cause() {
     let nowhere = Service { address: "http://store.invalid".into(), ..takes_all() };
     let Err(StoreError::Unavailable(text)) = open(&nowhere, &KEYS) else { panic!() };
     assert!(text.contains("dns") || text.contains("lookup"), "{text}");
+}
+
+/// A store that is open, and a service behind it that answers as a function says.
+fn opened(answer: impl Fn(&Request) -> Answer + Send + Sync + 'static, deadline: Duration) -> (S3, Service) {
+    let store = Service::start(answer);
+    let environment = Environment::of(KEYS).with("HOME", "/nonexistent");
+    let mut config = Config::new("s3://bucket", environment).unwrap();
+    config.endpoint = Some(store.address.clone());
+    config.writable = false;
+    config.deadline = deadline;
+    let s3 = runtime().block_on(S3::open(config)).unwrap();
+    (s3, store)
+}
+
+fn is_list(request: &Request) -> bool {
+    request.target.contains("list-type")
+}
+
+/// Who is on the way to the store, and says that nothing is there, has not asked it.
+#[test]
+fn a_page_that_is_not_found_is_no_object() {
+    let shown = Arc::new(AtomicU64::new(0));
+    let answer = {
+        let shown = shown.clone();
+        move |request: &Request| match request.method.as_str() {
+            _ if is_list(request) => empty_bucket(),
+            _ if shown.fetch_add(1, SeqCst) % 3 < 2 => plain(404, "<html>no such page</html>"),
+            "GET" => error(404, "NoSuchKey"),
+            _ => plain(204, ""),
+        }
+    };
+    let (s3, store) = opened(answer, Duration::from_secs(20));
+    runtime().block_on(async {
+        assert_eq!(s3.delete("key", &Condition::Always).await, Ok(()));
+        assert_eq!(store.seen().len(), 4, "it was tried until the store itself answered");
+        assert_eq!(s3.get("key", 0..10, None).await.map(drop), Err(StoreError::NotFound));
+        assert_eq!(store.seen().len(), 7);
+        // A HEAD has no body.
+        shown.store(0, SeqCst);
+        assert_eq!(s3.head("key").await.map(drop), Err(StoreError::NotFound));
+        assert_eq!(store.seen().len(), 8);
+    });
+    let (s3, _store) = opened(
+        |request| if is_list(request) { empty_bucket() } else { plain(404, "<html></html>") },
+        Duration::from_millis(300),
+    );
+    let deleted = runtime().block_on(s3.delete("key", &Condition::Always));
+    assert!(matches!(deleted, Err(StoreError::Unavailable(_))), "{deleted:?}");
+}
+
+/// An answer to a HEAD has no body that says why it is refused.
+#[test]
+fn why_a_head_was_refused_is_found_out() {
+    let object = || (200, vec![("etag", "\"e\"".to_owned())], "abc".to_owned());
+    let date = |ahead: Duration| {
+        let at = jiff::Timestamp::try_from(SystemTime::now() + ahead).unwrap();
+        vec![("date", at.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string())]
+    };
+    // A clock that is wrong since the store was opened.
+    let answer = move |request: &Request| {
+        let stamp = jiff::civil::DateTime::strptime("%Y%m%dT%H%M%SZ", request.header("x-amz-date"));
+        let stamp = stamp.and_then(|date| date.to_zoned(jiff::tz::TimeZone::UTC)).unwrap().timestamp();
+        let theirs = jiff::Timestamp::try_from(SystemTime::now() + HOUR).unwrap();
+        match request.method.as_str() {
+            _ if is_list(request) => empty_bucket(),
+            "HEAD" if theirs.duration_since(stamp).abs() > jiff::SignedDuration::from_mins(15) => {
+                (403, date(HOUR), String::new())
+            }
+            "HEAD" => object(),
+            _ => error(500, "InternalError"),
+        }
+    };
+    let (s3, store) = opened(answer, Duration::from_secs(5));
+    assert_eq!(runtime().block_on(s3.head("key")).map(|object| object.size), Ok(3));
+    assert_eq!(store.seen().len(), 3, "once in vain");
+    // Keys that are no good any more: the store says it where it can.
+    for (code, word) in [("InvalidAccessKeyId", "does not know"), ("ExpiredToken", "expired")] {
+        for status in [400, 403] {
+            let answer = move |request: &Request| match request.method.as_str() {
+                _ if is_list(request) => empty_bucket(),
+                "HEAD" => (
+                    status,
+                    [date(Duration::ZERO), vec![("x-amz-bucket-region", "us-east-1".into())]].concat(),
+                    String::new(),
+                ),
+                _ => error(status, code),
+            };
+            let (s3, store) = opened(answer, Duration::from_secs(5));
+            let Err(StoreError::Denied(text)) = runtime().block_on(s3.head("key")) else { panic!("{code}") };
+            assert!(text.contains(word), "{text}");
+            let asked = store.seen().pop().unwrap();
+            assert_eq!((asked.method.as_str(), asked.header("range")), ("GET", "bytes=0-0"));
+        }
+    }
+    // What passes is tried again.
+    let asked = AtomicU64::new(0);
+    let answer = move |request: &Request| match request.method.as_str() {
+        _ if is_list(request) => empty_bucket(),
+        "HEAD" if asked.fetch_add(1, SeqCst) == 0 => plain(403, ""),
+        "HEAD" => object(),
+        _ => error(503, "SlowDown"),
+    };
+    let (s3, _store) = opened(answer, Duration::from_secs(5));
+    assert!(runtime().block_on(s3.head("key")).is_ok());
+    // It is really forbidden.
+    let answer = |request: &Request| match request.method.as_str() {
+        _ if is_list(request) => empty_bucket(),
+        "HEAD" => plain(403, ""),
+        _ => error(403, "AccessDenied"),
+    };
+    let (s3, _store) = opened(answer, Duration::from_secs(5));
+    let Err(StoreError::Denied(text)) = runtime().block_on(s3.head("key")) else { panic!() };
+    assert!(text.contains("forbids"), "{text}");
+}
+
+/// Who lends keys fails for a moment.
+#[test]
+fn keys_that_cannot_be_lent_now_are_waited_for() {
+    for failure in [(500, "InternalFailure"), (429, ""), (400, "Throttling")] {
+        let (lender, asked) = (tokens_as_asked(), AtomicU64::new(0));
+        let flaky = Service::start(move |request| match asked.fetch_add(1, SeqCst) {
+            0 | 1 => error(failure.0, failure.1),
+            _ => lender(request),
+        });
+        let (store, folder) = (takes_all(), tempfile::tempdir().unwrap());
+        let file = folder.path().join("token");
+        std::fs::write(&file, "proof\n").unwrap();
+        let with = [
+            ("AWS_WEB_IDENTITY_TOKEN_FILE", file.to_str().unwrap()),
+            ("AWS_ROLE_ARN", "arn:aws:iam::1:role/backup"),
+            ("AWS_ENDPOINT_URL_STS", flaky.address.as_str()),
+        ];
+        open(&store, &with).unwrap_or_else(|error| panic!("{failure:?}: {error}"));
+        signed(&store, "AKW", "AKW-token");
+    }
+    // Nobody listens: that is no refusal.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, "proof\n").unwrap();
+    let with = [
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", file.to_str().unwrap()),
+        ("AWS_ROLE_ARN", "arn:aws:iam::1:role/backup"),
+        ("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:1"),
+    ];
+    let refused = open(&takes_all(), &with);
+    assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+    // An instance that has lent keys will lend others.
+    let asked = Arc::new(AtomicU64::new(0));
+    let good = instance_as_asked("AKI", Duration::ZERO);
+    let metadata = {
+        let asked = asked.clone();
+        // Three questions make keys; those of the second time are not answered at first.
+        Service::start(move |request| match asked.fetch_add(1, SeqCst) {
+            3..=6 => plain(503, ""),
+            _ => good(request),
+        })
+    };
+    let store = takes_all();
+    open(&store, &[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &metadata.address)]).unwrap();
+    signed(&store, "AKI", "AKI-token");
 }

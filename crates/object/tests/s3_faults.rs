@@ -258,7 +258,7 @@ impl Run {
 
     fn about(&mut self) -> Description {
         let metadata = Metadata::from([("mtime".to_owned(), self.random.random::<u32>().to_string())]);
-        Description { content_type: None, metadata }
+        Description { metadata, ..Description::default() }
     }
 
     /// A condition, and whether the key obeys it.

@@ -4,7 +4,7 @@ use super::show;
 use anyhow::{Context, anyhow, bail};
 use freehold::bucket::BucketOptions;
 use freehold::options::format_size;
-use object::store::Store;
+use object::store::{Store, StoreError, Upload};
 use object::{ObjectFs, s3::S3};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -18,7 +18,8 @@ Examples:
   freehold object gc s3://backups --older 7       give up those that were begun more than 7 days ago
 
 An upload is unfinished while a program writes a large file, and stays so when the machine that sent it dies. Its parts are \
-not seen, but cost space. Options (-o) are those of freehold mount s3://...")]
+not seen, but cost space. gc leaves those alone of which a part came lately, and names those of which the store tells no \
+time. Options (-o) are those of freehold mount s3://...")]
 pub struct Args {
     #[command(subcommand)]
     what: What,
@@ -34,7 +35,7 @@ enum What {
     Gc {
         #[command(flatten)]
         of: Of,
-        /// Begun more than so many days ago
+        /// Begun more than so many days ago, with no part that came since
         #[arg(long, value_name = "DAYS", default_value_t = 7.0)]
         older: f64,
         /// Only say what would be given up
@@ -62,8 +63,29 @@ impl Of {
     }
 }
 
-fn age(begun: SystemTime) -> Duration {
-    begun.elapsed().unwrap_or_default()
+/// How long ago that was; not at all where the store's clock is ahead.
+fn age(time: SystemTime) -> Duration {
+    time.elapsed().unwrap_or_default()
+}
+
+/// What becomes of an upload.
+#[derive(Debug, PartialEq, Eq)]
+enum Fate {
+    /// It is given up.
+    Old,
+    /// It is young, or somebody writes it still.
+    Alive,
+    /// Nobody knows how old it is.
+    Unknown,
+}
+
+/// Decides by when an upload was begun, and when its newest part came; `None`: that is not told, or there is none.
+fn fate(begun: Option<SystemTime>, newest: Option<SystemTime>, oldest: Duration) -> Fate {
+    match newest.max(begun) {
+        None => Fate::Unknown,
+        Some(time) if age(time) >= oldest => Fate::Old,
+        Some(_) => Fate::Alive,
+    }
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
@@ -80,9 +102,10 @@ fn list(of: &Of, with_parts: bool) -> anyhow::Result<()> {
     let bar = show::progress_of(uploads.len() as u64);
     for upload in &uploads {
         bar.inc(1);
-        let hours = age(upload.begun).as_secs() / 3600;
+        let hours = upload.begun.map(|begun| age(begun).as_secs() / 3600);
+        let age = hours.map_or_else(|| "unknown".into(), |h| format!("{:>4} d {:>2} h", h / 24, h % 24));
         let key = show::name(upload.key.as_bytes());
-        bar.suspend(|| println!("{:>4} d {:>2} h  {key}  {}", hours / 24, hours % 24, upload.id.0));
+        bar.suspend(|| println!("{age:>11}  {key}  {}", upload.id.0));
         if with_parts {
             let (key, id) = (upload.key.clone(), upload.id.clone());
             let parts = fs.ask(|store| async move { store.parts(&key, &id).await })?;
@@ -108,20 +131,68 @@ fn gc(of: &Of, days: f64, dry_run: bool) -> anyhow::Result<()> {
     let fs = of.open()?;
     let uploads = fs.ask(|store| async move { store.uploads("").await }).context("listing uploads")?;
     let oldest = Duration::from_secs_f64(days * 86400.0);
-    let old: Vec<_> = uploads.into_iter().filter(|upload| age(upload.begun) >= oldest).collect();
-    let bar = show::progress_of(old.len() as u64);
-    for upload in &old {
-        let key = show::name(upload.key.as_bytes());
+    // Those that are young need no question.
+    let may = |upload: &Upload| fate(upload.begun, None, oldest) != Fate::Alive;
+    let uploads: Vec<_> = uploads.into_iter().filter(may).collect();
+    let bar = show::progress_of(uploads.len() as u64);
+    let (mut old, mut unknown) = (0, 0);
+    for upload in &uploads {
+        bar.inc(1);
+        let name = show::name(upload.key.as_bytes());
+        let (key, id) = (upload.key.clone(), upload.id.clone());
+        let parts = match fs.ask(|store| async move { store.parts(&key, &id).await }) {
+            Ok(parts) => parts,
+            // Completed or given up meanwhile.
+            Err(StoreError::NotFound) => continue,
+            Err(e) => {
+                return Err(e).with_context(|| format!("listing the parts of an upload of {}", upload.key));
+            }
+        };
+        let newest = parts.iter().filter_map(|part| part.arrived).max();
+        match fate(upload.begun, newest, oldest) {
+            Fate::Alive => continue,
+            Fate::Unknown => {
+                unknown += 1;
+                bar.suspend(|| {
+                    println!("left alone {name}  {}  (the store does not tell its age)", upload.id.0)
+                });
+                continue;
+            }
+            Fate::Old => old += 1,
+        }
         if !dry_run {
             let (key, id) = (upload.key.clone(), upload.id.clone());
             fs.ask(|store| async move { store.abort(&key, &id).await })
                 .with_context(|| format!("giving up an upload of {}", upload.key))?;
         }
-        bar.inc(1);
         let done = if dry_run { "would give up" } else { "given up" };
-        bar.suspend(|| println!("{done} {key}  {}", upload.id.0));
+        bar.suspend(|| println!("{done} {name}  {}", upload.id.0));
     }
     bar.finish_and_clear();
-    println!("{} of more than {days} days", old.len());
+    println!("{old} of more than {days} days");
+    if unknown > 0 {
+        println!("{unknown} of unknown age");
+    }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upload_is_as_old_as_its_newest_part() {
+        const DAY: Duration = Duration::from_secs(86400);
+        let ago = |days: u32| Some(SystemTime::now() - DAY * days);
+        let fate = |begun, newest| fate(begun, newest, DAY * 7);
+        assert_eq!(fate(ago(8), None), Fate::Old);
+        assert_eq!(fate(ago(8), ago(8)), Fate::Old);
+        assert_eq!(fate(ago(6), None), Fate::Alive);
+        assert_eq!(fate(ago(30), ago(1)), Fate::Alive, "somebody writes it still");
+        assert_eq!(fate(None, ago(8)), Fate::Old, "it was begun before");
+        assert_eq!(fate(None, ago(1)), Fate::Alive);
+        assert_eq!(fate(None, None), Fate::Unknown);
+        // The store's clock is ahead.
+        assert_eq!(fate(Some(SystemTime::now() + DAY), None), Fate::Alive);
+    }
 }

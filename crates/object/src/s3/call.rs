@@ -23,6 +23,8 @@ use tokio::sync::{Semaphore, watch};
 
 /// Most that an answer in XML can be long: a listing of 1,000 keys of 1 KiB, each byte encoded as three.
 const XML_MOST: usize = 16 << 20;
+/// Clocks that differ by so many seconds are why a request was refused; stores allow a quarter of an hour.
+const SKEW_LEAST: u64 = 300;
 /// Where a bucket is taken to be until the store names another region.
 const REGION: &str = "us-east-1";
 
@@ -218,7 +220,10 @@ impl Caller {
 
     /// One try.
     async fn attempt(&self, call: &Call<'_>, again: bool) -> std::result::Result<Answer, Verdict> {
-        let keys = self.provider.keys().await.map_err(|text| Verdict::Final(StoreError::Denied(text)))?;
+        let keys = self.provider.keys().await.map_err(|lack| match lack.passes {
+            true => Verdict::Again { error: StoreError::Unavailable(lack.text), wait: None, done: false },
+            false => Verdict::Final(StoreError::Denied(lack.text)),
+        })?;
         let permit = self.permits.acquire().await.expect("it is never closed");
         let request = self.request(call, keys.as_ref()).map_err(Verdict::Final)?;
         self.counters.asked(call.kind, again, call.body.len());
@@ -245,12 +250,61 @@ impl Caller {
                 }),
             };
         }
-        let key_id = keys.as_ref().map(|keys| keys.id.as_str());
-        let verdict = error::judge(&answer, About { action: name, bucket: &self.config.bucket, key_id });
+        let mut verdict = self.judge(call, keys.as_ref(), &answer);
+        if let (Some(keys), Method::HEAD, 400 | 403) = (&keys, call.method.clone(), answer.status.as_u16())
+            && let Some(better) = self.learn(call, keys, &answer, &verdict).await
+        {
+            verdict = better;
+        }
         Err(match (verdict, keys) {
             (Verdict::Expired(error), Some(keys)) if !self.provider.expired(&keys) => Verdict::Final(error),
             (verdict, _) => verdict,
         })
+    }
+
+    /// What an answer that is no success means.
+    fn judge(&self, call: &Call<'_>, keys: Option<&Keys>, answer: &Answer) -> Verdict {
+        let (action, bucket) = (call.kind.name(), &self.config.bucket);
+        let key_id = keys.map(|keys| keys.id.as_str());
+        error::judge(answer, About { action, bucket, key_id, head: call.method == Method::HEAD })
+    }
+
+    /// Why a HEAD was refused, whose answer has no body that would say it: by the clock of the store, else by a GET of a byte. `None`: that is not told, or
+    /// it is what the `verdict` says.
+    async fn learn(
+        &self,
+        call: &Call<'_>,
+        keys: &Keys,
+        answer: &Answer,
+        verdict: &Verdict,
+    ) -> Option<Verdict> {
+        match verdict {
+            Verdict::Final(_) => {}
+            // Amazon names the region with every refusal.
+            Verdict::Region(region) if self.site.read().0 == *region => {}
+            _ => return None,
+        }
+        if let Some(theirs) = answer.header("date").and_then(clock::http) {
+            let ahead = clock::ahead(theirs, SystemTime::now());
+            if ahead.abs_diff(self.ahead.load(Relaxed)) > SKEW_LEAST {
+                return Some(Verdict::Skew(ahead));
+            }
+        }
+        let mut get = Call::new(call.kind, Method::GET, call.key).with("range", "bytes=0-0");
+        get.query.clone_from(&call.query);
+        let request = self.request(&get, Some(keys)).ok()?;
+        let permit = self.permits.acquire().await.expect("it is never closed");
+        self.counters.asked(call.kind, true, 0);
+        let answer = self.http.send(request, XML_MOST, None, Some(&self.counters)).await.ok()?;
+        drop(permit);
+        match self.judge(&get, Some(keys), &answer) {
+            _ if answer.status.is_success() => None,
+            better @ (Verdict::Final(StoreError::Denied(_)) | Verdict::Expired(_) | Verdict::Skew(_)) => {
+                Some(better)
+            }
+            better @ (Verdict::Region(_) | Verdict::Again { .. }) => Some(better),
+            Verdict::Final(_) => None,
+        }
     }
 
     /// Signs a call.

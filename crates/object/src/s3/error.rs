@@ -31,6 +31,8 @@ pub struct About<'a> {
     pub bucket: &'a str,
     /// The access key.
     pub key_id: Option<&'a str>,
+    /// The answer has no body, whatever it says.
+    pub head: bool,
 }
 
 /// Judges an answer that is an error, by its code, or by its status where there is no body (HeadObject).
@@ -131,8 +133,12 @@ fn by_status(
         // HeadBucket and HeadObject in the wrong region: no body says why.
         (StatusCode::BAD_REQUEST, Some(region)) if code.is_empty() => Verdict::Region(region.to_owned()),
         // What else is not found is not the object.
-        (StatusCode::NOT_FOUND, _) if code.is_empty() || code == "NotFound" => {
+        (StatusCode::NOT_FOUND, _) if code == "NotFound" || code.is_empty() && about.head => {
             Verdict::Final(StoreError::NotFound)
+        }
+        // A store says what it is that it did not find; this is the page of somebody on the way to it, who perhaps finds the store the next time.
+        (StatusCode::NOT_FOUND, _) if code.is_empty() => {
+            Verdict::Again { error: StoreError::Unavailable(text), wait, done: true }
         }
         (StatusCode::PRECONDITION_FAILED, _) => Verdict::Final(StoreError::Precondition),
         (StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED, _) => {
@@ -168,6 +174,10 @@ mod tests {
     use http::HeaderMap;
 
     fn verdict(status: u16, headers: &[(&'static str, &str)], code: &str) -> Verdict {
+        verdict_of(status, headers, code, false)
+    }
+
+    fn verdict_of(status: u16, headers: &[(&'static str, &str)], code: &str, head: bool) -> Verdict {
         let body = match code {
             "" => String::new(),
             code => format!("<Error><Code>{code}</Code><Message>told</Message></Error>"),
@@ -178,7 +188,7 @@ mod tests {
         }
         let answer =
             Answer { status: StatusCode::from_u16(status).unwrap(), headers: all, body: Bytes::from(body) };
-        judge(&answer, About { action: "PutObject", bucket: "logs", key_id: Some("AKID") })
+        judge(&answer, About { action: "PutObject", bucket: "logs", key_id: Some("AKID"), head })
     }
 
     #[test]
@@ -187,7 +197,8 @@ mod tests {
             verdict(404, &[], "NoSuchBucket"),
             Verdict::Final(StoreError::NoSuchBucket("logs".into()))
         );
-        assert_eq!(verdict(404, &[], ""), Verdict::Final(StoreError::NotFound));
+        assert_eq!(verdict_of(404, &[], "", true), Verdict::Final(StoreError::NotFound));
+        assert_eq!(verdict(404, &[], "NotFound"), Verdict::Final(StoreError::NotFound));
         assert_eq!(verdict(412, &[], ""), Verdict::Final(StoreError::Precondition));
         assert_eq!(
             verdict(501, &[], "NotImplemented"),
@@ -248,9 +259,14 @@ mod tests {
             panic!()
         };
         assert_eq!(wait, Some(Duration::from_secs(3)));
-        for (status, code) in
-            [(500, "InternalError"), (500, ""), (502, ""), (200, "InternalError"), (400, "RequestTimeout")]
-        {
+        for (status, code) in [
+            (500, "InternalError"),
+            (500, ""),
+            (502, ""),
+            (404, ""),
+            (200, "InternalError"),
+            (400, "RequestTimeout"),
+        ] {
             assert!(
                 matches!(verdict(status, &[], code), Verdict::Again { done: true, .. }),
                 "{status} {code}"

@@ -5,9 +5,9 @@ use super::call::Call;
 use super::clock;
 use super::counters::Kind;
 use super::encode;
-use super::objects::etag;
+use super::objects::{etag, kept};
 use super::xml::{self, Listing};
-use crate::store::{Entry, Metadata, Object, Page, Result, StoreError};
+use crate::store::{Entry, Metadata, Object, Page, Result, STORAGE_CLASS, StoreError};
 use http::Method;
 use std::time::SystemTime;
 
@@ -48,8 +48,16 @@ impl S3 {
             let Some(key) = self.relative(&object.key, &listing.encoding_type).await? else { continue };
             let modified = clock::iso(&object.last_modified).unwrap_or(SystemTime::UNIX_EPOCH);
             let etag = etag(&object.etag);
-            let object =
-                Object { size: object.size, etag, modified, content_type: None, metadata: Metadata::new() };
+            let class = object.storage_class.as_deref().and_then(|class| kept(STORAGE_CLASS, class));
+            let headers = class.map(|class| (STORAGE_CLASS.to_owned(), class)).into_iter().collect();
+            let object = Object {
+                size: object.size,
+                etag,
+                modified,
+                content_type: None,
+                metadata: Metadata::new(),
+                headers,
+            };
             entries.push(Entry::Object(key, object));
         }
         for common in &listing.common_prefixes {

@@ -70,7 +70,7 @@ impl S3 {
         let size = body.len() as u64;
         call.body = body;
         let answer = self.caller.call(&call).await.result?;
-        Ok(Part { number, size, etag: etag_of(&answer)?, checksum })
+        Ok(Part { number, size, etag: etag_of(&answer)?, checksum, arrived: None })
     }
 
     /// `Store::part_copy`, whose abilities are not looked at.
@@ -101,6 +101,7 @@ impl S3 {
             size: range.end - range.start,
             etag: etag(&made.etag),
             checksum: self.kept().and_then(|crc| made.checksum(crc)),
+            arrived: None,
         })
     }
 
@@ -239,7 +240,7 @@ impl S3 {
             let page: xml::Uploads = xml::read(&answer.body).map_err(StoreError::Unavailable)?;
             for upload in page.uploads {
                 let Some(key) = self.decoded(&upload.key, &page.encoding_type).await? else { continue };
-                let begun = clock::iso(&upload.initiated).unwrap_or(SystemTime::UNIX_EPOCH);
+                let begun = clock::iso(&upload.initiated);
                 uploads.push(Upload { key, id: UploadId(upload.upload_id), begun });
             }
             if !page.is_truncated {
@@ -272,6 +273,7 @@ impl S3 {
                 size: part.size,
                 etag: etag(&part.etag),
                 checksum: self.kept().and_then(|crc| part.checksum(crc)),
+                arrived: clock::iso(&part.last_modified),
             }));
             parts.sort_by_key(|part| part.number);
             parts.dedup_by_key(|part| part.number);

@@ -10,7 +10,10 @@ use super::http::Answer;
 use super::sign::hex;
 use super::xml;
 use crate::budget::Room;
-use crate::store::{Condition, Description, ETag, Metadata, Object, Result, StoreError};
+use crate::store::{
+    Condition, Description, ETag, KEPT_HEADERS, Metadata, Object, Result, STORAGE_CLASS, StoreError,
+    can_be_sent,
+};
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use rand::Rng;
@@ -55,6 +58,20 @@ pub(super) fn unknown(kind: Kind) -> StoreError {
     ))
 }
 
+/// What of a header that a store tells is sent again; `None`: nothing, because it is the default or of the transfer alone.
+pub(super) fn kept(name: &str, value: &str) -> Option<String> {
+    let value = match name {
+        STORAGE_CLASS if value == "STANDARD" => return None,
+        // Some stores keep how a body was once sent.
+        "content-encoding" => {
+            let codings = value.split(',').map(str::trim).filter(|coding| *coding != "aws-chunked");
+            codings.collect::<Vec<_>>().join(",")
+        }
+        _ => value.trim().to_owned(),
+    };
+    (!value.is_empty()).then_some(value)
+}
+
 /// What the headers of an answer say of an object of that size.
 fn object(answer: &Answer, size: u64) -> Result<Object> {
     let mut metadata = Metadata::new();
@@ -63,7 +80,14 @@ fn object(answer: &Answer, size: u64) -> Result<Object> {
             metadata.insert(name.to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned());
         }
     }
+    let mut headers = Metadata::new();
+    for name in KEPT_HEADERS {
+        if let Some(value) = answer.header(name) {
+            headers.extend(kept(name, value).map(|value| (name.to_owned(), value)));
+        }
+    }
     Ok(Object {
+        headers,
         size,
         etag: etag_of(answer)?,
         modified: answer.header("last-modified").and_then(clock::http).unwrap_or(SystemTime::UNIX_EPOCH),
@@ -173,11 +197,11 @@ impl S3 {
         if let Some(media) = &about.content_type {
             call = call.with("content-type", media);
         }
+        for (name, value) in &about.headers {
+            call = call.with(name.clone(), value);
+        }
         for (name, value) in &about.metadata {
-            let sendable = |text: &str| text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
-            let token =
-                |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-            if name.is_empty() || !token(name) || !sendable(value) {
+            if !can_be_sent(name, value) {
                 return Err(StoreError::Refused(format!("metadata {name:?} cannot be sent")));
             }
             call = call.with(format!("{META}{}", name.to_ascii_lowercase()), value.trim());

@@ -33,13 +33,17 @@ impl Backoff {
         self.tries
     }
 
-    /// How long to wait before the next try, at least as long as the store asked for. `None`: that would be after the deadline.
+    /// How long to wait before the next try, at least as long as the store asked for, unless that would be after the deadline: then there is a last try at the
+    /// deadline. `None`: there is no time left.
     pub fn next(&mut self, asked: Option<Duration>) -> Option<Duration> {
         let bound = FIRST.saturating_mul(1 << self.tries.min(16)).min(MOST);
         self.tries += 1;
         let drawn = bound.mul_f64(rand::rng().random::<f64>());
-        let wait = drawn.max(asked.unwrap_or_default());
-        (Instant::now() + wait < self.until).then_some(wait)
+        let left = self.until.saturating_duration_since(Instant::now());
+        match asked {
+            Some(asked) if asked > drawn && !left.is_zero() => Some(asked.min(left)),
+            _ => (drawn < left).then_some(drawn),
+        }
     }
 }
 
@@ -56,7 +60,9 @@ mod tests {
             assert!(wait <= MOST.min(FIRST * (1 << tries.min(16))));
         }
         assert!(backoff.next(Some(Duration::from_secs(7))).expect("in time") >= Duration::from_secs(7));
-        assert_eq!(backoff.next(Some(Duration::from_secs(61))), None);
+        let last = backoff.next(Some(Duration::from_secs(600))).expect("as long as there is time");
+        assert!(last > Duration::from_secs(50) && last <= Duration::from_secs(60), "{last:?}");
+        assert_eq!(Backoff::new(Duration::ZERO).next(Some(Duration::from_secs(1))), None);
         assert_eq!(Backoff::new(Duration::ZERO).next(None), None);
     }
 }

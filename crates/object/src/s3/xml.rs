@@ -62,6 +62,7 @@ pub struct Listed {
     #[serde(rename = "ETag", default)]
     pub etag: String,
     pub last_modified: String,
+    pub storage_class: Option<String>,
 }
 
 /// A prefix of a listing.
@@ -141,6 +142,8 @@ pub struct Parts {
 pub struct Uploaded {
     pub part_number: u16,
     pub size: u64,
+    #[serde(default)]
+    pub last_modified: String,
     #[serde(rename = "ETag")]
     pub etag: String,
     #[serde(rename = "ChecksumCRC32C")]
@@ -249,8 +252,13 @@ mod tests {
 
     #[test]
     fn a_completion_names_parts_and_sums() {
-        let part =
-            Part { number: 3, size: 1, etag: ETag("\"a\"".into()), checksum: Some(Crc::Crc32c.of(b"")) };
+        let part = Part {
+            number: 3,
+            size: 1,
+            etag: ETag("\"a\"".into()),
+            checksum: Some(Crc::Crc32c.of(b"")),
+            arrived: None,
+        };
         let text = completion(std::slice::from_ref(&part), true);
         assert!(text.contains(
             "<Part><PartNumber>3</PartNumber><ETag>&quot;a&quot;</ETag><ChecksumCRC32C>AAAAAA==</ChecksumCRC32C></Part>"

@@ -127,9 +127,11 @@ fn converse<T: Read + Write>(
         stream.read_exact(&mut body)?;
         let request = Request { method, target, headers, body: String::from_utf8_lossy(&body).into_owned() };
         let (status, headers, body) = answer(&request);
+        let head = request.method == "HEAD";
         keeps.lock().unwrap().push(request);
         let mut text = format!("HTTP/1.1 {status} Told\r\ncontent-length: {}\r\n", body.len());
         headers.iter().for_each(|(name, value)| text.push_str(&format!("{name}: {value}\r\n")));
+        let body = if head { "" } else { &body };
         stream.get_mut().write_all(format!("{text}\r\n{body}").as_bytes())?;
         stream.get_mut().flush()?;
     }

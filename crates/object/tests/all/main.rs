@@ -2,5 +2,7 @@
 
 mod crash;
 mod files;
+mod growing;
+mod others;
 mod rig;
 mod stack;

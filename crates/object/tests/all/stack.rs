@@ -6,6 +6,7 @@
 use crate::rig::{Paths, RW, pattern};
 use fs::{Cred, Error, FileSystem, SetAttr};
 use object::s3::{Config, Environment, Keys, Patience, S3, Secret, Source};
+use object::store::{Abilities, Store};
 use object::{ObjectFs, Options};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -18,12 +19,18 @@ const PART: u64 = 16 << 10;
 /// Steps of one seed.
 const STEPS: u64 = 40;
 
-fn mount(server: &Server) -> Paths<S3> {
+pub fn mount(server: &Server) -> Paths<S3> {
+    mount_as(server, None)
+}
+
+/// With these abilities, which are not found out.
+fn mount_as(server: &Server, abilities: Option<Abilities>) -> Paths<S3> {
     let mut config = Config::new(&format!("s3://{BUCKET}"), Environment::default()).unwrap();
     config.endpoint = Some(server.endpoint());
     config.credentials = Source::Fixed(Keys { id: KEY_ID.into(), secret: Secret::new("s"), token: None });
     config.patience = Patience { connect: Duration::from_secs(5), silence: Duration::from_millis(400) };
     config.deadline = Duration::from_secs(100);
+    config.abilities = abilities;
     let options = Options {
         part_size: PART,
         expiry: Duration::ZERO,
@@ -71,19 +78,26 @@ struct Run {
 
 impl Run {
     fn new(seed: u64, rates: Rates) -> Run {
+        // A probe finds out no other least sizes than one and that of S3, which files here do not reach.
+        let part_min = [1, PART as usize - 1000][seed as usize / 3 % 2];
         let features = match seed % 3 {
-            0 => Features { part_min: 1, ..Features::ALL },
+            0 => Features { part_min, ..Features::ALL },
             1 => Features {
-                part_min: 1,
+                part_min,
                 rename: false,
                 md5_etags: false,
                 checksums: &[Crc::CRC64NVME],
                 ..Features::ALL
             },
+            // Which checksum there is is found out together with the size.
             _ => Features { part_min: 1, part_copy: true, ..Features::FEW },
         };
         let server = Server::start(features, Faults::none()).unwrap();
-        let paths = mount(&server);
+        let mut paths = mount(&server);
+        if features.part_min > 1 {
+            let found = paths.fs.store().abilities().clone();
+            paths = mount_as(&server, Some(Abilities { part_min: part_min as u64, ..found }));
+        }
         for dir in ["d", "e"] {
             paths.mkdir(dir).unwrap();
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 fn described(pairs: &[(&str, &str)]) -> Description {
     let metadata: BTreeMap<_, _> =
         pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-    Description { content_type: Some("text/plain".into()), metadata }
+    Description { content_type: Some("text/plain".into()), metadata, ..Description::default() }
 }
 
 fn pattern(length: usize, seed: u8) -> Bytes {

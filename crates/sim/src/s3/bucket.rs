@@ -33,6 +33,15 @@ pub struct Stored {
 /// A part: content, ETag, and checksum.
 type Uploaded = (Arc<Vec<u8>>, String, Option<(&'static Crc, String)>);
 
+/// When an upload was begun, and when its parts came.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// `None`: listings do not tell.
+    pub begun: Option<SystemTime>,
+    /// `None`: listings do not tell.
+    pub parts: Option<SystemTime>,
+}
+
 #[derive(Debug)]
 struct Unfinished {
     key: String,
@@ -40,6 +49,7 @@ struct Unfinished {
     parts: BTreeMap<u16, Uploaded>,
     /// What the object is to have.
     crc: Option<&'static Crc>,
+    times: Times,
 }
 
 /// The bucket.
@@ -53,6 +63,16 @@ pub struct Bucket {
     /// Renames by their tokens: a repeated one is answered like the first.
     renames: BTreeMap<String, ()>,
     next: u64,
+    refused: Vec<Refusal>,
+}
+
+/// Requests that are refused: by their method and a parameter that they have, with a status and a body.
+#[derive(Clone, Debug)]
+struct Refusal {
+    method: &'static str,
+    parameter: &'static str,
+    status: u16,
+    body: String,
 }
 
 type Done = Result<Answer, Answer>;
@@ -60,7 +80,21 @@ type Done = Result<Answer, Answer>;
 impl Bucket {
     pub(super) fn new(features: Features) -> Bucket {
         let (objects, uploads, past, renames) = Default::default();
-        Bucket { features, objects, uploads, past, renames, next: 0 }
+        Bucket { features, objects, uploads, past, renames, next: 0, refused: Vec::new() }
+    }
+
+    /// From now on requests of a method that have this parameter ("": that have none) are answered with an error of this code; without one, as a proxy does.
+    pub fn refuse(&mut self, method: &'static str, parameter: &'static str, status: u16, code: &str) {
+        let body = match code {
+            "" => "<html>told by nobody</html>".to_owned(),
+            code => format!("<Error><Code>{code}</Code><Message>told</Message></Error>"),
+        };
+        self.refused.push(Refusal { method, parameter, status, body });
+    }
+
+    /// From now on nothing is refused.
+    pub fn allow(&mut self) {
+        self.refused.clear();
     }
 
     /// The objects there are.
@@ -77,11 +111,23 @@ impl Bucket {
         }
     }
 
+    /// Gives an object a header, as somebody may who has other ways to the store.
+    pub fn set_header(&mut self, key: &str, name: &str, value: &str) {
+        if let Some(object) = self.objects.get_mut(key) {
+            object.headers.insert(name.to_owned(), value.to_owned());
+        }
+    }
+
     /// Gives an object a checksum of another sort, as if the same content had been put again: an ETag that is a sum of it stays.
     pub fn sum_anew(&mut self, key: &str, crc: &'static Crc) {
         if let Some(object) = self.objects.get_mut(key) {
             object.sum = Some((crc, crc.of(&object.body)));
         }
+    }
+
+    /// Gives the unfinished uploads of a key other times.
+    pub fn date_uploads(&mut self, key: &str, times: Times) {
+        self.uploads.values_mut().filter(|upload| upload.key == key).for_each(|upload| upload.times = times);
     }
 
     /// How many uploads are not finished.
@@ -98,6 +144,13 @@ impl Bucket {
         }
         if !request.bucket {
             return Answer::error(404, "NoSuchBucket");
+        }
+        let meant = |refusal: &&Refusal| match refusal.parameter {
+            "" => request.query.is_empty(),
+            parameter => request.query.contains_key(parameter),
+        };
+        if let Some(refusal) = self.refused.iter().filter(|r| r.method == request.method).find(meant) {
+            return Answer::new(refusal.status, refusal.body.as_str());
         }
         let signed = request.header("x-amz-content-sha256").filter(|said| *said != "UNSIGNED-PAYLOAD");
         let sum = digest(&SHA256, &request.body);
@@ -224,9 +277,12 @@ impl Bucket {
 
     fn copy(&mut self, request: &Request) -> Done {
         let mut object = self.from(request, "copy")?;
+        let class = "x-amz-storage-class";
         if request.header("x-amz-metadata-directive") == Some("REPLACE") {
             object.headers = kept(request);
         }
+        object.headers.remove(class);
+        object.headers.extend(request.header(class).map(|named| (class.to_owned(), named.to_owned())));
         object.modified = SystemTime::now();
         let etag = object.etag.clone();
         self.set(&request.key, Some(object));
@@ -296,10 +352,12 @@ impl Bucket {
             text.push_str(&match common {
                 Some(_) => format!("<CommonPrefixes><Prefix>{name}</Prefix></CommonPrefixes>"),
                 None => format!(
-                    "<Contents><Key>{name}</Key><LastModified>{}</LastModified><ETag>{}</ETag><Size>{}</Size></Contents>",
+                    "<Contents><Key>{name}</Key><LastModified>{}</LastModified><ETag>{}</ETag><Size>{}</Size>\
+                     <StorageClass>{}</StorageClass></Contents>",
                     iso_time(object.modified),
                     escaped(&object.etag),
-                    object.body.len()
+                    object.body.len(),
+                    object.headers.get("x-amz-storage-class").map_or("STANDARD", String::as_str)
                 ),
             });
         }
@@ -316,7 +374,8 @@ impl Bucket {
         let named = request.header("x-amz-checksum-algorithm");
         let known = self.features.checksums;
         let crc = known.iter().find(|crc| Some(crc.name) == named).or(known.first());
-        self.uploads.insert(id.clone(), Unfinished { key, headers, parts: BTreeMap::new(), crc });
+        let times = Times { begun: Some(SystemTime::now()), parts: Some(SystemTime::now()) };
+        self.uploads.insert(id.clone(), Unfinished { key, headers, parts: BTreeMap::new(), crc, times });
         let name = "InitiateMultipartUploadResult";
         Answer::new(200, format!("<{name}><UploadId>{id}</UploadId></{name}>"))
     }
@@ -343,6 +402,7 @@ impl Bucket {
         };
         let etag = self.etag(&body);
         let upload = self.uploads.get_mut(&request.query["uploadId"]).expect("it was found");
+        upload.times.parts = Some(SystemTime::now());
         upload.parts.insert(number, (Arc::new(body), etag.clone(), sum.clone()));
         let sum = sum.map_or(String::new(), |(crc, sum)| {
             let name = crc.name;
@@ -414,12 +474,10 @@ impl Bucket {
     fn list_uploads(&self, request: &Request) -> Answer {
         let prefix = request.query.get("prefix").map_or("", String::as_str);
         let mut text = "<ListMultipartUploadsResult><EncodingType>url</EncodingType>".to_owned();
-        let now = iso_time(SystemTime::now());
         for (id, upload) in self.uploads.iter().filter(|(_, upload)| upload.key.starts_with(prefix)) {
             let key = self.encoded(&upload.key);
-            text.push_str(&format!(
-                "<Upload><Key>{key}</Key><UploadId>{id}</UploadId><Initiated>{now}</Initiated></Upload>"
-            ));
+            let begun = told("Initiated", upload.times.begun);
+            text.push_str(&format!("<Upload><Key>{key}</Key><UploadId>{id}</UploadId>{begun}</Upload>"));
         }
         Answer::new(200, text + "<IsTruncated>false</IsTruncated></ListMultipartUploadsResult>")
     }
@@ -431,8 +489,9 @@ impl Bucket {
         let mut text = "<ListPartsResult>".to_owned();
         for (number, (body, etag, _)) in upload.parts.range(after + 1..).take(2) {
             let (etag, size) = (escaped(etag), body.len());
+            let came = told("LastModified", upload.times.parts);
             text.push_str(&format!(
-                "<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag><Size>{size}</Size></Part>"
+                "<Part><PartNumber>{number}</PartNumber>{came}<ETag>{etag}</ETag><Size>{size}</Size></Part>"
             ));
         }
         let truncated = upload.parts.range(after + 1..).count() > 2;
@@ -444,4 +503,9 @@ impl Bucket {
         let text = utf8_percent_encode(key, NON_ALPHANUMERIC).to_string().replace("%2F", "/");
         if self.features.plus { text.replace("%20", "+") } else { text.replace("%2B", "+") }
     }
+}
+
+/// A time as XML has it, if it is told.
+fn told(tag: &str, time: Option<SystemTime>) -> String {
+    time.map_or(String::new(), |time| format!("<{tag}>{}</{tag}>", iso_time(time)))
 }

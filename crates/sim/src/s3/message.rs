@@ -67,9 +67,18 @@ impl Answer {
     }
 }
 
-/// The headers that are kept with an object.
+/// The headers that are kept with an object, and come back.
 pub(super) fn kept(request: &Request) -> BTreeMap<String, String> {
-    let ours = |name: &str| name == "content-type" || name.starts_with("x-amz-meta-");
+    const KEPT: [&str; 7] = [
+        "cache-control",
+        "content-disposition",
+        "content-encoding",
+        "content-language",
+        "content-type",
+        "expires",
+        "x-amz-storage-class",
+    ];
+    let ours = |name: &str| KEPT.contains(&name) || name.starts_with("x-amz-meta-");
     request
         .headers
         .iter()

@@ -15,7 +15,7 @@ pub mod features;
 mod message;
 mod wire;
 
-pub use bucket::Bucket;
+pub use bucket::{Bucket, Times};
 pub use faults::{Faults, Rates};
 pub use features::{Crc, Features};
 

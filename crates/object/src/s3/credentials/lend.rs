@@ -4,7 +4,7 @@ use super::super::clock;
 use super::super::http::Http;
 use super::super::profile::Environment;
 use super::super::sign::{Keys, Secret};
-use super::Lent;
+use super::{Lent, Refused};
 use bytes::Bytes;
 use http::{Request, StatusCode, Uri};
 use serde::Deserialize;
@@ -52,8 +52,8 @@ pub(super) fn read(json: &[u8], whose: &str) -> Result<Lent, String> {
 }
 
 /// Runs a program by the shell, and takes what it prints.
-pub(super) async fn process(command: &str) -> Result<Lent, String> {
-    let wrong = |what: &dyn std::fmt::Display| format!("credential_process: {what}");
+pub(super) async fn process(command: &str) -> Result<Lent, Refused> {
+    let wrong = |what: &dyn std::fmt::Display| Refused::Silent(format!("credential_process: {what}"));
     let run = tokio::process::Command::new("/bin/sh").args(["-c", command]).kill_on_drop(true).output();
     let output = tokio::time::timeout(PROCESS, run)
         .await
@@ -62,7 +62,7 @@ pub(super) async fn process(command: &str) -> Result<Lent, String> {
     if !output.status.success() {
         return Err(wrong(&output.status));
     }
-    read(&output.stdout, "credential_process")
+    Ok(read(&output.stdout, "credential_process")?)
 }
 
 /// The agent of a container.
@@ -101,7 +101,7 @@ impl Container {
         }))
     }
 
-    pub(super) async fn ask(&self, http: &Http) -> Result<Lent, String> {
+    pub(super) async fn ask(&self, http: &Http) -> Result<Lent, Refused> {
         let mut request = Request::get(self.uri.clone());
         let read_token = |path: &PathBuf| {
             std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
@@ -112,7 +112,7 @@ impl Container {
             request = request.header("authorization", token.reveal());
         }
         let json = fetch(http, request, "the container").await?;
-        read(&json, "the container")
+        Ok(read(&json, "the container")?)
     }
 }
 
@@ -136,15 +136,15 @@ impl Instance {
         Some(Instance { endpoint: endpoint.trim_end_matches('/').to_owned() })
     }
 
-    pub(super) async fn ask(&self, http: &Http) -> Result<Lent, String> {
+    pub(super) async fn ask(&self, http: &Http) -> Result<Lent, Refused> {
         let whose = "the instance";
         let token = Request::put(format!("{}/latest/api/token", self.endpoint))
             .header("x-aws-ec2-metadata-token-ttl-seconds", "300");
         // Where there is no such service, nothing answers at all.
         let token = tokio::time::timeout(Duration::from_secs(2), fetch(http, token, whose)).await.map_err(|_| {
-            "no credentials: neither in the environment (AWS_ACCESS_KEY_ID), nor in a profile (~/.aws/credentials), nor from a metadata \
-             service, which does not answer"
-                .to_owned()
+            let text = "no credentials: neither in the environment (AWS_ACCESS_KEY_ID), nor in a profile (~/.aws/credentials), nor from a metadata \
+                        service, which does not answer";
+            Refused::Silent(text.to_owned())
         })??;
         let token = String::from_utf8_lossy(&token).trim().to_owned();
         let path = format!("{}/latest/meta-data/iam/security-credentials/", self.endpoint);
@@ -152,24 +152,29 @@ impl Instance {
         let roles = fetch(http, with_token(path.clone()), whose).await?;
         let roles = String::from_utf8_lossy(&roles).into_owned();
         let role = roles.lines().next().map(str::trim).filter(|role| !role.is_empty());
-        let role = role.ok_or("the instance has no role, and so no credentials")?;
+        let role = role.ok_or_else(|| "the instance has no role, and so no credentials".to_owned())?;
         let json =
             fetch(http, with_token(format!("{path}{}", super::super::encode::path(role))), whose).await?;
-        read(&json, whose)
+        Ok(read(&json, whose)?)
     }
 }
 
 /// Asks once more where the first answer is none, or an error of the server's.
-async fn fetch(http: &Http, request: http::request::Builder, whose: &str) -> Result<Bytes, String> {
-    let request = request.body(Bytes::new()).map_err(|error| format!("credentials of {whose}: {error}"))?;
-    let mut last = String::new();
+async fn fetch(http: &Http, request: http::request::Builder, whose: &str) -> Result<Bytes, Refused> {
+    let wrong = |what: &dyn std::fmt::Display| format!("credentials of {whose}: {what}");
+    let request = request.body(Bytes::new()).map_err(|error| wrong(&error))?;
+    let mut last = Refused::Silent(String::new());
     for _ in 0..2 {
-        match http.send(request.clone(), MOST, None, None).await {
+        last = match http.send(request.clone(), MOST, None, None).await {
             Ok(answer) if answer.status == StatusCode::OK => return Ok(answer.body),
-            Ok(answer) if answer.status.is_server_error() => last = answer.status.to_string(),
-            Ok(answer) => return Err(format!("credentials of {whose}: {}", answer.status)),
-            Err(error) => last = error.to_string(),
-        }
+            Ok(answer)
+                if answer.status.is_server_error() || answer.status == StatusCode::TOO_MANY_REQUESTS =>
+            {
+                Refused::Passing(wrong(&answer.status))
+            }
+            Ok(answer) => return Err(Refused::Final(wrong(&answer.status))),
+            Err(error) => Refused::Silent(wrong(&error)),
+        };
     }
-    Err(format!("credentials of {whose}: {last}"))
+    Err(last)
 }

@@ -15,6 +15,7 @@ use super::sign::{Keys, Secret};
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
 /// Keys that end so soon are renewed.
@@ -29,6 +30,32 @@ const DEPTH: usize = 4;
 struct Lent {
     keys: Keys,
     until: Option<SystemTime>,
+}
+
+/// Why there are no keys.
+#[derive(Debug)]
+pub struct Lack {
+    /// What is missing, or who did not answer.
+    pub text: String,
+    /// Another time there may be some.
+    pub passes: bool,
+}
+
+/// Why whoever lends keys lent none.
+#[derive(Debug)]
+enum Refused {
+    /// They were refused, or nothing says who lends them.
+    Final(String),
+    /// Who lends them cannot do it now.
+    Passing(String),
+    /// Who lends them does not answer: if he has lent some before he will again, else he may not be there at all.
+    Silent(String),
+}
+
+impl From<String> for Refused {
+    fn from(text: String) -> Refused {
+        Refused::Final(text)
+    }
 }
 
 /// Where keys come from.
@@ -52,6 +79,8 @@ pub struct Provider {
     origin: Option<Origin>,
     http: Arc<Http>,
     known: Mutex<Option<Lent>>,
+    /// Whether there have been any.
+    lent: AtomicBool,
     /// One renews at a time; holds when a failed renewal may be tried again.
     renewing: tokio::sync::Mutex<Option<SystemTime>>,
 }
@@ -69,11 +98,12 @@ impl Provider {
             Source::Fixed(keys) => Some(Origin::Fixed(keys.clone())),
             Source::Chain => Some(chain(environment, region)?),
         };
-        Ok(Provider { origin, http, known: Mutex::new(None), renewing: tokio::sync::Mutex::new(None) })
+        let (known, renewing) = (Mutex::new(None), tokio::sync::Mutex::new(None));
+        Ok(Provider { origin, http, known, lent: AtomicBool::new(false), renewing })
     }
 
-    /// The keys to sign with now; `None`: requests are not signed. The text of an error says what is missing.
-    pub async fn keys(&self) -> Result<Option<Keys>, String> {
+    /// The keys to sign with now; `None`: requests are not signed.
+    pub async fn keys(&self) -> Result<Option<Keys>, Lack> {
         let Some(origin) = &self.origin else { return Ok(None) };
         if let Some(lent) = self.good(EARLY) {
             return Ok(Some(lent.keys));
@@ -92,16 +122,20 @@ impl Provider {
             Ok(lent) => {
                 *not_before = None;
                 *self.known.lock() = Some(lent.clone());
+                self.lent.store(true, Relaxed);
                 Ok(Some(lent.keys))
             }
-            Err(error) => match self.good(Duration::ZERO) {
-                Some(lent) => {
-                    tracing::warn!("credentials could not be renewed, those at hand are still good: {error}");
-                    *not_before = Some(now + AGAIN);
-                    Ok(Some(lent.keys))
-                }
-                None => Err(error),
-            },
+            Err(refused) => {
+                let (text, passes) = match refused {
+                    Refused::Final(text) => (text, false),
+                    Refused::Passing(text) => (text, true),
+                    Refused::Silent(text) => (text, self.lent.load(Relaxed)),
+                };
+                let Some(lent) = self.good(Duration::ZERO) else { return Err(Lack { text, passes }) };
+                tracing::warn!("credentials could not be renewed, those at hand are still good: {text}");
+                *not_before = Some(now + AGAIN);
+                Ok(Some(lent.keys))
+            }
         }
     }
 
@@ -124,7 +158,7 @@ impl Provider {
         }
     }
 
-    async fn ask(&self, origin: &Origin) -> Result<Lent, String> {
+    async fn ask(&self, origin: &Origin) -> Result<Lent, Refused> {
         match origin {
             Origin::Fixed(keys) => Ok(Lent { keys: keys.clone(), until: None }),
             Origin::Process(command) => lend::process(command).await,

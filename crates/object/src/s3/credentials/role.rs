@@ -1,17 +1,26 @@
 //! Keys of roles, lent by the security token service (STS): AssumeRole and AssumeRoleWithWebIdentity.
 
-use super::super::http::Http;
+use super::super::http::{Broken, Http};
 use super::super::profile::Environment;
 use super::super::sign::{Keys, Secret, Signing, sha256};
 use super::super::{clock, encode, xml};
-use super::Lent;
+use super::{Lent, Refused};
 use bytes::Bytes;
-use http::Request;
+use http::{Request, StatusCode};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 /// Most that an answer can be long.
 const MOST: usize = 1 << 20;
+/// Codes of refusals that pass, whatever their status is.
+const PASSING: [&str; 6] = [
+    "Throttling",
+    "ThrottlingException",
+    "RequestLimitExceeded",
+    "ServiceUnavailable",
+    "InternalFailure",
+    "IDPCommunicationError",
+];
 /// How the session is called where nobody said it.
 const SESSION: &str = "freehold";
 
@@ -46,7 +55,7 @@ impl Web {
         Web { endpoint, role, session, file }
     }
 
-    pub(super) async fn ask(&self, http: &Http) -> Result<Lent, String> {
+    pub(super) async fn ask(&self, http: &Http) -> Result<Lent, Refused> {
         // The file is renewed by whoever made it: it is read each time.
         let token = std::fs::read_to_string(&self.file)
             .map_err(|error| format!("{}: {error}", self.file.display()))?;
@@ -80,7 +89,7 @@ impl Role {
         Role { endpoint, role, session, external }
     }
 
-    pub(super) async fn ask(&self, http: &Http, keys: &Keys) -> Result<Lent, String> {
+    pub(super) async fn ask(&self, http: &Http, keys: &Keys) -> Result<Lent, Refused> {
         let mut form = vec![
             ("Action", "AssumeRole"),
             ("Version", "2011-06-15"),
@@ -99,7 +108,7 @@ async fn ask(
     role: &str,
     form: String,
     keys: Option<&Keys>,
-) -> Result<Lent, String> {
+) -> Result<Lent, Refused> {
     let wrong = |what: &dyn std::fmt::Display| format!("role {role}: {what}");
     let url = format!("{}/", endpoint.url);
     let content = "application/x-www-form-urlencoded";
@@ -127,12 +136,19 @@ async fn ask(
         }
     }
     let request = request.body(Bytes::from(form)).map_err(|error| wrong(&error))?;
-    let answer = http.send(request, MOST, None, None).await.map_err(|error| wrong(&error))?;
+    let answer = http.send(request, MOST, None, None).await.map_err(|error| match error {
+        Broken::Certificate(_) | Broken::TooLong(_) => Refused::Final(wrong(&error)),
+        Broken::Connect(_) | Broken::Lost(_) => Refused::Passing(wrong(&error)),
+    })?;
     if !answer.status.is_success() {
         let body = String::from_utf8_lossy(&answer.body);
         let between = |tag: &str| Some(body.split_once(&format!("<{tag}>"))?.1.split_once('<')?.0.to_owned());
         let code = between("Code").unwrap_or_else(|| answer.status.to_string());
-        return Err(wrong(&format!("{code} {}", between("Message").unwrap_or_default())));
+        let text = wrong(&format!("{code} {}", between("Message").unwrap_or_default()));
+        let passes = answer.status.is_server_error()
+            || answer.status == StatusCode::TOO_MANY_REQUESTS
+            || PASSING.contains(&code.as_str());
+        return Err(if passes { Refused::Passing(text) } else { Refused::Final(text) });
     }
     let keys = xml::read::<xml::Assumed>(&answer.body).map_err(|error| wrong(&error))?.result.credentials;
     let until = clock::iso(&keys.expiration).ok_or_else(|| wrong(&"the end of its keys is not a time"))?;

@@ -55,6 +55,7 @@ impl Bucket {
             modified: self.now(),
             content_type: about.content_type.clone(),
             metadata: about.metadata.clone(),
+            headers: about.headers.clone(),
         };
         let etag = object.etag.clone();
         self.objects.insert(key.into(), (body, object));
@@ -82,6 +83,11 @@ impl Bucket {
     /// Bytes of an object.
     pub fn body(&self, key: &str) -> Option<&[u8]> {
         self.objects.get(key).map(|(body, _)| &body[..])
+    }
+
+    /// Makes an object as another tool does, with what it says of itself.
+    pub fn put_about(&mut self, key: &str, body: &[u8], about: &Description) {
+        self.put(key, Bytes::copy_from_slice(body), about, 0);
     }
 
     /// All keys.
@@ -116,6 +122,8 @@ pub struct Faults {
     pub waiting: u32,
     /// The answer to the next head is on its way for so many milliseconds.
     pub late: Arc<AtomicU64>,
+    /// Between reading and writing of the next copy there are so many milliseconds.
+    pub slow_copy: Arc<AtomicU64>,
     pub seed: u64,
 }
 
@@ -126,9 +134,32 @@ pub struct Mount {
     faults: Mutex<(Faults, StdRng)>,
     calls: Arc<AtomicU64>,
     page: usize,
+    refused: Mutex<Vec<(&'static str, StoreError)>>,
+    slow: Mutex<Vec<(&'static str, Duration)>>,
 }
 
 impl Mount {
+    /// Of 1,000 calls so many fail from now on.
+    pub fn set_failing(&self, failing: u32) {
+        self.faults.lock().0.failing = failing;
+    }
+
+    /// From now on calls of this name are refused.
+    pub fn refuse(&self, name: &'static str, error: Option<StoreError>) {
+        self.refused.lock().retain(|(refused, _)| *refused != name);
+        self.refused.lock().extend(error.map(|error| (name, error)));
+    }
+
+    /// The next call of this name takes so long.
+    pub fn slow(&self, name: &'static str, time: Duration) {
+        self.slow.lock().push((name, time));
+    }
+
+    /// Whether all calls that were to be slow have begun.
+    pub fn all_slow(&self) -> bool {
+        self.slow.lock().is_empty()
+    }
+
     async fn call<T>(&self, name: &'static str, run: impl FnOnce(&mut Bucket) -> Result<T>) -> Result<T> {
         let number = self.calls.fetch_add(1, Ordering::SeqCst);
         let (stopped, effect, fails, wait) = {
@@ -141,8 +172,20 @@ impl Mount {
         if wait {
             tokio::time::sleep(Duration::from_micros(300)).await;
         }
+        let slow = {
+            let mut slow = self.slow.lock();
+            let found = slow.iter().position(|(slow, _)| *slow == name);
+            found.map(|at| slow.remove(at).1)
+        };
+        if let Some(time) = slow {
+            tokio::time::sleep(time).await;
+        }
         if stopped && !effect || fails {
             return Err(StoreError::Unavailable("no answer".into()));
+        }
+        let refused = self.refused.lock().iter().find(|(refused, _)| *refused == name).cloned();
+        if let Some((_, error)) = refused {
+            return Err(error);
         }
         let done = {
             let mut bucket = self.bucket.lock();
@@ -196,12 +239,23 @@ impl Store for Mount {
         source: Option<&ETag>,
     ) -> Result<ETag> {
         assert!(from != to || about.is_some(), "S3 refuses a copy onto itself that changes nothing");
+        let slow = self.faults.lock().0.slow_copy.swap(0, Ordering::SeqCst);
+        let mut read = None;
+        if slow > 0 {
+            read = Some(self.bucket.lock().object(from, source)?.clone());
+            tokio::time::sleep(Duration::from_millis(slow)).await;
+        }
         self.call("copy", |b| {
-            let (body, object) = b.object(from, source)?.clone();
+            let (body, object) = match read {
+                Some(read) => read,
+                None => b.object(from, source)?.clone(),
+            };
             if object.size > self.abilities.single_max {
                 return Err(StoreError::Refused("too large".into()));
             }
-            let same = Description { content_type: object.content_type, metadata: object.metadata };
+            let mut same = Description::of(object);
+            // As S3 does.
+            same.headers.remove(STORAGE_CLASS);
             Ok(b.put(to, body, about.unwrap_or(&same), 0))
         })
         .await
@@ -280,7 +334,7 @@ impl Store for Mount {
             let upload = b.uploads.get_mut(&upload.0).filter(|u| u.key == key).ok_or(StoreError::NotFound)?;
             let (size, etag) = (body.len() as u64, etag(&body, 0));
             upload.parts.insert(number, (body, etag.clone()));
-            Ok(Part { number, size, etag, checksum: None })
+            Ok(Part { number, size, etag, checksum: None, arrived: None })
         })
         .await
     }
@@ -305,7 +359,7 @@ impl Store for Mount {
             let upload = b.uploads.get_mut(&upload.0).filter(|u| u.key == key).ok_or(StoreError::NotFound)?;
             let etag = etag(&body, 0);
             upload.parts.insert(number, (body, etag.clone()));
-            Ok(Part { number, size: 0, etag, checksum: None })
+            Ok(Part { number, size: 0, etag, checksum: None, arrived: None })
         })
         .await
     }
@@ -354,7 +408,7 @@ impl Store for Mount {
             let upload = |(id, u): (&String, &Pending)| Upload {
                 key: u.key.clone(),
                 id: UploadId(id.clone()),
-                begun: UNIX_EPOCH,
+                begun: Some(UNIX_EPOCH),
             };
             Ok(all.map(upload).collect())
         })
@@ -369,6 +423,7 @@ impl Store for Mount {
                 size: b.len() as u64,
                 etag: e.clone(),
                 checksum: None,
+                arrived: None,
             };
             Ok(upload.parts.iter().map(part).collect())
         })
@@ -447,6 +502,8 @@ pub fn mount_with(
         faults: Mutex::new((faults, rng)),
         calls: calls.clone(),
         page,
+        refused: Mutex::default(),
+        slow: Mutex::default(),
     };
     let fs = ObjectFs::start(move || async move { Ok(mount) }, options).unwrap();
     Rig { paths: Paths { fs: Arc::new(fs) }, bucket: bucket.clone(), calls }
