@@ -1,6 +1,7 @@
 //! One client as the manager sees it.
 
 use super::arena::{Arena, Arenas};
+use super::closer::Line;
 use super::descriptions::{Descriptions, MEMORIES_MAX, Memory};
 use super::direct::Lent;
 use super::directories::{Making, PROMISES_MAX};
@@ -476,7 +477,9 @@ impl Stream {
 
 /// A connection, which becomes a session with the client's first message.
 pub(crate) struct Connection {
-    pub socket: OwnedFd,
+    pub line: Arc<Line>,
+    /// A message is taken elsewhere: until that is done nobody listens.
+    pub hears: bool,
     /// Readable when the process has ended, although others may have the socket still.
     pub process: Option<OwnedFd>,
     pub pid: i32,
