@@ -179,11 +179,12 @@ impl Client {
         memory.cloned().ok_or(Error::Stale)
     }
 
-    /// A file that it holds was opened for it. False when it holds it no longer, or has too many.
+    /// A file that it holds was opened for it. False when it holds it no longer, it was opened for it so before, or it has too many.
     pub fn holds_open(&self, ino: Ino, handle: Handle, flags: OpenFlags) -> bool {
         let mut held = self.held.lock();
         let is_held = !held.gone && !super::holds::held(self, ino).is_empty();
-        let fits = is_held && held.holds.len() < HOLD_LINES * HOLDS_IN_LINE;
+        let has = held.holds.get(&ino).is_some_and(|all| all.iter().any(|(_, had)| had.contains(flags)));
+        let fits = is_held && !has && held.holds.len() < HOLD_LINES * HOLDS_IN_LINE;
         if fits {
             held.holds.entry(ino).or_default().push((handle, flags));
         }

@@ -8,10 +8,10 @@ use crate::rig::{PAGE, RW, Rig, page};
 use block::Volume;
 use fs::client::OpenOptions as Open;
 use fs::watched::{Change, Told, Watched, Watcher};
-use fs::{Blocking, Cred, Error};
+use fs::{Blocking, Cred, Error, Handle};
 use share::Remote;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const READ: Open = Open::new().read(true);
@@ -342,4 +342,34 @@ fn replaced_names_lead_somewhere() {
             }
         });
     }
+}
+
+/// However often somebody changes who may open it, or wants to, a file is opened no more than that once for who holds it.
+#[test]
+fn a_held_file_that_is_changed_again_and_again_is_opened_once() {
+    const ROUNDS: u64 = 300;
+    let rig = with_other();
+    let client = client(&rig);
+    client.write("f", page(1)).unwrap();
+    client.stat("f").unwrap();
+    let (file, again) = (client.open("f", READ).unwrap(), client.open("f", RW).unwrap());
+    rig.beside.link("f", "g").unwrap();
+    for round in 0..ROUNDS {
+        rig.beside.chmod("f", 0o600 | (round & 1) as u16).unwrap();
+        rig.beside.unlink("g").unwrap();
+        rig.beside.link("f", "g").unwrap();
+    }
+    // Numbers of handles are not used again.
+    let open = (0..100_000).filter(|&n| rig.doors.opened_with(Handle(n)).is_some()).count();
+    assert!((1..20).contains(&open), "{open} handles");
+    rig.beside.unlink("g").unwrap();
+    rig.beside.unlink("f").unwrap();
+    again.write_all_at(&page(2), 0).unwrap();
+    let mut bytes = vec![0; PAGE];
+    file.read_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes, page(2));
+    inodes(&rig, 1);
+    file.close().unwrap();
+    again.close().unwrap();
+    inodes(&rig, 0);
 }
