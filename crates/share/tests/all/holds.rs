@@ -11,7 +11,7 @@ use fs::watched::{Change, Told, Watched, Watcher};
 use fs::{Blocking, Cred, Error, Handle};
 use share::Remote;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 const READ: Open = Open::new().read(true);
@@ -372,4 +372,37 @@ fn a_held_file_that_is_changed_again_and_again_is_opened_once() {
     file.close().unwrap();
     again.close().unwrap();
     inodes(&rig, 0);
+}
+
+/// More threads than a session has slots come to a file for the first time, all at once: none waits for what another one has while that waits, too.
+#[test]
+fn many_threads_use_a_held_file_first() {
+    const THREADS: usize = 200;
+    let rig = with_other();
+    let client = client(&rig);
+    for round in 0..8 {
+        client.write("f", page(round)).unwrap();
+        client.stat("f").unwrap();
+        let file = Arc::new(client.open("f", RW).unwrap());
+        let barrier = Arc::new(Barrier::new(THREADS));
+        let (done, all) = std::sync::mpsc::channel();
+        for i in 0..THREADS {
+            let (file, barrier, done) = (file.clone(), barrier.clone(), done.clone());
+            std::thread::spawn(move || {
+                barrier.wait();
+                let at = (i * PAGE) as u64;
+                let wrote = if i % 2 == 0 { file.write_all_at(&page(i as u64), at) } else { file.fsync() };
+                drop(file);
+                done.send(wrote).unwrap();
+            });
+        }
+        for i in 0..THREADS {
+            let wrote = all.recv_timeout(Duration::from_secs(60));
+            wrote.unwrap_or_else(|_| panic!("round {round}: {i} of the calls ended, no more")).unwrap();
+        }
+        Arc::into_inner(file).unwrap().close().unwrap();
+        client.unlink("f").unwrap();
+        // What was opened by several is closed.
+        inodes(&rig, 0);
+    }
 }
