@@ -21,8 +21,8 @@
  *
  * Link with -lfreehold (libfreehold.so, or libfreehold.a and -lpthread -ldl -lm).
  *
- * Results. A call that fails returns the negative of a value of <errno.h>, -ENOENT for example, and leaves errno alone;
- * fh_last_message() then says more. A call that succeeds returns 0, or a number of bytes or entries. Where a result goes
+ * Results. A call that fails returns the negative of a value of <errno.h>, -ENOENT for example; fh_last_message() then
+ * says more. A call that succeeds returns 0, or a number of bytes or entries. Either leaves errno alone. Where a result goes
  * through a pointer, a call that fails leaves that memory alone (a buffer that is read into may have changed). Beside the
  * errors of the POSIX call of the same name:
  *     -EINVAL     an object is NULL, or an argument makes no sense
@@ -104,8 +104,8 @@ struct fh_dirent {
 /* ---- Sessions ---- */
 
 /* Begins a session with the manager that listens at the path of a Unix socket. -ENOENT, -ECONNREFUSED (no manager),
- * -EACCES (it does not serve this user), -EMFILE (it has no room), -EPROTO (something else listens there). It waits for a manager that
- * is there and does not answer, for one that is stopped for example. */
+ * -EACCES (it does not serve this user), -EMFILE (it has no room), -EPROTO (something else listens there, or a manager of another version). It waits
+ * for a manager that is there and does not answer, for one that is stopped for example. */
 int fh_connect(const char *socket, fh_session **session);
 
 /* Begins a session with a bucket: `url` is "s3://bucket" or "s3://bucket/prefix". `options` are words between commas, those that

@@ -38,8 +38,31 @@ thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::default();
 }
 
+/// What errno was. System calls that fail in here change it; who called the function of the header finds it as it was.
+struct Errno(c_int);
+
+fn errno() -> *mut c_int {
+    // SAFETY: asks for the place of this thread's.
+    unsafe { libc::__errno_location() }
+}
+
+impl Errno {
+    fn new() -> Errno {
+        // SAFETY: it is there for as long as the thread is.
+        Errno(unsafe { errno().read() })
+    }
+}
+
+impl Drop for Errno {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { errno().write(self.0) }
+    }
+}
+
 /// Runs the body of a function of the header.
 pub(crate) fn guard(body: impl FnOnce() -> Result<i64>) -> i64 {
+    let _errno = Errno::new();
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => return value,
         Ok(Err(failure)) => failure,

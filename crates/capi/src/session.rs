@@ -35,10 +35,13 @@ pub unsafe extern "C" fn fh_connect(socket: *const c_char, session: *mut *mut Fh
         // SAFETY: the header.
         let socket = unsafe { path(socket) }?;
         let remote = Remote::connect(socket).map_err(|e| {
-            let errno = e.raw_os_error().unwrap_or(match e.kind() {
-                std::io::ErrorKind::InvalidInput => libc::EINVAL,
-                _ => libc::EPROTO,
-            });
+            let errno = match e.raw_os_error() {
+                // A socket of another kind, or a manager of another version.
+                Some(libc::EPROTOTYPE | libc::EPROTONOSUPPORT) => libc::EPROTO,
+                Some(errno) => errno,
+                None if e.kind() == std::io::ErrorKind::InvalidInput => libc::EINVAL,
+                None => libc::EPROTO,
+            };
             Failure { errno, message: format!("{}: {e}", socket.display()) }
         })?;
         // SAFETY: the header.

@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define CHECK(what)                                                                     \
@@ -44,6 +46,32 @@ static void descriptors(void) {
     CHECK(FH_IOC_BARRIER == _IO('F', 0xb0) && FH_IOC_DATABARRIER == _IO('F', 0xb1));
     CHECK((fd = open("/tmp", O_RDONLY)) >= 0 && ioctl(fd, FH_IOC_BARRIER) == -1 && errno == ENOTTY);
     CHECK(close(fd) == 0);
+}
+
+/* errno is the caller's, whatever fails in here. */
+static void leaves_errno(fh_session *s) {
+    fh_session *other;
+    fh_file *f;
+    struct fh_attr a;
+    errno = 4711;
+    CHECK(fh_connect("/nowhere/at/all", &other) == -ENOENT && errno == 4711);
+    CHECK(fh_barrier_fd(-1) == -EBADF && errno == 4711);
+    CHECK(fh_open(s, "/none", O_RDONLY, 0, &f) == -ENOENT && errno == 4711);
+    CHECK(fh_stat(s, "/", &a) == 0 && errno == 4711);
+    errno = 0;
+}
+
+/* What listens there does not speak as a manager does. */
+static void other_sockets(const char *socket_path) {
+    struct sockaddr_un at = {AF_UNIX, ""};
+    fh_session *other;
+    int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+    CHECK(listener >= 0);
+    snprintf(at.sun_path, sizeof at.sun_path, "%s-2", socket_path);
+    CHECK(bind(listener, (struct sockaddr *)&at, sizeof at) == 0 && listen(listener, 1) == 0);
+    CHECK(fh_connect(at.sun_path, &other) == -EPROTO);
+    CHECK(close(listener) == 0 && fh_connect(at.sun_path, &other) == -ECONNREFUSED);
+    CHECK(unlink(at.sun_path) == 0);
 }
 
 static void files(fh_session *s) {
@@ -280,6 +308,8 @@ int main(int argc, char **argv) {
     CHECK(strcmp(fh_last_message(), "") == 0);
     CHECK(fh_connect(argv[1], &s) == 0);
     descriptors();
+    leaves_errno(s);
+    other_sockets(argv[1]);
     files(s);
     names(s);
     directories(s);

@@ -56,6 +56,8 @@ pub enum Error {
     WouldBlock,
     #[error("waiting for the lock would never end")]
     Deadlock,
+    #[error("too many locks")]
+    TooManyLocks,
     #[error("no data or hole at or behind this offset")]
     NoSuchOffset,
     #[error("interrupted")]
@@ -108,6 +110,7 @@ impl Error {
             Error::NotSupported(_) => EOPNOTSUPP,
             Error::WouldBlock => EAGAIN,
             Error::Deadlock => EDEADLK,
+            Error::TooManyLocks => ENOLCK,
             Error::NoSuchOffset => ENXIO,
             Error::Interrupted => EINTR,
             Error::CrossDevice => EXDEV,
@@ -127,7 +130,7 @@ impl Error {
     /// The error that another process reported: the variant with this errno where there is only one, else [`Error::Remote`]
     /// with what that process said.
     pub fn from_errno(errno: i32, message: String) -> Error {
-        const PLAIN: [Error; 24] = [
+        const PLAIN: [Error; 25] = [
             Error::NotFound,
             Error::Exists,
             Error::NotDirectory,
@@ -148,6 +151,7 @@ impl Error {
             Error::BufferTooSmall,
             Error::WouldBlock,
             Error::Deadlock,
+            Error::TooManyLocks,
             Error::NoSuchOffset,
             Error::Interrupted,
             Error::CrossDevice,

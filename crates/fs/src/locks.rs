@@ -16,10 +16,11 @@
 //! One mutex covers everything; it is held for a few map accesses and never across a poll or a wake-up. Invariant: an inode is
 //! in the table only while it has locks or waiters.
 //!
-//! Tested below and, against a map of single bytes, in `locks/model.rs`.
+//! How much one session can hold is bounded (`spans`). Tested below and, against a map of single bytes, in `locks/model.rs`.
 
 mod lent;
 pub mod ranges;
+mod spans;
 
 use crate::error::{Error, Result};
 use crate::types::{Handle, HeldLock, LockHolder, LockKind, LockOwner, RecordLock};
@@ -29,6 +30,7 @@ use hashbrown::{HashMap, HashSet};
 pub use lent::Keeper;
 use parking_lot::Mutex;
 use ranges::Ranges;
+use spans::Spans;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
@@ -51,6 +53,8 @@ struct Inner {
     /// The record locks that owners wait for: the edges of the deadlock graph.
     waiting: HashMap<LockOwner, Vec<(u64, Ino, RecordLock)>, RandomState>,
     next_waiter: u64,
+    /// How much of the records is whose.
+    spans: Spans,
 }
 
 /// Locks of one inode.
@@ -144,7 +148,7 @@ impl Locks {
         })
     }
 
-    fn grant(&mut self, want: Want) {
+    fn grant(&mut self, want: Want, spans: &mut Spans) {
         let holder = match want {
             Want::Record(owner, _) => LockHolder::Owner(owner),
             Want::Whole(handle, _) => LockHolder::Handle(handle),
@@ -157,7 +161,9 @@ impl Locks {
             self.since = since;
         }
         match want {
-            Want::Record(owner, lock) => self.records.insert(owner, lock),
+            Want::Record(owner, lock) => {
+                spans.counting(&mut self.records, owner, |all| all.insert(owner, lock))
+            }
             Want::Whole(handle, kind) => {
                 // Another call through the same handle may have been faster.
                 self.whole.retain(|&(h, _)| h != handle);
@@ -182,6 +188,13 @@ impl Locks {
 }
 
 impl Inner {
+    /// What somebody else keeps of an inode's locks is here again.
+    fn settle(&mut self, ino: Ino) {
+        if let Some(locks) = self.inodes.get_mut(&ino) {
+            locks.settle(&mut self.spans);
+        }
+    }
+
     fn locks(&mut self, ino: Ino) -> &mut Locks {
         self.inodes.entry(ino).or_default()
     }
@@ -241,7 +254,7 @@ impl LockTable {
         let lent: Vec<Ino> =
             inner.inodes.iter().filter(|(_, l)| l.lent.is_some()).map(|(&ino, _)| ino).collect();
         for ino in lent {
-            inner.locks(ino).settle();
+            inner.settle(ino);
             self.tidy(&mut inner, ino);
         }
         inner.inodes.iter().flat_map(|(&ino, locks)| locks.held(ino, now)).collect()
@@ -253,8 +266,9 @@ impl LockTable {
             return None;
         }
         let mut inner = self.inner.lock();
+        inner.inodes.get(&ino)?;
+        inner.settle(ino);
         let locks = inner.inodes.get_mut(&ino)?;
-        locks.settle();
         let first = locks.records.conflicts(owner, lock).min_by_key(|(owner, l)| (l.start, *owner));
         let first = first.map(|(_, l)| l);
         self.tidy(&mut inner, ino);
@@ -264,7 +278,7 @@ impl LockTable {
     /// Gives `lock` to `owner`, waiting for it when `wait`, or takes the range `Err((first, last))` from it.
     /// What `owner` holds of the range already is converted; the parts outside of it stay.
     ///
-    /// `Invalid` (last byte before the first), `WouldBlock`, `Deadlock`. A failed call has changed nothing.
+    /// `Invalid` (last byte before the first), `WouldBlock`, `Deadlock`, `TooManyLocks`. A failed call has changed nothing.
     pub async fn setlk(
         &self,
         ino: Ino,
@@ -279,11 +293,14 @@ impl LockTable {
         match lock {
             Ok(lock) => Acquire { table: self, ino, want: Want::Record(owner, lock), wait, id: None }.await,
             Err(_) => {
-                self.change(ino, |locks| {
-                    locks.settle();
-                    locks.records.remove(owner, start, end)
+                let mut fits = true;
+                self.change(ino, |locks, spans| {
+                    locks.settle(spans);
+                    // What is taken out of the middle leaves two.
+                    fits = spans.have_room(owner, 1) || !locks.records.splits(owner, start, end);
+                    fits && spans.counting(&mut locks.records, owner, |all| all.remove(owner, start, end))
                 });
-                Ok(())
+                if fits { Ok(()) } else { Err(Error::TooManyLocks) }
             }
         }
     }
@@ -294,7 +311,7 @@ impl LockTable {
     /// another may come in between, and a failed call leaves the handle without a lock (flock(2), "converting a lock").
     pub async fn flock(&self, ino: Ino, handle: Handle, kind: Option<LockKind>, wait: bool) -> Result<()> {
         let mut held = false;
-        self.change(ino, |locks| {
+        self.change(ino, |locks, _| {
             let before = locks.whole.len();
             held = locks.whole.iter().any(|&(h, k)| h == handle && Some(k) == kind);
             locks.whole.retain(|&(h, _)| h != handle || held);
@@ -310,16 +327,16 @@ impl LockTable {
 
     /// Takes all record locks on the inode from `owner`: it closed a descriptor of the file.
     pub fn release_owner(&self, ino: Ino, owner: LockOwner) {
-        self.change(ino, |locks| {
-            locks.settle();
-            locks.records.remove(owner, 0, u64::MAX)
+        self.change(ino, |locks, spans| {
+            locks.settle(spans);
+            spans.counting(&mut locks.records, owner, |all| all.remove(owner, 0, u64::MAX))
         });
     }
 
     /// Takes the whole-file lock from `handle`, which is being closed. Calls that still wait for one fail with `BadHandle`.
     pub fn release_handle(&self, ino: Ino, handle: Handle) {
         let mut cancelled = Vec::new();
-        self.change(ino, |locks| {
+        self.change(ino, |locks, _| {
             locks.waiters.retain_mut(|w| {
                 let stays = !matches!(w.want, Want::Whole(h, _) if h == handle);
                 if !stays {
@@ -335,13 +352,14 @@ impl LockTable {
     }
 
     /// Changes the locks of an inode that has some; when `change` says that something went away, waiters are woken.
-    fn change(&self, ino: Ino, change: impl FnOnce(&mut Locks) -> bool) {
+    fn change(&self, ino: Ino, change: impl FnOnce(&mut Locks, &mut Spans) -> bool) {
         if self.is_empty() {
             return;
         }
         let mut inner = self.inner.lock();
-        let Some(locks) = inner.inodes.get_mut(&ino) else { return };
-        let wakers = if change(locks) { locks.wake() } else { Vec::new() };
+        let Inner { inodes, spans, .. } = &mut *inner;
+        let Some(locks) = inodes.get_mut(&ino) else { return };
+        let wakers = if change(locks, spans) { locks.wake() } else { Vec::new() };
         self.tidy(&mut inner, ino);
         drop(inner);
         wakers.into_iter().for_each(Waker::wake);
@@ -369,12 +387,19 @@ impl Acquire<'_> {
     /// Tries to get the lock; `Pending` leaves a waiter behind. A waker that it replaces goes to `old`.
     fn attempt(&mut self, inner: &mut Inner, cx: &Context<'_>, old: &mut Option<Waker>) -> Poll<Result<()>> {
         let want = self.want;
-        let locks = inner.locks(self.ino);
+        let Inner { inodes, spans, .. } = &mut *inner;
+        let locks = inodes.entry(self.ino).or_default();
         if matches!(want, Want::Record(..)) {
-            locks.settle();
+            locks.settle(spans);
         }
         if !locks.refuses(&want) {
-            locks.grant(want);
+            // In the middle of another it makes three of one.
+            if let Want::Record(owner, _) = want
+                && !spans.have_room(owner, 2)
+            {
+                return Poll::Ready(Err(Error::TooManyLocks));
+            }
+            locks.grant(want, spans);
             return Poll::Ready(Ok(()));
         }
         if !self.wait {

@@ -103,6 +103,89 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> i
     Ok(())
 }
 
+/// What stands first in a socket. Nobody gets any of its descriptors by looking.
+pub(crate) struct Head {
+    /// Bytes, as many of them as there was room for; 0 also when the other side is gone.
+    pub len: usize,
+    /// Descriptors come with it.
+    pub brings: bool,
+}
+
+/// Looks at the message that stands first, without taking it.
+///
+/// # Errors
+/// `WouldBlock`: there is none.
+pub(crate) fn head(socket: impl AsFd, to: &mut [u8]) -> io::Result<Head> {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    // Without room for descriptors the kernel says that something is left out, and what waits in the socket stays open there.
+    let got = loop {
+        let mut none = RecvAncillaryBuffer::default();
+        match rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(to)], &mut none, flags) {
+            Err(rustix::io::Errno::INTR) => {}
+            got => break got?,
+        }
+    };
+    Ok(Head { len: got.bytes, brings: got.flags.contains(rustix::net::ReturnFlags::CTRUNC) })
+}
+
+/// Takes the message that stands first and throws it away.
+pub(crate) fn skip(socket: impl AsFd) {
+    let _ = rustix::net::recv(socket, &mut [0; 1], RecvFlags::DONTWAIT);
+}
+
+/// Messages without descriptors that are thrown away where a socket is closed.
+const SKIPPED_MAX: usize = 64;
+
+/// The other side can send nothing more. Whether nothing is left that has descriptors: then closing the socket closes nothing else.
+pub(crate) fn brings_nothing(socket: &OwnedFd) -> bool {
+    let ends = rustix::net::shutdown(socket, rustix::net::Shutdown::Read);
+    // With each message, be it empty, come credentials from now on; with the end of all messages none.
+    let names = rustix::net::sockopt::set_socket_passcred(socket, true);
+    if ends.is_err() || names.is_err() {
+        return false;
+    }
+    for _ in 0..SKIPPED_MAX {
+        match stands_first(socket) {
+            First::Nothing => return true,
+            First::Plain => skip(socket),
+            First::Brings => return false,
+        }
+    }
+    false
+}
+
+enum First {
+    Nothing,
+    /// A message without descriptors.
+    Plain,
+    Brings,
+}
+
+/// What stands first in a socket that wants credentials.
+fn stands_first(socket: &OwnedFd) -> First {
+    // Room for credentials, and no descriptor behind them.
+    const ROOM: usize = 32;
+    // SAFETY: a function of a number alone.
+    const { assert!(ROOM == unsafe { libc::CMSG_SPACE(size_of::<libc::ucred>() as u32) } as usize) };
+    let (mut byte, mut control) = ([0u8; 1], [0u64; ROOM / 8]);
+    let mut place = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    // SAFETY: all zeros is a valid value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut place, 1);
+    (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), ROOM as _);
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: the message says where there is room, and how much, for as long as the call lasts.
+    let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+    match (got, message.msg_flags & libc::MSG_CTRUNC, message.msg_controllen) {
+        (0.., 0, 0) => First::Nothing,
+        (0.., 0, _) => First::Plain,
+        (0.., ..) => First::Brings,
+        _ if io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock => First::Nothing,
+        // As if there were something.
+        _ => First::Brings,
+    }
+}
+
 /// Receives a message and its descriptors. 0 bytes: the other side is gone.
 ///
 /// # Errors
@@ -136,6 +219,50 @@ pub(crate) fn receive(socket: impl AsFd, to: &mut [u8]) -> io::Result<(usize, Ve
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_waits_in_a_socket_is_seen_without_taking_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = listen(&path).unwrap();
+        let pair = || {
+            let client = connect(&path).unwrap();
+            (client, accept(&listener).unwrap().unwrap())
+        };
+        let memory = crate::memory::sealed(c"test", 4096).unwrap();
+        let sent: &[(&[u8], bool)] = &[(b"plain", false), (b"", false), (b"x", true), (b"", true)];
+        for &(bytes, brings) in sent {
+            let (client, server) = pair();
+            let fds = [memory.as_fd()];
+            let mut to = [0; 16];
+            assert_eq!(head(&server, &mut to).err().unwrap().kind(), io::ErrorKind::WouldBlock);
+            send(&client, bytes, if brings { &fds } else { &[] }).unwrap();
+            for _ in 0..2 {
+                let seen = head(&server, &mut to).unwrap();
+                assert_eq!((&to[..seen.len], seen.brings), (bytes, brings));
+            }
+            send(&client, b"second", &fds).unwrap();
+            assert!(!brings_nothing(&server), "behind {bytes:?}");
+            assert!(send(&client, b"third", &[]).is_err());
+            // It is all there still, but for what has no descriptors.
+            rustix::net::sockopt::set_socket_passcred(&server, false).unwrap();
+            let (n, fds) = receive(&server, &mut to).unwrap();
+            assert_eq!((n, fds.len()), (if brings { bytes.len() } else { 6 }, 1));
+        }
+        for leaves in [false, true] {
+            let (client, server) = pair();
+            for bytes in [b"plain", &b""[..], b"more"] {
+                send(&client, bytes, &[]).unwrap();
+            }
+            let client = (!leaves).then_some(client);
+            assert!(brings_nothing(&server));
+            assert!(brings_nothing(&server), "and after that, {leaves}");
+            drop(client);
+        }
+        let (client, server) = pair();
+        (0..2 * SKIPPED_MAX).for_each(|_| send(&client, b"", &[]).unwrap());
+        assert!(!brings_nothing(&server), "nobody looks at so much");
+    }
 
     #[test]
     fn descriptors_and_credentials() {

@@ -340,3 +340,38 @@ fn none_where_a_commit_fails_half_way() {
         assert_eq!(pair.after(&files, images, (true, true), "a commit that failed"), 0);
     }
 }
+
+/// A database whose manager does not answer keeps nobody from databases elsewhere.
+#[test]
+fn who_waits_for_one_manager_waits_alone() {
+    let _one = one();
+    let rig = Rig::new(1, 4096);
+    let before = rig.connect("db", "");
+    before.execute_batch("create table t (x)").unwrap();
+    let silent = rig::silent(1);
+    let open = |path: String| {
+        let flags = OpenFlags::default() | OpenFlags::SQLITE_OPEN_URI;
+        Connection::open_with_flags(format!("file:{path}?vfs=freehold"), flags)
+    };
+    let stuck = std::thread::spawn(move || open(format!("{}/db", MOUNTS[1])).is_err());
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert!(!stuck.is_finished());
+    let (done, others) = std::sync::mpsc::channel();
+    let dir = tempfile::tempdir().unwrap();
+    let plain = dir.path().join("db");
+    std::thread::spawn(move || {
+        for path in [format!("{}/db", MOUNTS[0]), plain.to_str().unwrap().into()] {
+            let connection = open(path).unwrap();
+            connection.execute_batch("create table if not exists u (x); insert into u values (7)").unwrap();
+            done.send(number(&connection, "select count(*) from u")).unwrap();
+        }
+    });
+    for _ in 0..2 {
+        let counted = others.recv_timeout(std::time::Duration::from_secs(30));
+        assert_eq!(counted, Ok(1), "it waits, too");
+    }
+    before.execute_batch("insert into t values (1)").unwrap();
+    drop(silent);
+    assert!(stuck.join().unwrap(), "nobody was there");
+    let _ = std::fs::remove_file(rig::socket(1));
+}

@@ -1,7 +1,8 @@
 //! Record locks that somebody else keeps, and how they come back.
 
 use super::ranges::Ranges;
-use super::{LockTable, Locks, Waiter, Want};
+use super::spans::Spans;
+use super::{Inner, LockTable, Locks, Waiter, Want};
 use crate::types::{LockOwner, RecordLock};
 use format::Ino;
 use std::sync::Arc;
@@ -10,6 +11,9 @@ use std::sync::Arc;
 ///
 /// Both methods are called with the table's mutex held, so they come back to the table for nothing, and wait for nobody.
 pub trait Keeper: std::fmt::Debug + Send + Sync {
+    /// One of those whose locks it keeps.
+    fn of(&self) -> LockOwner;
+
     /// Begins with the locks that are held now. False: it cannot keep these, and keeps none.
     fn keep(&self, held: &Ranges) -> bool;
 
@@ -19,28 +23,30 @@ pub trait Keeper: std::fmt::Debug + Send + Sync {
 
 impl Locks {
     /// What somebody else keeps is here again.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn settle(&mut self, spans: &mut Spans) {
         let Some(keeper) = self.lent.take() else { return };
         for (owner, lock) in keeper.take_back() {
             let want = Want::Record(owner, lock);
             if lock.start <= lock.end && !self.refuses(&want) {
-                self.grant(want);
+                self.grant(want, spans);
             }
         }
     }
 }
 
 impl LockTable {
-    /// Has `keeper` keep the record locks of an inode, until a call looks at them. False, and nothing is lent, while somebody waits for one or somebody else keeps them, and
-    /// when it cannot keep those that are held.
+    /// Has `keeper` keep the record locks of an inode, until a call looks at them. False, and nothing is lent, while somebody waits for one or somebody else keeps them,
+    /// when it cannot keep those that are held, and when those for whom it keeps them have too many already.
     pub fn lend(&self, ino: Ino, keeper: Arc<dyn Keeper>) -> bool {
         let mut inner = self.inner.lock();
-        let locks = inner.locks(ino);
+        let Inner { inodes, spans, .. } = &mut *inner;
+        let locks = inodes.entry(ino).or_default();
         let waits = |w: &Waiter| matches!(w.want, Want::Record(..));
         let is_free = locks.lent.is_none() && !locks.waiters.iter().any(waits);
-        let is_lent = is_free && keeper.keep(&locks.records);
+        let is_lent = is_free && spans.have_room(keeper.of(), 1) && keeper.keep(&locks.records);
         if is_lent {
-            (locks.records, locks.lent) = (Ranges::default(), Some(keeper));
+            spans.forget(&mut locks.records);
+            locks.lent = Some(keeper);
         }
         self.tidy(&mut inner, ino);
         is_lent
@@ -48,8 +54,8 @@ impl LockTable {
 
     /// Takes back what somebody keeps of the record locks of an inode.
     pub fn recall(&self, ino: Ino) {
-        self.change(ino, |locks| {
-            locks.settle();
+        self.change(ino, |locks, spans| {
+            locks.settle(spans);
             false
         });
     }

@@ -1,5 +1,6 @@
 //! Tests of the lock table: random histories against a map of single bytes, and the cases worth naming.
 
+use super::spans::SPANS_MAX;
 use super::*;
 use crate::block_on;
 use proptest::prelude::*;
@@ -191,11 +192,42 @@ proptest! {
             let waiters = inner.inodes.get(&INO).map_or(0, |l| l.waiters.len());
             prop_assert_eq!(waiters, pending.len());
             prop_assert_eq!(inner.waiting.values().map(Vec::len).sum::<usize>(), pending.len());
+            // All of them are counted together.
+            prop_assert_eq!(inner.spans.of(owner(0)), (0..4).map(|who| model.spans(who).len()).sum::<usize>());
         }
         drop(pending);
         (0..4).for_each(|who| table.release_owner(INO, owner(who)));
         prop_assert!(table.is_empty() && table.inner.lock().inodes.is_empty());
+        prop_assert_eq!(table.inner.lock().spans.of(owner(0)), 0);
     }
+}
+
+/// What one session can lock is bounded, over all of its owners and files, in whichever way it makes more of it; and it is the bound of that session alone.
+#[test]
+fn there_are_not_too_many_locks() {
+    let table = LockTable::new();
+    let of = |session: u64, who: u64| LockOwner(session << 32 | who);
+    let set = |ino, who, lock| block_on(table.setlk(Ino(ino), who, lock, false));
+    let one = |at: u64| (2 * at, 2 * at);
+    let lock = |(start, end)| Ok(shared(start, end));
+    set(9, of(1, 0), lock((0, u64::MAX))).unwrap();
+    let held = (0..2 * SPANS_MAX as u64).take_while(|&i| set(i % 3, of(1, i % 5), lock(one(i))).is_ok());
+    assert_eq!(held.count(), SPANS_MAX - 2, "as one more could have been three");
+    assert_eq!(set(1, of(1, 7), lock(one(0))), Err(Error::TooManyLocks));
+    assert_eq!(set(9, of(1, 0), Err(one(5))), Ok(()), "one more of a range");
+    assert_eq!(set(9, of(1, 0), Err(one(7))), Err(Error::TooManyLocks));
+    assert_eq!(set(9, of(1, 0), Err((0, 3))), Ok(()), "no more of them than before");
+    for i in 0..10 {
+        set(1, of(2, i), lock(one(i))).unwrap();
+    }
+    // What is not held any more does not count.
+    set(9, of(1, 0), Err((0, u64::MAX))).unwrap();
+    set(1, of(1, 7), lock(one(0))).unwrap();
+    for ino in 0..3 {
+        (0..8).for_each(|who| table.release_owner(Ino(ino), of(1, who)));
+    }
+    let inner = table.inner.lock();
+    assert_eq!((inner.spans.of(of(1, 0)), inner.spans.of(of(2, 0))), (0, 10));
 }
 
 fn set(table: &LockTable, who: u64, l: RecordLock) -> Result<()> {

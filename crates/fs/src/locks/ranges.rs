@@ -105,6 +105,18 @@ impl Ranges {
         self.owners.iter().any(|(o, _)| *o == owner)
     }
 
+    /// How many spans an owner has.
+    pub fn count(&self, owner: LockOwner) -> usize {
+        self.owners.iter().find(|(o, _)| *o == owner).map_or(0, |(_, spans)| spans.len())
+    }
+
+    /// Whether taking `start..=end` from `owner` leaves more spans than there are.
+    pub fn splits(&self, owner: LockOwner, start: u64, end: u64) -> bool {
+        let spans = self.owners.iter().find(|(o, _)| *o == owner).map(|(_, spans)| spans);
+        let before = spans.and_then(|spans| spans.range(..start).next_back());
+        before.is_some_and(|(_, span)| span.end > end)
+    }
+
     /// All locks that are held, of each owner in the order of their places.
     pub fn all(&self) -> impl Iterator<Item = (LockOwner, RecordLock)> + '_ {
         self.owners.iter().flat_map(|(owner, spans)| {

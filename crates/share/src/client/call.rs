@@ -16,6 +16,8 @@ struct Slot<'a> {
     session: &'a Arc<Session>,
     number: usize,
     posted: bool,
+    /// What the manager is told when the answer is no longer needed. Nobody waits for that.
+    then: Option<Request>,
 }
 
 impl Drop for Slot<'_> {
@@ -23,6 +25,11 @@ impl Drop for Slot<'_> {
         let word = self.session.region.state(self.number);
         if self.posted && word.load(Ordering::Acquire) != state::DONE {
             self.session.abandon_slot(self.number);
+        } else if let Some(request) = self.then.take() {
+            // In the same slot: who waited for another one while he has this could do so for ever, as all others may do the same.
+            self.post(&request);
+            self.session.slots.lock().abandoned |= 1 << self.number;
+            self.session.ring();
         } else {
             word.store(state::FREE, Ordering::Relaxed);
             self.session.give_slot(self.number);
@@ -37,6 +44,10 @@ impl Slot<'_> {
         region.put(self.number, request);
         region.state(self.number).store(state::POSTED, Ordering::Release);
         self.posted = true;
+        // Who gave up what was here before may have said so when it was done already. The manager looks for new calls first.
+        if region.cancel().load(Ordering::Relaxed) >> self.number & 1 != 0 {
+            region.cancel().fetch_and(!(1 << self.number), Ordering::SeqCst);
+        }
         region.doorbell().fetch_or(1 << self.number, Ordering::SeqCst);
     }
 
@@ -85,6 +96,11 @@ pub(super) struct Answer<'a> {
 }
 
 impl Answer<'_> {
+    /// What the manager is told when this is dropped.
+    pub(super) fn then(&mut self, request: Option<Request>) {
+        self.slot.then = request;
+    }
+
     /// Serial of the session with which it came.
     pub fn session(&self) -> u64 {
         self.slot.session.serial
@@ -152,7 +168,7 @@ impl Session {
                 None => std::thread::sleep(std::time::Duration::from_micros(100)),
             }
         };
-        let mut slot = Slot { session: self, number, posted: false };
+        let mut slot = Slot { session: self, number, posted: false, then: None };
         slot.post(request);
         self.ring();
         let done = || self.region.state(number).load(Ordering::Acquire) == state::DONE;
@@ -208,7 +224,7 @@ impl Session {
             long => (long + PAYLOAD_MAX - DATA_MAX).div_ceil(PAYLOAD_MAX),
         };
         let (number, count) = self.slots_in_turn(want).await.ok_or(UNTAKEN)?;
-        let mut slot = Slot { session: self, number, posted: false };
+        let mut slot = Slot { session: self, number, posted: false, then: None };
         let room = if count == want { CALL_DATA_MAX } else { DATA_MAX };
         second = &second[..second.len().min(room)];
         if reads {
@@ -298,9 +314,10 @@ impl Remote {
                 there.other = self.there(session, Handle(request.other.get())).await?.into();
             }
             let taken = match session.call(there, first, second).await {
-                Ok(answer) => {
+                Ok(mut answer) => {
                     if opens && answer.handle != 0 {
-                        self.opened_there(session, handle, Handle(answer.handle), answer.unheld).await?;
+                        let opened = (Handle(answer.handle), answer.unheld);
+                        answer.then(self.opened_there(session, handle, opened));
                     }
                     return Ok(answer);
                 }
@@ -330,5 +347,45 @@ impl Remote {
             Op::Write => !appends(),
             op => op.is_repeatable(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fs::{Client, Cred, LockKind};
+    use std::time::{Duration, Instant};
+
+    /// Who gives up a call that was done already does not end the next one in its slot.
+    #[test]
+    fn a_call_that_is_given_up_late_is_no_other() {
+        const NEW: fs::client::OpenOptions =
+            fs::client::OpenOptions::new().read(true).write(true).create(true);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let model = Arc::new(sim::Model::new(sim::HandClock::default().clock()));
+        let server = crate::Server::start(model, &path, Default::default()).unwrap();
+        let (one, two) = (Remote::connect(&path).unwrap(), Remote::connect(&path).unwrap());
+        let session = two.now().clone();
+        let open = |remote| Client::new(Arc::new(remote), Cred::root()).blocking().open("/f", NEW).unwrap();
+        let (one, two) = (open(one), open(two));
+        for _ in 0..5 {
+            one.lock_range(LockKind::Exclusive, 0, 10, true).unwrap();
+            let begun = Instant::now();
+            while session.region.asleep().load(Ordering::SeqCst) == 0 {
+                assert!(begun.elapsed() < Duration::from_secs(20), "the manager does not rest");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // As if it came when the manager does not look.
+            session.region.cancel().store(u64::MAX, Ordering::SeqCst);
+            std::thread::scope(|threads| {
+                let waits = threads.spawn(|| two.lock_range(LockKind::Exclusive, 0, 10, true));
+                std::thread::sleep(Duration::from_millis(50));
+                one.unlock_range(0, 10).unwrap();
+                waits.join().unwrap().expect("nobody has given it up");
+            });
+            two.unlock_range(0, 10).unwrap();
+        }
+        server.stop();
     }
 }

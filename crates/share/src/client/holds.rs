@@ -218,7 +218,11 @@ impl Remote {
         let mut r = open_request(file.ino, Some(file.generation), file.flags - OpenFlags::EXCLUSIVE);
         r.extra = 1.into();
         match session.call(r, b"", b"").await {
-            Ok(answer) => self.opened_there(session, handle, Handle(answer.value), 0).await,
+            Ok(mut answer) => {
+                let opened = (Handle(answer.value), 0);
+                answer.then(self.opened_there(session, handle, opened));
+                Ok(())
+            }
             Err(Failed::With(e)) => Err(e),
             // The call for which this is done finds out.
             Err(Failed::Lost { .. }) => Ok(()),
@@ -237,14 +241,14 @@ impl Remote {
         true
     }
 
-    /// The manager has opened a file that was opened without a message.
-    pub(super) async fn opened_there(
+    /// The manager has opened a file that was opened without a message; at the clock `unheld`, if it is not 0, nothing for its hold. What it is to be told of that, when the
+    /// answer that said so is no longer needed: who has an answer waits for no other.
+    pub(super) fn opened_there(
         &self,
-        session: &Arc<Session>,
+        session: &Session,
         handle: Handle,
-        opened: Handle,
-        unheld: u64,
-    ) -> Result<()> {
+        (opened, unheld): (Handle, u64),
+    ) -> Option<Request> {
         let mut first = None;
         self.link.change(handle, |file| {
             if file.held && file.session == session.serial {
@@ -252,12 +256,10 @@ impl Remote {
                 (file.held, file.remote) = (false, opened);
             }
         });
-        if let Some(file) = first {
-            self.let_go(&file, unheld).await;
-        } else {
+        match first {
+            Some(file) => self.unhold(&file, unheld).then(|| request(Op::Unhold, file.ino.0)),
             // Another thread was faster, or has closed it.
-            self.close_there(session.serial, request(Op::Release, opened.0)).await?;
+            None => Some(request(Op::Release, opened.0)),
         }
-        Ok(())
     }
 }

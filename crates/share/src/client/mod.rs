@@ -339,8 +339,9 @@ impl Session {
 
     /// The call in this slot is no longer wanted.
     fn abandon_slot(&self, slot: usize) {
-        self.slots.lock().abandoned |= 1 << slot;
+        // From then on it may be another call's, which is not meant.
         self.region.cancel().fetch_or(1 << slot, Ordering::SeqCst);
+        self.slots.lock().abandoned |= 1 << slot;
         self.ring();
     }
 

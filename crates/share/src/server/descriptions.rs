@@ -144,14 +144,15 @@ impl Table {
 }
 
 impl Descriptions {
-    /// A memory that a client shows. `Invalid` if it is something else.
-    pub fn show(&self, fd: OwnedFd) -> Result<Arc<Memory>> {
-        // Only memory has seals: asking for the locks of other files could make us wait for whoever serves them.
+    /// A memory that a client shows. `Invalid` if it is something else, which is given back: closing it may take as long as the client likes.
+    pub fn show(&self, fd: OwnedFd) -> std::result::Result<Arc<Memory>, (Error, OwnedFd)> {
+        const UNSEALED: Error = Error::Invalid("memory that is not sealed");
+        // Only memory has seals: asking for anything else of other files could make us wait for whoever serves them.
         let seals = rustix::fs::fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
-        let (true, Ok(stat)) = (seals.contains(SealFlags::SHRINK | SealFlags::GROW), rustix::fs::fstat(&fd))
-        else {
-            return Err(Error::Invalid("memory that is not sealed"));
-        };
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+            return Err((UNSEALED, fd));
+        }
+        let Ok(stat) = rustix::fs::fstat(&fd) else { return Err((UNSEALED, fd)) };
         let id = (stat.st_dev, stat.st_ino);
         let mut table = self.table.lock();
         if let Some(known) = table.memories.get(&id).and_then(Weak::upgrade) {

@@ -50,7 +50,8 @@ impl Holders {
         let clients = self.clients.read();
         let openers = clients.iter().filter_map(|client| {
             let flags = held(client, ino);
-            (!flags.is_empty())
+            // What it has it keeps for as long as it holds the file: whoever changes that again and again opens nothing more.
+            (!flags.is_empty() && !client.may_open_again(ino, flags))
                 .then(|| Box::new(Hold { client: client.clone(), ino, flags }) as Box<dyn Opener>)
         });
         Undeclared { openers: openers.collect(), until: Some(Box::new(blocked)) }

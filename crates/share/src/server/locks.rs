@@ -26,6 +26,8 @@ struct LockLease {
     number: u64,
     region: Arc<Region>,
     client: Weak<Client>,
+    /// One of its client's owners.
+    owner: LockOwner,
     /// Its locks are here again, or gone.
     ended: AtomicBool,
 }
@@ -53,6 +55,10 @@ impl LockLease {
 }
 
 impl Keeper for LockLease {
+    fn of(&self) -> LockOwner {
+        self.owner
+    }
+
     fn keep(&self, held: &Ranges) -> bool {
         let Some(client) = self.client.upgrade() else { return false };
         let mut own = Ranges::default();
@@ -97,8 +103,12 @@ impl Client {
         if let Some((handle, _)) = before {
             fs.recall_locks(handle);
         }
+        if !self.may_ask_for_locks() {
+            return Ok(0);
+        }
         let (region, client, ended) = (self.region.clone(), Arc::downgrade(self), AtomicBool::new(false));
-        let lease = Arc::new(LockLease { ino, place, number, region, client, ended });
+        let owner = self.owner(0);
+        let lease = Arc::new(LockLease { ino, place, number, region, client, owner, ended });
         if !fs.lend_locks(handle, lease.clone()) {
             return Ok(0);
         }

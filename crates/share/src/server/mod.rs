@@ -7,6 +7,7 @@
 //! at it, and forgets a client whose process or connection ends, with everything that it held.
 
 mod arena;
+mod closer;
 mod descriptions;
 mod direct;
 mod directories;

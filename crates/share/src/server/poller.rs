@@ -5,6 +5,7 @@ mod resting;
 mod stream;
 
 use super::arena::Arenas;
+use super::closer::Closer;
 use super::descriptions::Descriptions;
 use super::directories::Making;
 use super::drains::Drains;
@@ -17,6 +18,7 @@ use super::tasks::{Bell, Runs, Step, TaskId, TaskWaker, Work, runner};
 use super::wakes::Wakes;
 use super::{Counters, Options};
 use crate::changes::Changes;
+use arriving::Refusals;
 use foldhash::fast::FixedState;
 use format::shared::SLOTS;
 use fs::{Devices, FileSystem, Watched};
@@ -64,6 +66,10 @@ pub(super) struct Poller<F> {
     drains: Arc<Drains>,
     descriptions: Arc<Descriptions>,
     listener: OwnedFd,
+    /// Nobody is let in, as too many sockets wait to be closed.
+    is_full: bool,
+    refusals: Refusals,
+    closer: Arc<Closer>,
     epoll: OwnedFd,
     /// Completions of devices wake the thread when it asks for that (`rest`); and it has asked.
     devices_tell: bool,
@@ -119,6 +125,9 @@ impl<F: FileSystem> Poller<F> {
             drains,
             descriptions,
             listener,
+            is_full: false,
+            refusals: Refusals::default(),
+            closer: Arc::new(Closer::new(bell.clone())),
             epoll,
             devices_tell,
             asked_devices: Cell::new(false),
@@ -178,6 +187,10 @@ impl<F: FileSystem> Poller<F> {
             for id in self.bell.take_evicted() {
                 self.evict(id);
             }
+            for (id, good) in self.bell.take_heard() {
+                self.listen_again(id, good);
+            }
+            self.let_in_again();
         }
         for (id, slot) in ready.drain(..) {
             if self.poll_task(id, slot) {
@@ -320,7 +333,7 @@ impl<F: FileSystem> Poller<F> {
             match kind {
                 LISTENER => self.accept(),
                 BELL => drain(&self.bell.event),
-                SOCKET => self.heard(id),
+                SOCKET => self.heard(id, event.flags),
                 PROCESS => self.end(id),
                 DEVICES => self.asked_devices.set(false),
                 _ => self.rung(id),
@@ -379,7 +392,7 @@ impl<F: FileSystem> Poller<F> {
     /// A client is gone: its calls are given up, and what it held is given back.
     fn end(&mut self, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let _ = epoll::delete(&self.epoll, &connection.socket);
+        let _ = epoll::delete(&self.epoll, &*connection.line);
         if let Some(process) = &connection.process {
             let _ = epoll::delete(&self.epoll, process);
         }
@@ -434,7 +447,7 @@ impl<F: FileSystem> Poller<F> {
     fn evict(&mut self, id: u64) {
         let Some(connection) = self.connections.get(&id) else { return };
         tracing::warn!(pid = connection.pid, session = id, "a session is ended by force");
-        let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
+        let _ = rustix::net::shutdown(&*connection.line, rustix::net::Shutdown::Both);
         if let Some(session) = &connection.session {
             session.client.evicted.store(true, Ordering::SeqCst);
         }
@@ -466,6 +479,7 @@ impl<F: FileSystem> Poller<F> {
             waiting.for_each(|(_, drain)| drain.one_less());
             self.directories.part(id);
         }
+        self.turn_away();
         self.publish();
     }
 

@@ -1,6 +1,7 @@
 //! One client as the manager sees it.
 
 use super::arena::{Arena, Arenas};
+use super::closer::Line;
 use super::descriptions::{Descriptions, MEMORIES_MAX, Memory};
 use super::direct::Lent;
 use super::directories::{Making, PROMISES_MAX};
@@ -71,6 +72,8 @@ struct Held {
     closing: HashMap<Handle, Ino, FixedState>,
     /// Inodes on which record locks were asked for.
     locking: HashMap<Ino, Asked, FixedState>,
+    /// Owners of them, on each inode.
+    owners: usize,
     /// Files that it holds and that were opened for it (`super::holds`).
     holds: HashMap<Ino, Vec<(Handle, OpenFlags)>, FixedState>,
     /// Handles that keep inodes what they are, and that no call can use.
@@ -89,6 +92,8 @@ struct Asked {
 
 /// Owners of record locks on one file and in one session; more than threads and processes that share a session.
 const OWNERS_MAX: usize = 1024;
+/// And on all of its files.
+const OWNERS_ALL_MAX: usize = 1 << 16;
 
 impl Held {
     fn has(&self, ino: Ino) -> bool {
@@ -174,11 +179,12 @@ impl Client {
         memory.cloned().ok_or(Error::Stale)
     }
 
-    /// A file that it holds was opened for it. False when it holds it no longer, or has too many.
+    /// A file that it holds was opened for it. False when it holds it no longer, it was opened for it so before, or it has too many.
     pub fn holds_open(&self, ino: Ino, handle: Handle, flags: OpenFlags) -> bool {
         let mut held = self.held.lock();
         let is_held = !held.gone && !super::holds::held(self, ino).is_empty();
-        let fits = is_held && held.holds.len() < HOLD_LINES * HOLDS_IN_LINE;
+        let has = held.holds.get(&ino).is_some_and(|all| all.iter().any(|(_, had)| had.contains(flags)));
+        let fits = is_held && !has && held.holds.len() < HOLD_LINES * HOLDS_IN_LINE;
         if fits {
             held.holds.entry(ino).or_default().push((handle, flags));
         }
@@ -277,6 +283,7 @@ impl Client {
             };
             let all_go = held.locking.contains_key(&ino) && is_last();
             let asked = if all_go { held.locking.remove(&ino) } else { None };
+            held.owners -= asked.as_ref().map_or(0, |a| a.owners.len());
             asked.into_iter().flat_map(|a| a.owners).collect()
         };
         for owner in owners {
@@ -320,7 +327,7 @@ impl Client {
     }
 
     /// As [`Client::owner`], for taking locks through this handle. `Closed` when the client is gone: nobody would release them;
-    /// `TooManyOpen` (owners on this file).
+    /// `TooManyLocks` (owners on this file, or all).
     pub fn locks(&self, owner: u64, handle: Handle) -> Result<(LockOwner, Locking<'_>)> {
         let owner = self.owner(owner);
         let mut held = self.held.lock();
@@ -328,12 +335,14 @@ impl Client {
             return Err(Error::Closed);
         }
         let ino = held.handles.get(&handle).copied().ok_or(Error::BadHandle)?;
+        let all = held.owners;
         let asked = held.locking.entry(ino).or_default();
-        if asked.owners.len() >= OWNERS_MAX && !asked.owners.contains(&owner) {
-            return Err(Error::TooManyOpen);
+        if !asked.owners.contains(&owner) && (asked.owners.len() >= OWNERS_MAX || all >= OWNERS_ALL_MAX) {
+            return Err(Error::TooManyLocks);
         }
-        asked.owners.insert(owner);
+        let is_new = asked.owners.insert(owner);
         asked.calls += 1;
+        held.owners += is_new as usize;
         Ok((owner, Locking { client: self, ino }))
     }
 
@@ -346,10 +355,14 @@ impl Client {
         }
         let asked = held.locking.entry(ino).or_default();
         let fits = asked.owners.len() < OWNERS_MAX || asked.owners.contains(&owner);
-        fits.then(|| {
-            asked.owners.insert(owner);
-            owner
-        })
+        let is_new = fits && asked.owners.insert(owner);
+        held.owners += is_new as usize;
+        fits.then_some(owner)
+    }
+
+    /// Whether there is room for more owners of locks.
+    pub fn may_ask_for_locks(&self) -> bool {
+        self.held.lock().owners < OWNERS_ALL_MAX
     }
 
     /// The record locks of this owner on the file behind a handle were given up.
@@ -358,7 +371,8 @@ impl Client {
         let Some(ino) = held.handles.get(&handle).copied() else { return };
         // A call may be about to get one.
         if let Some(asked) = held.locking.get_mut(&ino).filter(|a| a.calls == 0) {
-            asked.owners.remove(&owner);
+            let was = asked.owners.remove(&owner);
+            held.owners -= was as usize;
         }
     }
 
@@ -476,7 +490,9 @@ impl Stream {
 
 /// A connection, which becomes a session with the client's first message.
 pub(crate) struct Connection {
-    pub socket: OwnedFd,
+    pub line: Arc<Line>,
+    /// A message is taken elsewhere: until that is done nobody listens.
+    pub hears: bool,
     /// Readable when the process has ended, although others may have the socket still.
     pub process: Option<OwnedFd>,
     pub pid: i32,

@@ -100,6 +100,8 @@ pub(crate) struct Bell {
     stopping: AtomicBool,
     /// Sessions that shall end.
     evicted: Mutex<Vec<u64>>,
+    /// Sessions of which a message was taken elsewhere, and whether it was one.
+    heard: Mutex<Vec<(u64, bool)>>,
     pub event: OwnedFd,
 }
 
@@ -114,6 +116,7 @@ impl Bell {
             asleep: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             evicted: Mutex::default(),
+            heard: Mutex::default(),
             event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
     }
@@ -148,6 +151,23 @@ impl Bell {
     /// Takes what is to end.
     pub fn take_evicted(&self) -> Vec<u64> {
         std::mem::take(&mut self.evicted.lock())
+    }
+
+    /// A message that came over the socket of a session was taken; whether it was one.
+    pub fn heard(&self, session: u64, good: bool) {
+        self.heard.lock().push((session, good));
+        self.any.store(true, Ordering::SeqCst);
+        self.ring();
+    }
+    /// Takes the sessions of which messages were taken.
+    pub fn take_heard(&self) -> Vec<(u64, bool)> {
+        std::mem::take(&mut self.heard.lock())
+    }
+
+    /// A socket is closed for which that took long.
+    pub fn closed(&self) {
+        self.any.store(true, Ordering::SeqCst);
+        self.ring();
     }
 
     fn push(&self, task: TaskId) {

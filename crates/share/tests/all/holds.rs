@@ -8,10 +8,10 @@ use crate::rig::{PAGE, RW, Rig, page};
 use block::Volume;
 use fs::client::OpenOptions as Open;
 use fs::watched::{Change, Told, Watched, Watcher};
-use fs::{Blocking, Cred, Error};
+use fs::{Blocking, Cred, Error, Handle};
 use share::Remote;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 const READ: Open = Open::new().read(true);
@@ -341,5 +341,68 @@ fn replaced_names_lead_somewhere() {
                 client.open("f", RW).unwrap().close().unwrap();
             }
         });
+    }
+}
+
+/// However often somebody changes who may open it, or wants to, a file is opened no more than that once for who holds it.
+#[test]
+fn a_held_file_that_is_changed_again_and_again_is_opened_once() {
+    const ROUNDS: u64 = 300;
+    let rig = with_other();
+    let client = client(&rig);
+    client.write("f", page(1)).unwrap();
+    client.stat("f").unwrap();
+    let (file, again) = (client.open("f", READ).unwrap(), client.open("f", RW).unwrap());
+    rig.beside.link("f", "g").unwrap();
+    for round in 0..ROUNDS {
+        rig.beside.chmod("f", 0o600 | (round & 1) as u16).unwrap();
+        rig.beside.unlink("g").unwrap();
+        rig.beside.link("f", "g").unwrap();
+    }
+    // Numbers of handles are not used again.
+    let open = (0..100_000).filter(|&n| rig.doors.opened_with(Handle(n)).is_some()).count();
+    assert!((1..20).contains(&open), "{open} handles");
+    rig.beside.unlink("g").unwrap();
+    rig.beside.unlink("f").unwrap();
+    again.write_all_at(&page(2), 0).unwrap();
+    let mut bytes = vec![0; PAGE];
+    file.read_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes, page(2));
+    inodes(&rig, 1);
+    file.close().unwrap();
+    again.close().unwrap();
+    inodes(&rig, 0);
+}
+
+/// More threads than a session has slots come to a file for the first time, all at once: none waits for what another one has while that waits, too.
+#[test]
+fn many_threads_use_a_held_file_first() {
+    const THREADS: usize = 200;
+    let rig = with_other();
+    let client = client(&rig);
+    for round in 0..8 {
+        client.write("f", page(round)).unwrap();
+        client.stat("f").unwrap();
+        let file = Arc::new(client.open("f", RW).unwrap());
+        let barrier = Arc::new(Barrier::new(THREADS));
+        let (done, all) = std::sync::mpsc::channel();
+        for i in 0..THREADS {
+            let (file, barrier, done) = (file.clone(), barrier.clone(), done.clone());
+            std::thread::spawn(move || {
+                barrier.wait();
+                let at = (i * PAGE) as u64;
+                let wrote = if i % 2 == 0 { file.write_all_at(&page(i as u64), at) } else { file.fsync() };
+                drop(file);
+                done.send(wrote).unwrap();
+            });
+        }
+        for i in 0..THREADS {
+            let wrote = all.recv_timeout(Duration::from_secs(60));
+            wrote.unwrap_or_else(|_| panic!("round {round}: {i} of the calls ended, no more")).unwrap();
+        }
+        Arc::into_inner(file).unwrap().close().unwrap();
+        client.unlink("f").unwrap();
+        // What was opened by several is closed.
+        inodes(&rig, 0);
     }
 }

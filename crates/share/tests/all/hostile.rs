@@ -13,7 +13,7 @@ use share::{Remote, server::Options};
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -422,4 +422,31 @@ fn calls_that_open_what_they_may_not() {
         std::thread::sleep(Duration::from_millis(5));
     }
     still_there(&server);
+}
+
+/// Those who connect as fast as they can, and are refused, keep nobody from his calls.
+#[test]
+fn connecting_without_end() {
+    let (server, _dir) = server(Options { sessions_max: 2, ..Options::default() });
+    let (client, _second) =
+        (Remote::connect(server.path()).unwrap(), Remote::connect(server.path()).unwrap());
+    let over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        for _ in 0..4 {
+            threads.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    drop(connect(server.path()));
+                }
+            });
+        }
+        let (begun, mut longest, mut calls) = (Instant::now(), Duration::ZERO, 0);
+        while begun.elapsed() < Duration::from_secs(2) {
+            let asked = Instant::now();
+            client.block_on(client.ping()).unwrap();
+            longest = longest.max(asked.elapsed());
+            calls += 1;
+        }
+        over.store(true, Ordering::Relaxed);
+        assert!(calls > 20 && longest < Duration::from_secs(1), "{calls} calls, one of {longest:?}");
+    });
 }

@@ -4,7 +4,7 @@
 //! that is held and no other, against one table as the model; that two who race for a lock never both have it; that locks end with their session and do
 //! not outlive the manager; and that a client that does not keep to the rules gets nothing that calls would not have given it.
 
-use crate::attacker::{Attacker, OPEN, request};
+use crate::attacker::{Attacker, OPEN, RELEASE, request};
 use crate::rig::{NEW, RW, Rig, volume};
 use format::shared::*;
 use fs::client::BlockingFile;
@@ -338,4 +338,42 @@ fn nothing_that_calls_would_not_give() {
     assert_ne!(lend(both, 1).value.get(), 0);
     drop(attacker);
     comes_free(&honest, 5);
+}
+
+/// Each range that is locked takes memory: nobody locks more than there is room for, and others lock all the same.
+#[test]
+fn more_locks_than_there_is_room_for() {
+    const SETLK: u16 = 36;
+    let rig = Rig::new(volume(64 << 20));
+    rig.beside.write("f", b"").unwrap();
+    rig.beside.write("g", b"").unwrap();
+    let attacker = Attacker::new(&rig.dir.path().join("socket"));
+    let open = |name: &str| {
+        let ino = rig.beside.stat(name).unwrap().ino.0;
+        let reply = attacker.call(&Request { flags: 3.into(), ..request(OPEN, ino) });
+        assert_eq!(reply.errno.get(), 0);
+        reply.value.get()
+    };
+    let (f, g) = (open("f"), open("g"));
+    let set = |handle, (start, end): (u64, u64), kind: u32, owner: u64| {
+        let r = request(SETLK, handle);
+        let r =
+            Request { offset: start.into(), len: end.into(), mode: kind.into(), extra: owner.into(), ..r };
+        attacker.call(&r).errno.get()
+    };
+    assert_eq!(set(g, (0, 1 << 40), 0, 1), 0);
+    let one = |i: u64| (2 * i, 2 * i);
+    let held = (0..100_000).take_while(|&i| set(f, one(i), (i % 2) as u32, i % 3) == 0).count() as u64;
+    assert!((60_000..70_000).contains(&held), "{held} locks");
+    // On other files as well, and in whichever way more of them are made.
+    assert_eq!(set(g, one(1 << 50), 1, 7), libc::ENOLCK);
+    assert!((1..5).any(|i| set(g, one(i), 2, 1) == libc::ENOLCK), "parts of a range");
+    let file = rig.client().open("g", RW).unwrap();
+    (0..100).for_each(|i| file.lock_range(LockKind::Exclusive, (1 << 60) + 2 * i, 1, false).unwrap());
+    // What is given up can be locked again.
+    (0..100).for_each(|i| assert_eq!(set(f, one(i), 2, i % 3), 0));
+    (0..90).for_each(|i| assert_eq!(set(f, one(i), 1, 3), 0));
+    assert_eq!(attacker.call(&request(RELEASE, f)).errno.get(), 0);
+    let f = open("f");
+    (0..1000).for_each(|i| assert_eq!(set(f, one(i), 1, 3), 0));
 }

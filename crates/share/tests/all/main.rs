@@ -4,6 +4,7 @@
 mod aside;
 mod attacker;
 mod descriptions;
+mod descriptor_attacks;
 mod direct;
 mod directories;
 mod directories_random;

@@ -70,7 +70,7 @@ impl Rig {
         let volume = Arc::new(Volume::open(flash.clone(), options).unwrap());
         let options = share::server::Options { opening: volume.opening(), ..Default::default() };
         let doors = Watched::new(volume.clone());
-        let socket = DIR.path().join(&MOUNTS[mount][1..]);
+        let socket = socket(mount);
         let server = Server::start_at_door(doors.door(), &socket, options).unwrap();
         Rig { flash, volume, server: Some(server) }
     }
@@ -92,6 +92,31 @@ impl Drop for Rig {
         if let Some(server) = self.server.take() {
             server.stop();
         }
+    }
+}
+
+/// Where the manager of a mount listens.
+pub fn socket(mount: usize) -> std::path::PathBuf {
+    DIR.path().join(&MOUNTS[mount][1..])
+}
+
+/// Somebody who listens at a mount, and says nothing to those who come.
+pub fn silent(mount: usize) -> std::os::fd::OwnedFd {
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    let path = socket(mount);
+    let bytes = path.as_os_str().as_encoded_bytes();
+    // SAFETY: all zeros is a valid value; the calls get it, and a descriptor that is ours.
+    unsafe {
+        let mut at: libc::sockaddr_un = std::mem::zeroed();
+        at.sun_family = libc::AF_UNIX as _;
+        at.sun_path.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from as _);
+        let listener = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
+        assert!(listener >= 0);
+        let listener = OwnedFd::from_raw_fd(listener);
+        let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+        assert_eq!(libc::bind(listener.as_raw_fd(), (&raw const at).cast(), len), 0);
+        assert_eq!(libc::listen(listener.as_raw_fd(), 8), 0);
+        listener
     }
 }
 

@@ -25,7 +25,7 @@ pub struct Attacker {
     event: OwnedFd,
     pub changes: OwnedFd,
     pub arena: OwnedFd,
-    _socket: OwnedFd,
+    pub socket: OwnedFd,
 }
 
 pub fn connect(path: &Path) -> OwnedFd {
@@ -56,7 +56,7 @@ impl Attacker {
         let base = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), SESSION_BYTES, prot, MapFlags::SHARED, &memory, 0).unwrap()
         };
-        Attacker { base: base.cast(), memory, event, changes, arena, _socket: socket }
+        Attacker { base: base.cast(), memory, event, changes, arena, socket }
     }
 
     pub fn bytes(&self, at: usize, from: &[u8]) {
