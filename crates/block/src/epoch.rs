@@ -174,6 +174,10 @@ impl Core {
                 self.running.gate = Some(reason);
                 return Err(Stop::Wait(Wait::Progress));
             }
+            // Who waits for log space asks often: nothing is done before there is some, and changes go on as long as the record has room for them.
+            if !self.closes_for_checkpoint && !self.leaves_log_space() {
+                return Err(self.need_log_space());
+            }
             self.running.gate = Some(reason);
             let ordered = self.strict || self.running.atomic || reason != Reason::Background;
             let logged = ordered && self.fits_record();
@@ -205,8 +209,7 @@ impl Core {
                 }
             }
             if !self.closes_for_checkpoint && !self.leaves_log_space() {
-                self.hurry_checkpoint();
-                return Err(Stop::Wait(Wait::Progress));
+                return Err(self.need_log_space());
             }
             self.running.gate = None;
             if reason != Reason::Background {
@@ -234,6 +237,15 @@ impl Core {
         let (running, max) = (&self.running, self.log.record_max());
         let record = running.bytes + running.pages.len() * (BLOCK_SIZE + 64);
         self.log.free() > ((record + max) / BLOCK_SIZE) as u64
+    }
+
+    /// Only a checkpoint makes room in the log.
+    fn need_log_space(&mut self) -> Stop {
+        let is_coming = self.checkpoint_wanted || self.checkpointing.is_some();
+        if !is_coming || !self.checkpoint_hurry {
+            self.hurry_checkpoint();
+        }
+        Stop::Wait(Wait::Progress)
     }
 
     /// Whether what is dirty goes into the record of the epoch that is being closed.
