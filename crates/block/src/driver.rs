@@ -15,7 +15,7 @@
 //! [`FileSystem::attend`]: fs::FileSystem::attend
 
 use crate::core::{Core, Wait};
-use crate::shared::Shared;
+use crate::shared::{Locked, Shared};
 use fs::Devices;
 use media::{Completion, Wait as MediaWait};
 use parking_lot::{Condvar, Mutex};
@@ -282,7 +282,18 @@ impl Shared {
         if core.ios.in_flight == 0 && core.driving.by == Driver::Attendant {
             core.driving.by = Driver::Nobody;
         }
+        self.taken_in(core);
         Devices::Done
+    }
+
+    /// Completions were taken in by a thread that does not drive. A caller may have taken the role while that looked at the device, and
+    /// would sleep there until what came to an end here.
+    pub fn taken_in(&self, core: Locked<'_>) {
+        let driven = core.driving.by == Driver::Caller;
+        drop(core);
+        if driven {
+            self.media.wake();
+        }
     }
 
     /// The worker has slept for a while, before which [`Attendant::looks`] was that. If the attendant has not looked since, it has the role no longer.

@@ -119,6 +119,7 @@ impl Worker {
         }
         // The worker looks at everything next anyway.
         core.wake_worker = false;
+        self.shared.taken_in(core);
     }
 }
 

@@ -220,3 +220,38 @@ fn is_woken(media: Arc<dyn Media>) {
     assert!(slept >= 10 && dones > 0, "{slept} sleeps, {dones} times something had completed");
     volume.close_blocking().unwrap();
 }
+
+/// The caller takes the role between two looks, or in the middle of one: what a look takes in then is what the caller waits for.
+#[test]
+fn a_caller_that_drives_is_not_left_with_what_it_takes_in() {
+    let (ended, end) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let controller = FakeController::new(Config::new(64 << 20));
+        let media = Arc::new(NvmeMedia::start(controller, Options::default()).unwrap());
+        block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
+        let volume =
+            Volume::open(media, OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() }).unwrap();
+        let handle = make(&volume, "f");
+        for round in 0..20 {
+            let over = AtomicBool::new(false);
+            thread::scope(|s| {
+                s.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        volume.attend(true);
+                    }
+                    volume.attend(false);
+                });
+                for i in 0..100u64 {
+                    volume.block_on(async {
+                        volume.write(handle, i * 4096, &[round as u8; 4096]).await.unwrap();
+                        volume.fsync(handle, false).await.unwrap();
+                    });
+                }
+                over.store(true, Ordering::Relaxed);
+            });
+        }
+        volume.close_blocking().unwrap();
+        ended.send(()).unwrap();
+    });
+    end.recv_timeout(Duration::from_secs(60)).expect("it waits for ever");
+}
