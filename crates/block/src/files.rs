@@ -100,7 +100,14 @@ impl Core {
         // When the volume is being stopped it stays for the next mount: what is stopped has its index written as it is.
         let goes = inode.opens == 1 && inode.nlink == 0;
         if goes && self.latched.is_none() && !self.read_only && !self.closing {
-            self.need_to_free(open.slot)?;
+            match self.need_to_free(open.slot) {
+                Ok(()) => {}
+                Err(Stop::Error(_)) => {
+                    self.leave(handle);
+                    return Ok(open.slot);
+                }
+                wait => wait?,
+            }
             if self.running.gate.is_some() {
                 return Err(Stop::Wait(Wait::Progress));
             }
@@ -112,6 +119,18 @@ impl Core {
             self.slab.get_mut(open.slot).opens -= 1;
         }
         Ok(open.slot)
+    }
+
+    /// Closes a handle without waiting. An inode that goes with it goes in the background; where it cannot be read, it stays until it is found without a
+    /// name by the next mount.
+    pub fn leave(&mut self, handle: Handle) {
+        let Ok(Open { slot, .. }) = self.handles.remove(handle) else { return };
+        let inode = self.slab.get_mut(slot);
+        inode.opens -= 1;
+        if inode.opens == 0 && inode.nlink == 0 {
+            self.orphans.push((slot, inode.generation));
+            self.wake_worker = true;
+        }
     }
 
     pub fn setattr(&mut self, cred: &Cred, ino: Ino, set: &SetAttr, ticket: &mut Option<u64>) -> Res<Attr> {

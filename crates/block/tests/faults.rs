@@ -13,7 +13,7 @@
 
 mod rig;
 
-use block::Volume;
+use block::{OpenOptions, Volume};
 use fs::{Cred, Error, FileSystem, Ino, OpenFlags};
 use media::flash::{Failure, Fault};
 use media::{MediaError, SimFlash};
@@ -23,6 +23,7 @@ use sim::crash::ace;
 use sim::ops::{self, Op, Outcome, State};
 use sim::{Blocking, Driver, HandClock, Model, Snapshot, Tolerance};
 use std::sync::Arc;
+use std::time::Duration;
 
 fn root() -> Cred {
     Cred::root()
@@ -478,4 +479,43 @@ fn commits_of_a_fragmented_file_on_a_full_volume() {
         assert!(free(&volume, &driver) > 4500);
         driver.block_on(volume.close()).unwrap();
     }
+}
+
+/// A file without a name of which the blocks cannot be found is closed all the same, and found by the next mount.
+#[test]
+fn a_nameless_file_that_cannot_be_read_is_closed() {
+    let setup = Setup { bytes: 64 << 20, ..Setup::new(false, 1) };
+    let flash = setup.make();
+    let root = Cred::root();
+    let free = |volume: &Volume, driver: &ByHand| {
+        (0..3).for_each(|_| driver.block_on(volume.checkpoint()).unwrap());
+        driver.block_on(volume.statfs()).unwrap().blocks_free
+    };
+    let (volume, driver) = setup.start(flash.clone()).unwrap();
+    let before = free(&volume, &driver);
+    let flags = OpenFlags::READ | OpenFlags::WRITE;
+    let (attr, file) = driver.block_on(volume.create(&root, Ino::ROOT, b"file", 0o600, flags)).unwrap();
+    driver.block_on(volume.write(file, 0, &[7; 200_000])).unwrap();
+    driver.block_on(volume.unlink(&root, Ino::ROOT, b"file")).unwrap();
+    driver.block_on(volume.close()).unwrap();
+    drop((volume, driver));
+
+    // Who had it open comes back, and closes it.
+    let clock = HandClock::default();
+    clock.set(sim::driver::FIRST_TICK);
+    let options = OpenOptions { orphans_kept: Duration::from_secs(3600), ..setup.options(&clock) };
+    let (volume, worker) = Volume::open_manual(flash.clone(), options).unwrap();
+    let driver = ByHand::new(&volume, worker, clock, 1);
+    let file = driver.block_on(volume.open(&root, attr.ino, flags)).unwrap();
+    flash.inject(Fault::bad_range(Some(media::Op::Read), 0..64 << 20));
+    driver.block_on(volume.release(file)).unwrap();
+    assert_eq!(driver.block_on(volume.release(file)), Err(Error::BadHandle));
+    driver.settle();
+    flash.clear_faults();
+    driver.block_on(volume.close()).unwrap();
+    drop((volume, driver));
+    let (volume, driver) = setup.start(flash).unwrap();
+    driver.settle();
+    assert_eq!(free(&volume, &driver), before);
+    driver.block_on(volume.close()).unwrap();
 }

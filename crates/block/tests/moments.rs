@@ -2,9 +2,9 @@
 
 mod hand;
 
-use block::{MkfsOptions, OpenOptions, Volume};
+use block::{MkfsOptions, OpenOptions, Synchronous, Volume};
 use fs::leases::{Call, Caller, Lender, Settling};
-use fs::{Cred, FileSystem, Handle, Ino, OpenFlags, Watched};
+use fs::{Cred, Error, FileSystem, Handle, Ino, OpenFlags, Watched};
 use hand::{ByHand, TestClock};
 use media::ram::RamMedia;
 use sim::{Driver, HandClock};
@@ -33,10 +33,15 @@ impl Rig {
     }
 
     fn open(media: Arc<RamMedia>) -> Rig {
+        Rig::open_as(media, Synchronous::Nothing)
+    }
+
+    fn open_as(media: Arc<RamMedia>, synchronous: Synchronous) -> Rig {
         let clock = HandClock::default();
         clock.set(sim::driver::FIRST_TICK);
         let engine_clock = Arc::new(TestClock(clock.clone()));
-        let options = OpenOptions { cache_bytes: 4 << 20, clock: engine_clock, ..OpenOptions::default() };
+        let options =
+            OpenOptions { cache_bytes: 4 << 20, clock: engine_clock, synchronous, ..OpenOptions::default() };
         let (volume, worker) = Volume::open_manual(media.clone(), options).unwrap();
         Rig { media, volume, driver: ByHand::new(worker, clock) }
     }
@@ -259,4 +264,27 @@ fn a_listing_waits_for_no_lender_within_the_engine() {
     });
     assert_eq!(is_over.recv_timeout(Duration::from_secs(60)), Ok(102), "two wait for each other");
     is_locked.recv().unwrap().join().unwrap().unwrap();
+}
+
+/// Who makes or opens a file and gives up while that is made durable leaves no handle: the file goes with its name.
+#[test]
+fn a_file_that_nobody_was_told_of_is_not_open() {
+    let (rig, root) = (Rig::new(64), Cred::root());
+    rig.driver.block_on(rig.volume.close()).unwrap();
+    let rig = Rig::open_as(rig.media.clone(), Synchronous::Everything);
+    let volume = &rig.volume;
+    let flags = OpenFlags::READ | OpenFlags::WRITE;
+    {
+        let mut made = pin!(volume.create(&root, Ino::ROOT, b"file", 0o600, flags));
+        assert!(poll(&mut made).is_pending(), "it is being made durable");
+    }
+    rig.sync();
+    let ino = rig.driver.block_on(volume.lookup(&root, Ino::ROOT, b"file")).unwrap().ino;
+    {
+        let mut opened = pin!(volume.open(&root, ino, flags | OpenFlags::TRUNCATE));
+        assert!(poll(&mut opened).is_pending(), "it is being made durable");
+    }
+    rig.sync();
+    rig.driver.block_on(volume.unlink(&root, Ino::ROOT, b"file")).unwrap();
+    assert_eq!(rig.driver.block_on(volume.getattr(ino, None)).map(drop), Err(Error::Stale));
 }

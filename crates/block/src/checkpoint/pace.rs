@@ -3,6 +3,7 @@
 //! The worker keeps the time ([`Core::rest_ends`] is one of its deadlines). Clocks that stand still, as in tests, mean no pauses.
 
 use crate::core::Core;
+use format::limits::BLOCK_SIZE;
 use std::time::Duration;
 
 /// Images kept for a checkpoint that takes its time.
@@ -23,10 +24,11 @@ impl Core {
         if self.checkpoint_hurry || stashed > STASHED_MAX {
             return 0;
         }
-        match self.log.free() * 8 / self.log.capacity() {
-            // Nearly what is left for the checkpoint after this one.
-            0 | 1 => 0,
-            2 => 1,
+        // Without what is left for the checkpoint after this one ([`Core::leaves_log_space`]).
+        let left = (self.log.record_max() / BLOCK_SIZE) as u64;
+        match self.log.free().saturating_sub(left) * 8 / (self.log.capacity() - left) {
+            0 => 0,
+            1 => 1,
             _ => 3,
         }
     }

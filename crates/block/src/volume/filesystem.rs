@@ -19,16 +19,39 @@ use std::sync::Arc;
 /// Bytes that copy_range moves at a time.
 const COPY_CHUNK: usize = 256 << 10;
 
-impl Volume {
-    /// A file was opened, and perhaps cut off.
-    async fn opened(&self, handle: Handle, flags: OpenFlags) -> Result<Handle> {
-        if flags.contains(OpenFlags::TRUNCATE)
-            && let Err(e) = self.synced(Synchronous::Everything).await
-        {
-            let _ = self.release(handle).await;
-            return Err(e);
+/// What opening a file with these flags has changed.
+fn cut(flags: OpenFlags) -> Option<Synchronous> {
+    flags.contains(OpenFlags::TRUNCATE).then_some(Synchronous::Everything)
+}
+
+/// A handle that nobody has been told of: a call that fails, or that is given up, leaves none open.
+struct Untold<'a>(&'a Volume, Option<Handle>);
+
+impl Untold<'_> {
+    fn told(mut self) -> Option<Handle> {
+        self.1.take()
+    }
+}
+
+impl Drop for Untold<'_> {
+    fn drop(&mut self) {
+        if let Some(handle) = self.1 {
+            let mut core = self.0.inner.shared.lock();
+            if core.release(handle).is_err() {
+                core.leave(handle);
+            }
         }
-        Ok(handle)
+    }
+}
+
+impl Volume {
+    /// A file was opened, and perhaps made or cut off by `calls`.
+    async fn opened(&self, handle: Handle, calls: Option<Synchronous>) -> Result<Handle> {
+        let untold = Untold(self, Some(handle));
+        if let Some(calls) = calls {
+            self.synced(calls).await?;
+        }
+        untold.told().ok_or(Error::BadHandle)
     }
 
     async fn make(&self, cred: &Cred, parent: Ino, name: &[u8], new: New<'_>) -> Result<Attr> {
@@ -152,7 +175,7 @@ impl FileSystem for Volume {
     async fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle> {
         let mut ticket = None;
         let handle = self.op(move |core| core.open(cred, ino, flags, &mut ticket)).await?;
-        self.opened(handle, flags).await
+        self.opened(handle, cut(flags)).await
     }
 
     async fn open_exact(
@@ -167,7 +190,7 @@ impl FileSystem for Volume {
             _ => Err(Error::Stale.into()),
         });
         let handle = open.await?;
-        self.opened(handle, flags).await
+        self.opened(handle, cut(flags)).await
     }
 
     async fn create(
@@ -207,13 +230,7 @@ impl FileSystem for Volume {
             Ok((core.attr(slot), handle))
         });
         let (attr, handle) = opened.await?;
-        if let Some(calls) = made
-            && let Err(e) = self.synced(calls).await
-        {
-            let _ = self.release(handle).await;
-            return Err(e);
-        }
-        Ok((attr, handle))
+        Ok((attr, self.opened(handle, made).await?))
     }
 
     fn promise(&self, most: usize) -> Result<Vec<Promise>> {
