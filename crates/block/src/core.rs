@@ -422,8 +422,9 @@ impl Core {
         *old = Inode { flags: inode.flags | flags, epoch, ..inode };
     }
 
-    /// Makes the waiters on `key` try again.
+    /// Makes the waiters on `key` try again; so does a checkpoint that could not begin.
     pub fn wake(&mut self, key: Wait) {
+        self.wake_worker |= key == Wait::Progress && self.checkpoint_wanted && self.checkpointing.is_none();
         if let Some(wakers) = self.waiters.remove(&key) {
             self.woken.extend(wakers);
         }
