@@ -31,7 +31,7 @@ impl Core {
     /// Opens an inode whose kind and permissions were checked, and [`Core::another_handle`].
     pub fn open_slot(&mut self, cred: &Cred, slot: Slot, flags: OpenFlags, directory: bool) -> Handle {
         self.slab.get_mut(slot).opens += 1;
-        let open = Open { slot, flags, directory, ahead: ReadAhead::default() };
+        let open = Open { slot, flags, directory, ahead: ReadAhead::default(), appended: None };
         self.handles.insert(open, cred.clone())
     }
 
@@ -298,6 +298,9 @@ impl Core {
         let result = self.write_step(open.slot, base, (from, until), done, ticket);
         if *done > before {
             self.wrote_through(handle, open.slot);
+            if append && let Ok(open) = self.handles.get_mut(handle) {
+                open.appended = Some(base + *done as u64);
+            }
         }
         result?;
         if open.flags.contains(OpenFlags::DIRECT) {

@@ -54,6 +54,8 @@ pub(crate) struct Open {
     pub flags: OpenFlags,
     pub directory: bool,
     pub ahead: ReadAhead,
+    /// Where the last write ended that appended.
+    pub appended: Option<u64>,
 }
 
 /// All open handles. Numbers are not reused.

@@ -324,7 +324,8 @@ media_struct! {
         len: U32,
         /// the result: a number of bytes, a handle, an offset
         value: U64,
-        /// of a read: how many pages of what was asked for are in the arena; 0: the data itself stands behind the attributes
+        /// of a read: how many pages of what was asked for are in the arena; 0: the data itself stands behind the attributes; of a write that
+        /// appended: where it ended, or 0 if that is not known
         pages: U64,
         /// of a call that made a name: the clock of the changes from before its attributes were looked at, or 0; of one that opened
         /// an inode: its generation; of a read whose data is in the arena: how many bytes of what was asked for there are; of a write: the clock from before the attributes in the

@@ -285,6 +285,11 @@ pub trait FileSystem: Send + Sync + 'static {
     /// was written (then the part). `TooLarge`.
     fn write(&self, handle: Handle, offset: u64, from: &[u8]) -> impl Future<Output = Result<usize>> + Send;
 
+    /// Where the last write through this handle ended, if that appends: others may have appended since. `None` by engines that do not know.
+    fn appended(&self, _handle: Handle) -> Option<u64> {
+        None
+    }
+
     /// As [`FileSystem::write`], of bytes that others may change meanwhile; without copying them first, where the engine can.
     fn write_from(
         &self,

@@ -66,9 +66,18 @@ fn appends(open: &Open) -> bool {
 fn write_here(open: &Open, from: &[u8]) -> Res<ssize_t> {
     open.place.with_offset(|at| {
         let n = write_at(open, at, from)?;
-        let end = if appends(open) && n > 0 { size(open)? } else { at + n as u64 };
+        let end = if appends(open) && n > 0 { appended(open)? } else { at + n as u64 };
         Ok((end, n as ssize_t))
     })
+}
+
+/// Where what was just appended ends; others may have appended since.
+fn appended(open: &Open) -> Res<u64> {
+    let handle = open.handle()?;
+    match open.mount.session().and_then(|fs| fs.appended(handle)) {
+        Some(end) => Ok(end),
+        None => size(open),
+    }
 }
 
 /// Writes to the end of a file that is not open for that, and gives where it ends then: through another handle, which the file's mode may forbid (`EOPNOTSUPP`).
@@ -76,11 +85,14 @@ fn append(open: &Open, from: &[u8]) -> Res<(u64, usize)> {
     let len = limits::room(from.len().min(CALL_MAX), || size(open))?;
     let handle = open.open_with(open.flags() | libc::O_APPEND).or(fail(libc::EOPNOTSUPP))?;
     let written = open.mount.run(|fs| fs.write(handle, 0, &from[..len]));
-    let end = open.mount.run(|fs| fs.getattr(open.ino, Some(handle)));
+    let end = match open.mount.session().and_then(|fs| fs.appended(handle)) {
+        Some(end) => Ok(end),
+        None => open.mount.run(|fs| fs.getattr(open.ino, Some(handle))).map(|attr| attr.size),
+    };
     open.mount.run(|fs| fs.release(handle))?;
     let n = written?;
     mapped::grown((open.mount, open.ino), || None);
-    Ok((end?.size, n))
+    Ok((end?, n))
 }
 
 pub(crate) fn size(open: &Open) -> Res<u64> {
@@ -190,7 +202,7 @@ unsafe fn write_vector_here(open: &Open, v: &[iovec]) -> Res<ssize_t> {
     open.place.with_offset(|at| {
         // SAFETY: as the caller says.
         let n = unsafe { write_pieces(v, |done, piece| write_at(open, at + done as u64, piece)) }?;
-        let end = if appends(open) && n > 0 { size(open)? } else { at + n as u64 };
+        let end = if appends(open) && n > 0 { appended(open)? } else { at + n as u64 };
         Ok((end, n as ssize_t))
     })
 }

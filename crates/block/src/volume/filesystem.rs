@@ -339,6 +339,10 @@ impl FileSystem for Volume {
         Ok(())
     }
 
+    fn appended(&self, handle: Handle) -> Option<u64> {
+        self.inner.shared.lock().handles.get(handle).ok()?.appended
+    }
+
     fn overwritable(&self, handle: Handle, offset: u64, len: u64) -> Result<Vec<Range<u64>>> {
         self.inner.shared.lock().overwritable(handle, offset, len)
     }

@@ -472,3 +472,28 @@ h = os.open(j(t, 'h'), os.O_CREAT | os.O_RDWR); socket.send_fds(a, [b'own'], [h]
 "#,
     );
 }
+
+/// Who appends finds the offset behind its own bytes, whatever others append at the same time.
+#[test]
+fn offsets_behind_what_was_appended() {
+    let Some(rig) = Rig::with_python() else { return };
+    same(
+        &rig,
+        r#"
+def appends(who):
+    fd, wrong = os.open(j(t, 'log'), os.O_RDWR | os.O_CREAT | os.O_APPEND), 0
+    for i in range(600):
+        mine = b'%d %6d\n' % (who, i)
+        os.write(fd, mine)
+        end = os.lseek(fd, 0, os.SEEK_CUR)
+        wrong += os.pread(fd, len(mine), end - len(mine)) != mine
+    return wrong
+children = []
+for who in range(4):
+    pid = os.fork()
+    if pid == 0: os._exit(min(appends(who), 255))
+    children.append(pid)
+print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children], os.stat(j(t, 'log')).st_size, len(set(open(j(t, 'log')))))
+"#,
+    );
+}

@@ -42,6 +42,8 @@ pub(super) struct OpenFile {
     pub locks: bool,
     /// Number of the lease under which it was made here, or 0.
     pub lent: u64,
+    /// Where the last write ended that appended.
+    pub appended: Option<u64>,
 }
 
 impl OpenFile {
@@ -74,6 +76,7 @@ impl OpenFile {
             noatime,
             locks,
             lent: 0,
+            appended: None,
         }
     }
 }

@@ -256,6 +256,10 @@ impl FileSystem for Remote {
         self.write_parts(handle, offset, from).await
     }
 
+    fn appended(&self, handle: Handle) -> Option<u64> {
+        self.link.file(handle)?.appended
+    }
+
     async fn write_atomic(&self, handle: Handle, pieces: &[(u64, &[u8])]) -> Result<()> {
         let (places, bytes) = wire::pieces(pieces);
         if bytes.len() > fs::ATOMIC_WRITE_MAX || places.len() > PIECES_MAX {

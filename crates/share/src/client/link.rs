@@ -222,6 +222,11 @@ impl Link {
         }
     }
 
+    /// An append through this handle ended here, as far as that is known.
+    pub fn appended(&self, handle: Handle, end: Option<u64>) {
+        self.change(handle, |file| file.appended = end);
+    }
+
     /// A sync of an open file begins.
     pub fn begin_sync(&self, handle: Handle) -> Syncing<'_> {
         self.change(handle, |file| {

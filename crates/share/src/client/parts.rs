@@ -62,7 +62,8 @@ impl Remote {
             self.wrote(handle, offset, done, serial).await;
             return Ok(done);
         }
-        let direct = self.file(handle).is_some_and(|file| file.flags.contains(OpenFlags::DIRECT));
+        let flags = self.file(handle).map_or(OpenFlags::empty(), |file| file.flags);
+        let (direct, appends) = (flags.contains(OpenFlags::DIRECT), flags.contains(OpenFlags::APPEND));
         loop {
             let part = &from[done..][..(from.len() - done).min(CALL_DATA_MAX)];
             let mut r = request(Op::Write, handle.0);
@@ -75,9 +76,13 @@ impl Remote {
                     let sent = part.len().min(answer.room);
                     let n = (answer.value as usize).min(sent);
                     let serial = answer.session();
+                    let end = Some(answer.pages).filter(|&end| end > 0);
                     self.learn_left(&answer);
                     drop(answer);
                     self.link.written(handle, serial);
+                    if appends {
+                        self.link.appended(handle, end);
+                    }
                     done += n;
                     if n < sent || done == from.len() {
                         self.wrote(handle, offset, done, serial).await;

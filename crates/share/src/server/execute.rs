@@ -351,6 +351,9 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
         Op::Write => {
             let handle = client.handle(object)?;
             let n = p.write(fs, r, handle, offset).await?;
+            if let Some(end) = fs.inner().appended(handle) {
+                out.pages = end;
+            }
             out.left(fs, (client.inode(handle)?, Some(handle)), None).await?;
             return Ok(n as u64);
         }
