@@ -2,11 +2,12 @@
 //!
 //! Verifies that what is posted without a lease, under one that is over, or with inodes that were not promised to this session does nothing; that numbers that
 //! repeat or jump, slots that are posted twice, and calls of all kinds in the stream harm nobody else; that leases and promises are bounded and come
-//! back; that data goes only where there is room for it, into files that were made under that very lease; and that what a client had posted when it was killed is done. The rest of the threat model: tests/all/hostile.rs.
+//! back; that none of two waits for the other for ever; that data goes only where there is room for it, into files that were made under that very lease; and that what a client had posted when it was killed is done. The rest of the threat model: tests/all/hostile.rs.
 
 mod lent;
 
 use crate::attacker::*;
+use crate::rig::between::{Between, Moment};
 use block::{MkfsOptions, OpenOptions, Volume};
 use format::shared::*;
 use fs::client::OpenOptions as Open;
@@ -16,8 +17,8 @@ use lent::*;
 use media::RamMedia;
 use share::{Remote, Server, server::Options};
 use std::mem::offset_of;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 const NEW: Open = Open::new().read(true).write(true).create_new(true);
@@ -478,5 +479,41 @@ fn killed_with_a_full_stream() {
         let want: Vec<u8> = (0..1500).map(|i| (i / 100) as u8).collect();
         assert!(rig.beside.read(format!("d/data{round}")).unwrap() == want);
     }
+    rig.still_there();
+}
+
+/// Two that have leases on directories in each other's post that these are removed, before the manager looks: neither waits for what the other one has posted.
+#[test]
+fn two_who_remove_each_others_directories() {
+    let (rig, dirs) = rig(&["d", "e", "d/x", "e/y", "other"]);
+    let [d, e, x, y, other] = dirs[..] else { panic!() };
+    let (one, two) = (Attacker::new(rig.server.path()), Attacker::new(rig.server.path()));
+    let (first, second) = (one.lend(d, 0).unwrap(), two.lend(e, 0).unwrap());
+    assert!(one.lend(y, 1).is_some() && two.lend(x, 1).is_some());
+    let between = Arc::new(Between::default());
+    rig.doors.door().watch(between.clone());
+    let (reaches, reached) = mpsc::channel();
+    let (goes_on, waits) = mpsc::channel();
+    between.at(Moment::Changes(fs::Ino(other)), move || {
+        reaches.send(()).unwrap();
+        waits.recv_timeout(Duration::from_secs(10)).unwrap();
+    });
+    let third = Attacker::new(rig.server.path());
+    third.bytes(PAYLOAD_AT, b"user.ax");
+    let set = Request { first: 6.into(), second: 1.into(), ..request(SETXATTR, other) };
+    third.post(0, &set);
+    reached.recv_timeout(Duration::from_secs(10)).unwrap();
+    for (who, lent, name) in [(&one, &first, b"x"), (&two, &second, b"y")] {
+        let r = Request { extra: lent.number.into(), ..request(RMDIR, lent.dir) };
+        who.stand_as(3, &r, name, 1);
+        who.send(1 << 3);
+    }
+    goes_on.send(()).unwrap();
+    assert_eq!(third.reply(0).errno.get(), 0);
+    assert_eq!([one.reply(3).errno.get(), two.reply(3).errno.get()], [libc::ESTALE; 2]);
+    // Nor does anybody who waits for both.
+    rig.beside.sync().unwrap();
+    rig.beside.rmdir("d/x").unwrap();
+    rig.beside.rmdir("e/y").unwrap();
     rig.still_there();
 }

@@ -4,6 +4,7 @@
 //! permissions like any open file, whichever door takes them away and in the middle of whatever; and that it is gone when the last one has closed it.
 //! Does not verify clients that write nonsense (tests/all/hostile.rs).
 
+use crate::rig::between::{Between, Moment};
 use crate::rig::{PAGE, RW, Rig, page};
 use block::Volume;
 use fs::client::OpenOptions as Open;
@@ -11,7 +12,7 @@ use fs::watched::{Change, Told, Watched, Watcher};
 use fs::{Blocking, Cred, Error, Handle};
 use share::Remote;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, mpsc};
 use std::time::{Duration, Instant};
 
 const READ: Open = Open::new().read(true);
@@ -254,6 +255,34 @@ fn an_open_file_survives_its_permissions() {
         });
         user.join().unwrap();
     });
+}
+
+/// Nobody has opened a file without a message before somebody does while its name goes: after it was looked for those who have.
+#[test]
+fn the_first_who_opens_so_does_not_open_what_is_being_removed() {
+    let rig = with_other();
+    rig.beside.write("f", page(1)).unwrap();
+    let ino = rig.beside.stat("f").unwrap().ino;
+    let between = Between::beside(&rig);
+    let first = Arc::new(rig.client());
+    let (opens, opened) = mpsc::channel();
+    between.at(Moment::Declared(ino), {
+        let first = first.clone();
+        move || {
+            first.open("other", RW).unwrap().close().unwrap();
+            first.stat("f").unwrap();
+            opens.send(first.open("f", READ).unwrap()).unwrap();
+        }
+    });
+    rig.beside.unlink("f").unwrap();
+    let file = opened.try_recv().expect("it was opened meanwhile");
+    assert_eq!(first.stat("f").unwrap_err(), Error::NotFound);
+    inodes(&rig, 1);
+    let mut bytes = vec![0; PAGE];
+    assert_eq!(file.read_at(&mut bytes, 0), Ok(PAGE));
+    assert_eq!(bytes, page(1));
+    file.close().unwrap();
+    inodes(&rig, 0);
 }
 
 /// A file is replaced all the time; whoever opens it finds all of one version.

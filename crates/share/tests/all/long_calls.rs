@@ -98,6 +98,36 @@ fn pages_beside_a_bad_sector_are_read() {
     assert_eq!(failed, [BAD]);
 }
 
+/// What is asked for in several messages, of which a later one fails: that the file ended there would be wrong.
+#[test]
+fn a_long_read_that_fails_in_its_middle_says_so() {
+    const BAD: usize = CALL_DATA_MAX + CALL_DATA_MAX / 2;
+    let (flash, volume) = volume_on_flash(64 << 20);
+    let rig = Rig::new(volume.clone());
+    let data = pattern(4, 3 * CALL_DATA_MAX);
+    rig.beside.write("/f", &data).unwrap();
+    let file = rig.beside.open("/f", RW).unwrap();
+    fs::block_on(volume.drop_caches()).unwrap();
+    let every = Some(media::Op::Read);
+    flash.inject(Fault::nth(every, 1));
+    let Err(Error::Media(MediaError::Io { offset, .. })) = file.read_at(&mut [0; PAGE], BAD as u64) else {
+        panic!("no error")
+    };
+    flash.inject(Fault::bad_range(every, offset..offset + 512));
+    let client = rig.client();
+    let seen = client.open("/f", RW).unwrap();
+    let mut back = vec![0; 4 * CALL_DATA_MAX];
+    let before = rig.count("read");
+    let failed = seen.read_at(&mut back, 0).map_err(|e| e.errno());
+    assert_eq!(failed, Err(libc::EIO));
+    assert!(rig.count("read") - before > 1, "the first message brings what is in front of it");
+    assert_eq!(seen.read_at(&mut back[..CALL_DATA_MAX], 0), Ok(CALL_DATA_MAX));
+    assert!(back[..CALL_DATA_MAX] == data[..CALL_DATA_MAX]);
+    flash.clear_faults();
+    assert_eq!(seen.read_at(&mut back, 0), Ok(data.len()));
+    assert!(back[..data.len()] == data);
+}
+
 /// More data than all slots have room for, at the same time: then calls are shorter, and nothing is mixed up.
 #[test]
 fn many_threads_with_long_calls() {

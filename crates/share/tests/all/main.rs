@@ -29,3 +29,4 @@ mod rig;
 mod session;
 mod stats;
 mod trees;
+mod windows;

@@ -1,10 +1,12 @@
 //! Names by which other doors find files that a session has open (`fs::passes`).
 
+use crate::rig::between::Gate;
 use crate::rig::*;
 use fs::watched::{Change, Told, Watcher};
 use fs::{Cred, Error, FileSystem, Ino, OpenFlags};
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 /// A door that notes the names it is told of.
 #[derive(Default)]
@@ -85,4 +87,43 @@ fn passes_end_with_their_session() {
     drop(rig.server.take());
     assert!(!found());
     std::mem::forget(file);
+}
+
+/// A door that takes in a change of a name when it is let, like a kernel that is busy with that name.
+struct Busy(Arc<Gate>);
+
+impl Watcher for Busy {
+    fn changed(&self, change: &Change<'_>) -> Option<Told> {
+        let Change::Name { .. } = change else { return None };
+        let gate = self.0.clone();
+        Some(Box::pin(async move { gate.passes().await }))
+    }
+}
+
+/// What a kernel looks up may be what its session has just posted, or come behind that: a close that waited for the kernel would wait for itself.
+#[test]
+fn a_close_waits_for_no_kernel() {
+    let rig = Rig::new(volume(64 << 20));
+    let (client, open) = (rig.client(), Arc::new(Gate::default()));
+    let file = client.open("f", NEW).unwrap();
+    let remote = client.client().fs().clone();
+    let name = remote.block_on(remote.pass(file.handle())).unwrap();
+    assert!(rig.doors.block_on(rig.doors.lookup(&Cred::root(), Ino::ROOT, &name)).is_ok());
+    rig.doors.door().watch(Arc::new(Busy(open.clone())));
+    // And everything that comes behind it.
+    let (closes, closed) = mpsc::channel();
+    let closing = std::thread::spawn({
+        let remote = remote.clone();
+        move || {
+            file.close().unwrap();
+            remote.block_on(remote.ping()).unwrap();
+            let _ = closes.send(());
+        }
+    });
+    let answered = closed.recv_timeout(Duration::from_secs(10));
+    open.opens();
+    closing.join().unwrap();
+    assert!(answered.is_ok(), "it waits for the kernel");
+    let found = rig.doors.block_on(rig.doors.lookup(&Cred::root(), Ino::ROOT, &name));
+    assert!(matches!(found, Err(Error::NotFound)));
 }

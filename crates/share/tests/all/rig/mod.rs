@@ -1,5 +1,7 @@
 //! A server that grants write leases, with a door beside it.
 
+pub mod between;
+
 use block::{MkfsOptions, OpenOptions, Volume};
 use fs::client::{BlockingFile, OpenOptions as Open};
 use fs::watched::Watched;
@@ -58,7 +60,8 @@ impl<F: FileSystem> Rig<F> {
         Rig::lending(doors, 64)
     }
 
-    fn lending(doors: Watched<F>, directories_max: usize) -> Rig<F> {
+    /// One that lends so many directories.
+    pub fn lending(doors: Watched<F>, directories_max: usize) -> Rig<F> {
         let dir = tempfile::tempdir().unwrap();
         let beside = Client::new(Arc::new(doors.clone()), Cred::root()).blocking();
         let mut rig = Rig { server: None, beside, doors, dir, directories_max };
