@@ -21,6 +21,8 @@ pub const OPENS: u32 = 4;
 pub const DIRECT: u32 = 8;
 /// Flag of a read through the arena: it is of use however long the read is, as the client has read that before.
 pub const AGAIN: u32 = 16;
+/// Flag of a write: the client has opened the file with APPEND, and wants to know where what was written ends.
+pub const APPENDS: u32 = 32;
 /// Flag of a release that is posted: answered with the attributes, when it has a clock.
 pub const LEFT: u32 = 1;
 /// Value of a sync that was answered with order alone.
@@ -85,7 +87,7 @@ ops! {
     /// object: handle, or with [`OF_INODE`] an inode, of generation other; offset; len; flags ([`DIRECT`], ...); extra: slots behind whose payload memory the answer may use. Value 1: the
     /// answer begins with the attributes; the rest are the places of the pages from the one of the offset on, or the data.
     Read = 18,
-    /// object: handle; offset; second: data; flags: [`DIRECT`]. Value: bytes. Answered with the attributes, when it has a clock.
+    /// object: handle; offset; second: data; flags: [`DIRECT`], [`APPENDS`]. Value: bytes. Answered with the attributes, when it has a clock.
     Write = 19,
     /// object: handle; extra: owner.
     Flush = 20,

@@ -67,7 +67,7 @@ impl Remote {
         loop {
             let part = &from[done..][..(from.len() - done).min(CALL_DATA_MAX)];
             let mut r = request(Op::Write, handle.0);
-            r.flags = (direct as u32 * wire::DIRECT).into();
+            r.flags = ((direct as u32 * wire::DIRECT) | (appends as u32 * wire::APPENDS)).into();
             r.offset = offset.saturating_add(done as u64).into();
             match self.call_with(r, b"", part).await {
                 Err(e) if done == 0 => return Err(e),

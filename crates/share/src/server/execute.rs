@@ -351,8 +351,8 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
         Op::Write => {
             let handle = client.handle(object)?;
             let n = p.write(fs, r, handle, offset).await?;
-            if let Some(end) = fs.inner().appended(handle) {
-                out.pages = end;
+            if r.flags.get() & wire::APPENDS != 0 {
+                out.pages = fs.inner().appended(handle).unwrap_or(0);
             }
             out.left(fs, (client.inode(handle)?, Some(handle)), None).await?;
             return Ok(n as u64);
