@@ -25,21 +25,21 @@ fn cut(flags: OpenFlags) -> Option<Synchronous> {
 }
 
 /// A handle that nobody has been told of: a call that fails, or that is given up, leaves none open.
-struct Untold<'a>(&'a Volume, Option<Handle>);
+struct Untold<'a>(&'a Volume, Handle);
 
 impl Untold<'_> {
-    fn told(mut self) -> Option<Handle> {
-        self.1.take()
+    fn told(self) -> Handle {
+        let handle = self.1;
+        std::mem::forget(self);
+        handle
     }
 }
 
 impl Drop for Untold<'_> {
     fn drop(&mut self) {
-        if let Some(handle) = self.1 {
-            let mut core = self.0.inner.shared.lock();
-            if core.release(handle).is_err() {
-                core.leave(handle);
-            }
+        let mut core = self.0.inner.shared.lock();
+        if core.release(self.1).is_err() {
+            core.leave(self.1);
         }
     }
 }
@@ -47,11 +47,11 @@ impl Drop for Untold<'_> {
 impl Volume {
     /// A file was opened, and perhaps made or cut off by `calls`.
     async fn opened(&self, handle: Handle, calls: Option<Synchronous>) -> Result<Handle> {
-        let untold = Untold(self, Some(handle));
+        let untold = Untold(self, handle);
         if let Some(calls) = calls {
             self.synced(calls).await?;
         }
-        untold.told().ok_or(Error::BadHandle)
+        Ok(untold.told())
     }
 
     async fn make(&self, cred: &Cred, parent: Ino, name: &[u8], new: New<'_>) -> Result<Attr> {
