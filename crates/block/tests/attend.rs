@@ -1,70 +1,20 @@
 //! A thread that looks for work all the time takes completions in, and nobody is left waiting when it does so no longer.
 
+mod polled;
+
 use block::{MkfsOptions, OpenOptions, Volume};
 use fs::{Cred, Devices, FileSystem, Handle, Ino, OpenFlags, block_on};
+use media::Media;
 use media::nvme::fake::{Config, FakeController};
 use media::nvme::{NvmeMedia, Options};
-use media::{Arena, ArenaId, Completion, Geometry, Media, MediaError, RamMedia, Request, Wait};
-use std::collections::HashMap;
+use polled::Polled;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::{self, ThreadId};
+use std::thread;
 use std::time::{Duration, Instant};
 
-/// Memory whose completions are seen without the kernel; and who took them in.
-struct Polled {
-    ram: RamMedia,
-    taken: Mutex<HashMap<ThreadId, usize>>,
-    reaper: Mutex<()>,
-}
-
-impl Polled {
-    fn take(&self, out: &mut Vec<Completion>, wait: Wait) {
-        let before = out.len();
-        self.ram.reap(out, wait);
-        *self.taken.lock().unwrap().entry(thread::current().id()).or_default() += out.len() - before;
-    }
-}
-
-impl Media for Polled {
-    fn geometry(&self) -> &Geometry {
-        self.ram.geometry()
-    }
-    fn register(&self, arena: Arc<Arena>) -> Result<ArenaId, MediaError> {
-        self.ram.register(arena)
-    }
-    fn unregister(&self, arena: ArenaId) {
-        self.ram.unregister(arena);
-    }
-    fn submit(&self, request: Request) {
-        self.ram.submit(request);
-    }
-    fn kick(&self) {
-        self.ram.kick();
-    }
-    fn reap(&self, out: &mut Vec<Completion>, wait: Wait) {
-        let _one = self.reaper.lock().unwrap();
-        self.take(out, wait);
-    }
-    fn wake(&self) {
-        self.ram.wake();
-    }
-    fn is_polled(&self) -> bool {
-        true
-    }
-    fn look(&self, out: &mut Vec<Completion>) {
-        if let Ok(_one) = self.reaper.try_lock() {
-            self.take(out, Wait::No);
-        }
-    }
-}
-
 fn volume() -> (Arc<Volume>, Arc<Polled>) {
-    let media = Arc::new(Polled {
-        ram: RamMedia::new(128 << 20).unwrap(),
-        taken: Mutex::default(),
-        reaper: Mutex::default(),
-    });
+    let media = Arc::new(Polled::new(None));
     block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
     let volume = Volume::open(media.clone(), OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() });
     (Arc::new(volume.unwrap()), media)
@@ -99,14 +49,14 @@ fn who_looks_takes_completions_in() {
             volume.attend(false);
             assert_eq!(volume.attend(false), Devices::Idle);
         });
-        let taken = || media.taken.lock().unwrap().get(&attendant.thread().id()).copied().unwrap_or(0);
+        let taken = || media.taken_by(attendant.thread().id());
         // Nearly all of them on a quiet machine; on a busy one the worker helps whenever the attendant does not get a processor in time.
         let (begun, is_seen) = (Instant::now(), || taken() > 0 && dones.load(Ordering::Relaxed) > 0);
         while !is_seen() && begun.elapsed() < Duration::from_secs(30) {
             work(&volume, handle, 300);
         }
         over.store(true, Ordering::Relaxed);
-        assert!(is_seen(), "{:?}", media.taken.lock().unwrap());
+        assert!(is_seen(), "{:?}", media.taken());
     });
     // It has left: the worker does it again.
     work(&volume, handle, 20);

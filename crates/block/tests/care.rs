@@ -1,63 +1,17 @@
 //! A device that is to be looked after is, while nothing happens and nobody drives; one that needs nobody is left alone.
 
+mod polled;
+
 use block::{MkfsOptions, OpenOptions, Volume};
 use fs::{Cred, FileSystem, Handle, Ino, OpenFlags, block_on};
+use media::Media;
 use media::nvme::fake::{Config, FakeController};
 use media::nvme::{NvmeMedia, Options};
-use media::{Arena, ArenaId, Completion, Geometry, Media, MediaError, RamMedia, Request, Wait};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use polled::Polled;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// Memory that counts how often somebody reaps, and asks for care.
-struct Tended {
-    ram: RamMedia,
-    care: Option<Duration>,
-    reaps: AtomicU64,
-    /// Somebody is about it: the device is looked after.
-    inside: AtomicBool,
-    reaper: Mutex<()>,
-}
-
-impl Media for Tended {
-    fn geometry(&self) -> &Geometry {
-        self.ram.geometry()
-    }
-    fn register(&self, arena: Arc<Arena>) -> Result<ArenaId, MediaError> {
-        self.ram.register(arena)
-    }
-    fn unregister(&self, arena: ArenaId) {
-        self.ram.unregister(arena);
-    }
-    fn submit(&self, request: Request) {
-        self.ram.submit(request);
-    }
-    fn kick(&self) {
-        self.ram.kick();
-    }
-    fn reap(&self, out: &mut Vec<Completion>, wait: Wait) {
-        let _one = self.reaper.lock().unwrap();
-        self.reaps.fetch_add(1, Ordering::Relaxed);
-        self.inside.store(true, Ordering::Relaxed);
-        self.ram.reap(out, wait);
-        self.inside.store(false, Ordering::Relaxed);
-    }
-    fn wake(&self) {
-        self.ram.wake();
-    }
-    fn is_polled(&self) -> bool {
-        true
-    }
-    fn care(&self) -> Option<Duration> {
-        self.care
-    }
-    fn look(&self, out: &mut Vec<Completion>) {
-        if let Ok(_one) = self.reaper.try_lock() {
-            self.ram.reap(out, Wait::No);
-        }
-    }
-}
 
 fn open(media: Arc<dyn Media>) -> Volume {
     block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
@@ -101,24 +55,17 @@ type Work = fn(&Volume, Handle);
 fn an_idle_device_is_looked_after_if_it_needs_that() {
     let works: [Work; 2] = [call, call_attended];
     for (work, care) in works.into_iter().flat_map(|w| [(w, None), (w, Some(Duration::from_millis(20)))]) {
-        let media = Arc::new(Tended {
-            ram: RamMedia::new(128 << 20).unwrap(),
-            care,
-            reaps: AtomicU64::new(0),
-            inside: AtomicBool::new(false),
-            reaper: Mutex::default(),
-        });
+        let media = Arc::new(Polled::new(care));
         let volume = open(media.clone());
         let handle = make(&volume);
         work(&volume, handle);
-        let reaps = || media.reaps.load(Ordering::Relaxed);
         // What was left to do in the background is done after a while.
         let begun = Instant::now();
         let limit = Duration::from_secs(if care.is_some() { 2 } else { 30 });
         let unseen = loop {
-            let before = reaps();
+            let before = media.reaps();
             thread::sleep(Duration::from_millis(400));
-            let is_seen = reaps() != before || care.is_some() && media.inside.load(Ordering::Relaxed);
+            let is_seen = media.reaps() != before || care.is_some() && media.is_attended();
             if !is_seen || begun.elapsed() > limit {
                 break !is_seen;
             }

@@ -3,31 +3,14 @@
 
 mod common;
 
-use common::{Place, can_mount, eventually, is_root, signal};
-use std::io::{BufRead, BufReader, Write};
+use common::{Place, can_mount, eventually, is_root, serve, signal};
+use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-
-/// `freehold serve`, with its messages up to the point where `volumes` are served.
-fn serve(p: &Place, config: &str, volumes: usize) -> Child {
-    std::fs::write(p.path("v.toml"), config).unwrap();
-    let mut command = p.command();
-    let mut child = command.args(["serve", "--config", "v.toml"]).stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let mut seen = 0;
-    while seen < volumes {
-        match lines.next() {
-            Some(line) => seen += line.unwrap().contains("is served at") as usize,
-            None => panic!("serve ended early: {:?}", child.wait()),
-        }
-    }
-    std::thread::spawn(move || lines.for_each(drop));
-    child
-}
 
 /// How a process ended, when it did within 30 seconds.
 #[track_caller]

@@ -3,10 +3,10 @@
 
 mod common;
 
-use common::{Place, can_mount, describe, eventually, make_tree, server, signal};
-use std::io::{BufRead, BufReader, Write};
+use common::{Place, can_mount, describe, eventually, make_tree, serve, server, signal};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 fn write_synced(path: &Path, content: &[u8]) {
     let mut file = std::fs::File::create(path).unwrap();
@@ -161,24 +161,6 @@ fn umount_of_the_system_closes_too() {
     // The server may still be closing it: that is waited for.
     assert_eq!(p.line("cat a.img:/x").ok(), "content");
     assert!(freehold::mounts::lock_holder(&image).is_none());
-}
-
-/// `freehold serve`, started, with its messages up to the point where `volumes` are served.
-fn serve(p: &Place, config: &str, volumes: usize) -> Child {
-    std::fs::write(p.path("v.toml"), config).unwrap();
-    let mut command = p.command();
-    let mut child = command.args(["serve", "--config", "v.toml"]).stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let mut seen = 0;
-    while seen < volumes {
-        match lines.next() {
-            Some(line) => seen += line.unwrap().contains("is served at") as usize,
-            None => panic!("serve ended early: {:?}", child.wait()),
-        }
-    }
-    // The rest must be read, or the server would wait for the pipe.
-    std::thread::spawn(move || lines.for_each(drop));
-    child
 }
 
 #[test]

@@ -3,8 +3,9 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 /// Random numbers from a seed (splitmix64).
 pub struct Random(pub u64);
@@ -132,6 +133,24 @@ pub fn signal(pid: u32, signal: i32) {
 /// The server of an image.
 pub fn server(image: &Path) -> u32 {
     freehold::mounts::lock_holder(image).expect("somebody serves it").pid
+}
+
+/// `freehold serve`, started, with its messages up to the point where `volumes` are served.
+pub fn serve(p: &Place, config: &str, volumes: usize) -> Child {
+    std::fs::write(p.path("v.toml"), config).unwrap();
+    let mut command = p.command();
+    let mut child = command.args(["serve", "--config", "v.toml"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut seen = 0;
+    while seen < volumes {
+        match lines.next() {
+            Some(line) => seen += line.unwrap().contains("is served at") as usize,
+            None => panic!("serve ended early: {:?}", child.wait()),
+        }
+    }
+    // The rest must be read, or the server would wait for the pipe.
+    std::thread::spawn(move || lines.for_each(drop));
+    child
 }
 
 /// Whether this process is root.
