@@ -70,7 +70,7 @@ fn what_is_used_elsewhere_ends_by_force() {
             _ => {}
         }
         if how == "covered" {
-            run("umount", &[&point]);
+            unmount_outside(&point);
         }
         match how {
             "bound and dropped" => drop(mount),
@@ -81,12 +81,12 @@ fn what_is_used_elsewhere_ends_by_force() {
         }
         match how {
             "covered and forced" => {
-                run("umount", &[&point]);
-                run("umount", &[&point]);
+                unmount_outside(&point);
+                unmount_outside(&point);
             }
             _ if bound => {
                 assert_eq!(errno(fs::read_dir(&other)), libc::ENOTCONN);
-                run("umount", &[&other]);
+                unmount_outside(&other);
             }
             _ => {}
         }
@@ -116,7 +116,7 @@ fn an_end_elsewhere_is_waited_for() {
         std::thread::sleep(Duration::from_millis(300));
         fs::write(other.join("file"), "written meanwhile").unwrap();
         assert!(!end.is_finished());
-        run("umount", &[&other]);
+        unmount_outside(&other);
         end.join().unwrap().unwrap();
     });
     assert!(!mount.is_mounted());

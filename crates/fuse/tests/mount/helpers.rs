@@ -7,6 +7,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 pub fn can_mount() -> bool {
     // SAFETY: geteuid has no preconditions.
@@ -43,10 +44,22 @@ pub fn on_mounts(test: impl Fn(&Path, &Mount)) {
 
 /// Unmounts. A process that another test is just starting has all our files, for a moment.
 pub fn unmount(mount: &Mount) {
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     while let Err(e) = mount.unmount() {
-        assert!(e.raw_os_error() == Some(libc::EBUSY) && begun.elapsed().as_secs() < 10, "{e}");
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert!(e.raw_os_error() == Some(libc::EBUSY) && begun.elapsed() < Duration::from_secs(10), "{e}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Takes away what is mounted at `point`, as umount(8) does; waits as [`unmount`] does.
+#[track_caller]
+pub fn unmount_outside(point: &Path) {
+    let (begun, path) = (Instant::now(), c(point));
+    // SAFETY: a string that ends with a null byte.
+    while let Err(e) = check(unsafe { libc::umount(path.as_ptr()) }) {
+        let patience = Duration::from_secs(10);
+        assert!(e.raw_os_error() == Some(libc::EBUSY) && begun.elapsed() < patience, "{point:?}: {e}");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

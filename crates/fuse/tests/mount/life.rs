@@ -40,7 +40,7 @@ fn the_end_of_a_mount() {
         match how {
             "outside" => {
                 drop(f);
-                assert!(Command::new("umount").arg(dir.path()).status().unwrap().success());
+                unmount_outside(dir.path());
                 mount.wait();
             }
             "lazy" => {
