@@ -49,7 +49,6 @@ pub mod bucket;
 pub mod control;
 pub mod device;
 mod image;
-mod kernel;
 mod medium;
 pub mod memory;
 pub mod metrics;

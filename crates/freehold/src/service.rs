@@ -13,7 +13,6 @@
 //! Tested in `tests/mount.rs`.
 
 use crate::control::Control;
-use crate::kernel::Kernel;
 use crate::metrics::Exporter;
 use crate::observe::Observed;
 use crate::options::{ServeOptions, Share};
@@ -236,7 +235,7 @@ fn open_sessions(
         tracing::warn!("the number of clients is limited by that of descriptors: {e}");
     }
     let Some(place) = sessions::Place::make(point, &options.share)? else { return Ok(None) };
-    doors.watch(Arc::new(Kernel::start(mount.notifier())?));
+    doors.watch(Arc::new(mount.notifications()));
     // SAFETY: geteuid has no preconditions.
     let only_user = (!options.mount.allow_other).then(|| unsafe { libc::geteuid() });
     let (opening, lock_timeout) = (volume.opening(), options.lock_timeout);

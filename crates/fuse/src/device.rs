@@ -270,8 +270,8 @@ impl Drop for Reply {
 
 /// Tells the kernel that something it keeps changed behind its back, through another door.
 ///
-/// Calls may wait for requests on the same inode or directory, so make them on a thread that no request needs to go on. The `keeps_` functions do
-/// not wait: without anything kept, nothing need be told.
+/// Calls may wait for requests on the same inode or directory, so make them on a thread that no request needs to go on, or have
+/// [`crate::Notifications`] make them. The `keeps_` functions do not wait: without anything kept, nothing need be told.
 #[derive(Clone)]
 pub struct Notifier {
     device: Arc<Device>,
@@ -290,28 +290,28 @@ impl Notifier {
 
     /// Whether the kernel may keep attributes of an inode.
     pub fn keeps_attr(&self, ino: fs::Ino) -> bool {
-        self.known.has_attr(ino) || self.known.is_telling()
+        self.known.has_attr(ino) || self.known.is_telling(ino)
     }
 
     /// Whether the kernel may keep attributes or pages of a file.
     pub fn keeps_data(&self, ino: fs::Ino) -> bool {
-        self.known.has_data(ino) || self.known.is_telling()
+        self.known.has_data(ino) || self.known.is_telling(ino)
     }
 
     /// Whether the kernel may keep a name, or attributes of its directory.
     pub fn keeps_name(&self, parent: fs::Ino, name: &[u8]) -> bool {
-        self.known.has_name(parent, name) || self.known.has_attr(parent) || self.known.is_telling()
+        self.known.has_name(parent, name) || self.known.has_attr(parent) || self.known.is_telling(parent)
     }
 
     /// Attributes of an inode changed: the kernel drops them, if it keeps them.
     pub fn attr(&self, ino: fs::Ino) -> io::Result<()> {
-        let _telling = self.known.telling();
+        let _telling = self.known.telling(ino);
         if self.known.take_attr(ino) { self.inode(ino, -1, 0) } else { Ok(()) }
     }
 
     /// Bytes of a file from `start` to before `end` changed, and its attributes: the kernel drops what it keeps of both.
     pub fn data(&self, ino: fs::Ino, start: u64, end: u64) -> io::Result<()> {
-        let _telling = self.known.telling();
+        let _telling = self.known.telling(ino);
         // To the end is 0 for the kernel, and so is what it could not say.
         let (from, to) = (i64::try_from(start).unwrap_or(i64::MAX), i64::try_from(end).ok());
         let len = to.map_or(0, |to| to.saturating_sub(from).max(1));
@@ -324,7 +324,7 @@ impl Notifier {
 
     /// A name was made, removed or leads elsewhere, and so the attributes of its directory changed: the kernel drops what it keeps of both.
     pub fn name(&self, parent: fs::Ino, name: &[u8]) -> io::Result<()> {
-        let _telling = self.known.telling();
+        let _telling = self.known.telling(parent);
         if self.known.take_name(parent, name) {
             let head = abi::InvalEntry { parent: parent.0, namelen: name.len() as u32, flags: 0 };
             let tail: Vec<u8> = [name, &[0]].concat();

@@ -11,7 +11,7 @@ use crate::handles::Handles;
 use crate::interrupt::{Gives, Interrupts};
 use crate::known::Known;
 use crate::meter::class;
-use crate::misplaced::Misplaced;
+use crate::notifications::Notifications;
 use crate::options::MountOptions;
 use fs::{Attr, Cred, Error, FileSystem, Handle, Ino, Meter};
 use std::future::Future;
@@ -102,7 +102,7 @@ pub struct Door<F> {
     /// What the kernel may keep.
     pub known: Arc<Known>,
     /// Who has it drop what it keeps in the wrong place.
-    pub misplaced: Misplaced,
+    pub notifications: Notifications,
     /// What was asked for, and how long it took.
     pub meter: Arc<Meter>,
 }

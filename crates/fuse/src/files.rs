@@ -6,6 +6,7 @@ use crate::door::{Answer, Door, Errno, MALFORMED, Outcome, Small, kernel_cred};
 use crate::interrupt::Gives;
 use crate::options::MountOptions;
 use fs::descriptor::barrier_of;
+use fs::watched::Change;
 use fs::{Attr, Fallocate, FileSystem, Handle, Ino, LockKind, LockOwner, OpenFlags, RecordLock, Seek};
 
 impl<F: FileSystem> Door<F> {
@@ -157,11 +158,14 @@ impl<F: FileSystem> Door<F> {
         self.changes(head, a.fh);
         let n = self.fs.write(handle, a.offset, data).await?;
         self.meter.moved(0, n as u64);
-        // Its pages hold the bytes in the wrong place then, or lack what another door has put before them.
+        // The kernel takes the bytes for the end of the file as it knows that, and keeps them in its pages there. That is the wrong place, or lacks what is
+        // before it, when another door has moved the end. Dropping the pages waits for this answer, so for an instant behind it they can be seen. (Past the
+        // pages, with FOPEN_DIRECT_IO, they would never be there, but then readers who fill a page from the end of the file meanwhile keep zeros in
+        // place of what was appended, without another door too.)
         if appends
             && self.fs.getattr(ino, Some(handle)).await.is_ok_and(|now| now.size != a.offset + n as u64)
         {
-            self.misplaced.tell(ino);
+            drop(self.notifications.tell(&Change::Data { ino, start: 0, end: u64::MAX }));
         }
         Ok(Answer::of(&abi::WriteOut { size: n as u32, padding: 0 }))
     }

@@ -13,9 +13,10 @@
 
 use foldhash::fast::FixedState;
 use fs::Ino;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Names that are told apart; with more of them all count as given.
 const NAMES_MAX: usize = 1 << 20;
@@ -25,7 +26,24 @@ const NAMES_MAX: usize = 1 << 20;
 pub struct Known {
     inodes: Mutex<HashMap<Ino, Given, FixedState>>,
     names: Mutex<Names>,
-    telling: Mutex<()>,
+    /// Inodes of which the kernel is told, and their number.
+    told: Mutex<HashSet<Ino, FixedState>>,
+    tellings: AtomicUsize,
+    ends: Condvar,
+}
+
+/// See [`Known::telling`].
+pub struct Telling<'a> {
+    known: &'a Known,
+    ino: Ino,
+}
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        self.known.told.lock().remove(&self.ino);
+        self.known.tellings.fetch_sub(1, Ordering::SeqCst);
+        self.known.ends.notify_all();
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -125,15 +143,20 @@ impl Known {
         }
     }
 
-    /// Until this is dropped the kernel is told of something, by nobody else. That counts as no longer kept from the beginning, and the kernel may keep it
-    /// until the end.
-    pub fn telling(&self) -> MutexGuard<'_, ()> {
-        self.telling.lock()
+    /// Until this is dropped the kernel is told of something that an inode has, or of a name in it, by nobody else. That counts as no longer kept from
+    /// the beginning, and the kernel may keep it until the end.
+    pub fn telling(&self, ino: Ino) -> Telling<'_> {
+        let mut told = self.told.lock();
+        while !told.insert(ino) {
+            self.ends.wait(&mut told);
+        }
+        self.tellings.fetch_add(1, Ordering::SeqCst);
+        Telling { known: self, ino }
     }
 
     /// Whether that is so. Who asks has seen before that something is not kept.
-    pub fn is_telling(&self) -> bool {
-        self.telling.is_locked()
+    pub fn is_telling(&self, ino: Ino) -> bool {
+        self.tellings.load(Ordering::SeqCst) > 0 && self.told.lock().contains(&ino)
     }
 
     /// Whether the kernel may keep a name.
@@ -206,10 +229,17 @@ mod tests {
         assert!(known.take_data(INO, true).is_none());
         known.changing(INO);
         assert!(known.has_attr(INO) && known.take_changing(INO) && !known.take_changing(INO));
-        let telling = known.telling();
-        assert!(known.take_attr(INO) && !known.has_attr(INO) && known.is_telling());
-        drop(telling);
-        assert!(!known.is_telling());
+        let telling = known.telling(INO);
+        assert!(known.take_attr(INO) && !known.has_attr(INO) && known.is_telling(INO));
+        drop(known.telling(Ino(6)));
+        assert!(!known.is_telling(Ino(6)), "of others somebody else tells");
+        std::thread::scope(|s| {
+            let other = s.spawn(|| drop(known.telling(INO)));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!other.is_finished());
+            drop(telling);
+        });
+        assert!(!known.is_telling(INO));
     }
 
     #[test]

@@ -20,8 +20,8 @@
 //! # What the kernel keeps
 //! With `exclusive` (the default) names, attributes and data stay in the kernel for as long as it likes: all changes come
 //! through this mount, and the kernel updates what it keeps at each of them. Doors beside this one need `shared`, or
-//! [`Notifier`]. What a program appends goes to the end of the file all the same, also where the kernel does not know it, which then drops its pages
-//! (`misplaced`). Times of access therefore change when data are read from the engine, not from the page cache.
+//! [`Notifications`]. What a program appends goes to the end of the file all the same, also where the kernel does not know it, which then drops its pages.
+//! Times of access therefore change when data are read from the engine, not from the page cache.
 //!
 //! # Figures behind the defaults
 //! Two processors, the reference model behind the door, one client, operations per second unless said otherwise; the machine had
@@ -70,8 +70,8 @@ mod handles;
 mod interrupt;
 mod known;
 mod meter;
-mod misplaced;
 mod names;
+mod notifications;
 mod options;
 mod receive;
 mod session;
@@ -79,6 +79,7 @@ mod sys;
 
 pub use connection::Connection;
 pub use device::Notifier;
+pub use notifications::Notifications;
 pub use options::{FOREVER, MAX_TRANSFER, MountOptions};
 pub use session::{Mount, mount};
 pub use sys::{has_program, remount};

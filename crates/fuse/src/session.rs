@@ -12,7 +12,7 @@ use crate::door::{Door, serve};
 use crate::ending::End;
 use crate::exec::Executor;
 use crate::known::Known;
-use crate::misplaced::Misplaced;
+use crate::notifications::Notifications;
 use crate::options::MountOptions;
 use crate::receive::{Ears, Receivers};
 use crate::sys::{self, Attached};
@@ -31,6 +31,7 @@ const WORKERS: usize = 2;
 pub struct Mount {
     pub(crate) device: Arc<Device>,
     known: Arc<Known>,
+    notifications: Notifications,
     pub(crate) point: PathBuf,
     /// `major:minor`.
     pub(crate) number: Option<String>,
@@ -52,46 +53,42 @@ pub fn mount<F: FileSystem>(fs: Arc<F>, mountpoint: &Path, options: MountOptions
     let device = Arc::new(Device::new(file));
     let end = Arc::new(End::default());
     let meter = Arc::new(Meter::new(&crate::meter::CLASSES));
-    let (point, number) = (attached.mountpoint.clone(), attached.device_number.clone());
-    // From here on, dropping it detaches again.
-    let attached = Mutex::new(Some(attached));
     let known = Arc::new(Known::default());
-    let mount = Mount {
-        device: device.clone(),
-        known: known.clone(),
-        point,
-        number,
-        attached,
-        end: end.clone(),
-        meter: meter.clone(),
-    };
-    let (caps, minor) = match handshake(&device, &mut buffer, &options) {
-        Ok(agreed) => agreed,
+    let begun = handshake(&device, &mut buffer, &options)
+        .and_then(|agreed| Ok((agreed, Notifications::start(Notifier::new(device.clone(), known.clone()))?)));
+    let ((caps, minor), notifications) = match begun {
+        Ok(begun) => begun,
         Err(e) => {
-            end.set_over();
-            if let Some(attached) = mount.attached.lock().take() {
-                let _ = attached.detach(true);
-                attached.finish();
-            }
+            let _ = attached.detach(true);
+            attached.finish();
             return Err(e);
         }
     };
+    // From here on, dropping it detaches again.
+    let mount = Mount {
+        device: device.clone(),
+        known: known.clone(),
+        notifications: notifications.clone(),
+        point: attached.mountpoint.clone(),
+        number: attached.device_number.clone(),
+        attached: Mutex::new(Some(attached)),
+        end: end.clone(),
+        meter: meter.clone(),
+    };
     let read_ahead = options.read_ahead;
-    let started = Misplaced::start(mount.notifier()).and_then(|misplaced| {
-        let door = Arc::new(Door {
-            changers: fs.commits_at_close().then(Default::default),
-            fs,
-            options,
-            caps,
-            minor,
-            handles: Default::default(),
-            interrupts: Default::default(),
-            known,
-            misplaced,
-            meter,
-        });
-        start(door, device, end.clone())
+    let door = Arc::new(Door {
+        changers: fs.commits_at_close().then(Default::default),
+        fs,
+        options,
+        caps,
+        minor,
+        handles: Default::default(),
+        interrupts: Default::default(),
+        known,
+        notifications,
+        meter,
     });
+    let started = start(door, device, end.clone());
     if let Err(e) = started {
         end.set_over();
         if let Some(attached) = mount.attached.lock().take() {
@@ -258,6 +255,11 @@ impl Mount {
     /// What the kernel asked for, and how long it took.
     pub fn meter(&self) -> &Arc<Meter> {
         &self.meter
+    }
+
+    /// Has the kernel told of changes made through other doors: it is what watches for this one.
+    pub fn notifications(&self) -> Notifications {
+        self.notifications.clone()
     }
 
     /// Tells the kernel about changes made through other doors.

@@ -1,7 +1,7 @@
 //! The door over the reference model, through real system calls on a real mount. Needs root and /dev/fuse; without them each
 //! test says so and passes. Every test here runs on the model itself (requests are ready at once) and on one that makes every
 //! request wait, with and without write-back cache. Mounts themselves, from beginning to end, are tested in `life` and `ends`,
-//! requests for barriers in `barriers`.
+//! requests for barriers in `barriers`, and what the kernel is told in `told`.
 
 #[path = "mount/barriers.rs"]
 mod barriers;
@@ -12,6 +12,8 @@ mod helpers;
 mod later;
 #[path = "mount/life.rs"]
 mod life;
+#[path = "mount/told.rs"]
+mod told;
 
 use helpers::*;
 use std::ffi::CString;
