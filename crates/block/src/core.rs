@@ -16,7 +16,7 @@ use crate::epoch::{EpochState, Running};
 use crate::group::Group;
 use crate::handles::Handles;
 use crate::index::Index;
-use crate::inode::{IN_CHECKPOINT, Inode, SINCE_CHECKPOINT, Slot};
+use crate::inode::{Inode, SINCE_CHECKPOINT, Slot};
 use crate::io::Ios;
 use crate::reads::BadReads;
 use crate::ring::LogRing;
@@ -338,19 +338,6 @@ impl Core {
         !self.strict && self.options.synchronous == Synchronous::Nothing
     }
 
-    /// As [`Core::writable`], and waits while the running epoch must not grow.
-    pub fn admit(&mut self) -> Res<()> {
-        self.writable()?;
-        if self.running.gate.is_some() {
-            return Err(Stop::Wait(Wait::Progress));
-        }
-        let long = self.running.bytes > self.log.record_max() / 2;
-        if long || self.order_ends_epoch() {
-            self.close_epoch(false)?;
-        }
-        self.let_checkpoint_by(0)
-    }
-
     /// Latches the volume: the medium may no longer be what memory says.
     pub fn latch(&mut self, why: String) {
         if self.latched.is_none() {
@@ -365,56 +352,6 @@ impl Core {
         self.wake_worker = true;
     }
 
-    /// The inode, to be changed: joins it to the running epoch. The tail must be in memory (or empty) unless the inode is
-    /// about to be freed.
-    pub fn edit(&mut self, slot: Slot) -> &mut Inode {
-        if self.slab.get(slot).flags & IN_CHECKPOINT != 0 {
-            self.stash(slot);
-        }
-        self.join_epoch(slot);
-        let inode = self.slab.get_mut(slot);
-        if let Some(tail) = &mut inode.tail {
-            tail.changes = tail.changes.wrapping_add(1);
-        }
-        inode
-    }
-
-    fn join_epoch(&mut self, slot: Slot) {
-        let inode = self.slab.get_mut(slot);
-        let epoch = self.running.epoch;
-        if inode.epoch == epoch && inode.flags & SINCE_CHECKPOINT != 0 {
-            return;
-        }
-        inode.epoch = epoch;
-        if inode.flags & SINCE_CHECKPOINT == 0 {
-            inode.flags |= SINCE_CHECKPOINT;
-            self.since_checkpoint.push(slot);
-        }
-        let inode = self.slab.get(slot);
-        let mut bytes = 224 + inode.name.bytes().len();
-        if let Some(tail) = &inode.tail {
-            bytes += match &tail.data {
-                crate::inode::Data::Inline(data) => data.len(),
-                crate::inode::Data::Extents(map) => map.len().min(128) * 24,
-            } + format::xattr::encoded_len(&tail.xattrs).min(512);
-        }
-        self.running.slots.push(slot);
-        self.running.bytes += bytes;
-        self.note_change();
-    }
-
-    /// The running epoch is no longer empty: its age counts from now.
-    pub fn note_change(&mut self) {
-        if self.running.since.is_none() {
-            let now = self.monotonic();
-            self.running.since = Some(now);
-            let due = now + self.options.dirty_age_max;
-            if self.worker_deadline.is_none_or(|d| d > due) {
-                self.wake_worker = true;
-            }
-        }
-    }
-
     /// Replaces the content of a slot by a new inode, keeping its place in epoch and checkpoint.
     pub fn put(&mut self, slot: Slot, inode: Inode) {
         let old = self.edit(slot);
@@ -422,9 +359,10 @@ impl Core {
         *old = Inode { flags: inode.flags | flags, epoch, ..inode };
     }
 
-    /// Makes the waiters on `key` try again; so does a checkpoint that could not begin.
+    /// Makes the waiters on `key` try again; so do a checkpoint that could not begin, and inodes that could not be freed.
     pub fn wake(&mut self, key: Wait) {
-        self.wake_worker |= key == Wait::Progress && self.checkpoint_wanted && self.checkpointing.is_none();
+        let checkpoint = self.checkpoint_wanted && self.checkpointing.is_none();
+        self.wake_worker |= key == Wait::Progress && (checkpoint || self.frees_orphans());
         if let Some(wakers) = self.waiters.remove(&key) {
             self.woken.extend(wakers);
         }

@@ -17,7 +17,7 @@ use crate::io::{Io, IoKind};
 use crate::writeback::Purpose;
 use foldhash::fast::FixedState;
 use format::limits::BLOCK_SIZE;
-use format::log::{RecordBuilder, RecordId, cover_crc};
+use format::log::{PageEntry, RecordBuilder, RecordId, SegmentAssignment, cover_crc};
 use format::{BlockNo, Epoch, Ino};
 use fs::Error;
 use fs::cache::FrameNo;
@@ -279,6 +279,8 @@ impl Core {
             ..Running::new(self.running.epoch + 1)
         };
         let mut done = std::mem::replace(&mut self.running, next);
+        let pages_bytes = done.pages.len() * (BLOCK_SIZE + size_of::<PageEntry>());
+        let counted = done.bytes + pages_bytes + done.assignments.len() * size_of::<SegmentAssignment>();
         if !self.running.dirty_files.is_empty() {
             self.note_change();
         }
@@ -313,6 +315,7 @@ impl Core {
             self.cache.pin(frame);
             pages.push((block, frame));
         }
+        self.hold_record_max(builder.blocks() * BLOCK_SIZE, counted);
         self.counters.epochs += 1;
         self.counters.logged_pages += pages.len() as u64;
         if self.logged.len() > self.cache.len() / 4 {

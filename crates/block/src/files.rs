@@ -5,7 +5,7 @@ mod atomic;
 mod ranges;
 mod xattrs;
 
-use crate::core::{Core, Res, Stop, Wait};
+use crate::core::{Core, Res, Stop};
 use crate::handles::{Open, ReadAhead};
 use crate::inode::Slot;
 use crate::pages::SoFar;
@@ -100,16 +100,13 @@ impl Core {
         // When the volume is being stopped it stays for the next mount: what is stopped has its index written as it is.
         let goes = inode.opens == 1 && inode.nlink == 0;
         if goes && self.latched.is_none() && !self.read_only && !self.closing {
-            match self.need_to_free(open.slot) {
+            match self.need_to_free(open.slot).and_then(|()| self.room_in_epoch()) {
                 Ok(()) => {}
                 Err(Stop::Error(_)) => {
                     self.leave(handle);
                     return Ok(open.slot);
                 }
                 wait => wait?,
-            }
-            if self.running.gate.is_some() {
-                return Err(Stop::Wait(Wait::Progress));
             }
             self.handles.remove(handle)?;
             self.slab.get_mut(open.slot).opens = 0;
@@ -320,7 +317,7 @@ impl Core {
     }
 
     /// A read of a file, a symlink or a directory: relatime, as Linux mounts by default. Only when the tail is in memory, which
-    /// it is after a read of bytes.
+    /// it is after a read of bytes. No read waits for this: while the running epoch must not grow, a later one says it.
     pub fn accessed(&mut self, slot: Slot) {
         if self.options.noatime
             || self.read_only
@@ -333,9 +330,14 @@ impl Core {
         let now = self.now();
         let attr = self.attr(slot);
         let here = self.slab.get(slot).flags & crate::inode::TAIL_ON_MEDIUM == 0;
-        if attr.moves_atime(now) && attr.atime != now && here {
-            self.edit(slot).atime = now.into();
+        if !attr.moves_atime(now) || attr.atime == now || !here {
+            return;
         }
+        if self.is_long() {
+            self.wake_worker |= !std::mem::replace(&mut self.running.grown, true);
+            return;
+        }
+        self.edit(slot).atime = now.into();
     }
 }
 

@@ -25,6 +25,7 @@ mod huge;
 mod index;
 mod inode;
 mod io;
+mod joining;
 mod load;
 mod loans;
 mod mkfs;

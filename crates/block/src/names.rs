@@ -201,6 +201,8 @@ impl Core {
         let inode = self.slab.get_mut(slot);
         inode.parent = dir;
         inode.name = Name::new(name);
+        // It was counted without this name.
+        self.running.bytes += name.len();
         let cookie = self.index.insert(&self.slab, slot, place);
         self.slab.get_mut(slot).cookie = cookie;
         self.touch_dir(dir);
@@ -395,6 +397,7 @@ impl Core {
             self.index.bequeath(&self.slab, link, target);
             let other = self.slab.get(link);
             let (parent, name, cookie) = (other.parent, other.name.clone(), other.cookie);
+            self.running.bytes += name.bytes().len();
             let inode = self.slab.get_mut(target);
             (inode.parent, inode.name, inode.cookie) = (parent, name, cookie);
             self.index.remove_link(target, link);
@@ -493,6 +496,7 @@ impl Core {
 
     /// Stores the target of a symlink that was just made.
     fn store_target(&mut self, slot: Slot, target: &[u8], ticket: &mut Option<u64>) -> Res<()> {
+        self.running.bytes += target.len().min(format::limits::INLINE_MAX);
         let tail = self.tail_mut(slot);
         *tail = Tail { data: Data::Inline(target.to_vec()), ..Tail::default() };
         if target.len() > format::limits::INLINE_MAX

@@ -14,6 +14,9 @@ use media::{Completion, Wait as MediaWait};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Inodes without a name that are freed while nobody else gets on.
+const ORPHANS_AT_ONCE: usize = 1000;
+
 /// Drives one volume. There is exactly one for each volume.
 pub struct Worker {
     pub(crate) shared: Arc<Shared>,
@@ -182,7 +185,7 @@ impl Core {
             None if self.close_wanted && self.flush_wanted <= self.durable && !self.is_gathering() => {
                 Some(Reason::Sync)
             }
-            None if old => Some(Reason::Background),
+            None if old || (self.running.grown && self.is_long()) => Some(Reason::Background),
             None if barrier_due => Some(Reason::Barrier),
             None => None,
         };
@@ -235,11 +238,12 @@ impl Core {
     /// Frees inodes that had lost their last name when the volume was last stopped, unless somebody has opened them since: they were open
     /// then, and programs whose server ended get some time to come back ([`OpenOptions::orphans_kept`]).
     fn free_orphans(&mut self) {
-        if self.orphans.is_empty() || self.monotonic() < self.orphans_until {
+        if !self.frees_orphans() {
             return;
         }
-        while let Some(&(slot, generation)) = self.orphans.last() {
-            if self.closing || self.running.gate.is_some() {
+        for _ in 0..ORPHANS_AT_ONCE {
+            let Some(&(slot, generation)) = self.orphans.last() else { return };
+            if self.closing {
                 return;
             }
             let inode = self.slab.get(slot);
@@ -248,8 +252,9 @@ impl Core {
             let is_empty = !inode.is_dir() || self.index.dir(slot).is_none_or(|dir| dir.len() == 0);
             let freed = same && inode.parent == 0 && inode.opens == 0 && is_empty;
             if freed {
-                match self.need_to_free(slot) {
+                match self.need_to_free(slot).and_then(|()| self.room_in_epoch()) {
                     Ok(()) => {}
+                    // `Core::wake` comes back.
                     Err(Stop::Wait(_)) => return,
                     Err(Stop::Error(e)) => {
                         tracing::error!("{}: inode {slot} without a name stays: {e}", self.geometry.name);
@@ -263,5 +268,11 @@ impl Core {
                 self.free_inode(slot);
             }
         }
+        self.wake_worker = true;
+    }
+
+    /// Whether there are inodes to be freed now.
+    pub fn frees_orphans(&self) -> bool {
+        !self.orphans.is_empty() && self.monotonic() >= self.orphans_until
     }
 }
