@@ -4,6 +4,8 @@
 mod direct;
 mod filesystem;
 #[cfg(test)]
+mod held_up;
+#[cfg(test)]
 mod refused;
 
 use crate::clean;

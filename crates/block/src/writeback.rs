@@ -130,6 +130,7 @@ impl Core {
                     unwritten: false,
                 });
                 self.space.unreserve(n);
+                self.count_nodes(slot);
                 self.running.bytes += 24;
                 Ok(self.new_blocks(run, purpose))
             }
@@ -138,6 +139,7 @@ impl Core {
                 self.edit(slot);
                 let map = self.tail_mut(slot).extents_mut().expect("as above");
                 map.set_written(page, page + n);
+                self.count_nodes(slot);
                 self.running.bytes += 48;
                 Ok(self.new_blocks(Run { block, count: n as u32 }, purpose))
             }
