@@ -288,6 +288,10 @@ impl Core {
         if from.is_empty() {
             return Ok(());
         }
+        if *done == from.len() {
+            // It was all written before this had to wait.
+            return self.end_write(open);
+        }
         let room = FILE_SIZE_MAX.saturating_sub(base).min(from.len() as u64) as usize;
         if *done >= room {
             return Err(Error::TooLarge.into());
@@ -303,6 +307,11 @@ impl Core {
             }
         }
         result?;
+        self.end_write(open)
+    }
+
+    /// What was written through a handle with DIRECT goes to the medium now.
+    fn end_write(&mut self, open: Open) -> Res<()> {
         if open.flags.contains(OpenFlags::DIRECT) {
             self.write_back(open.slot, 0, u64::MAX, Purpose::Memory)?;
         }

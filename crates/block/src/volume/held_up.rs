@@ -66,3 +66,41 @@ fn a_page_on_its_way_that_may_not_be_overwritten_holds_what_it_held() {
     }
     assert!(holds(&file, 2, 7));
 }
+
+/// All bytes of a write are taken, and then it has to wait for blocks that its pages may go to: when there are some it is done, and not too large.
+#[test]
+fn a_write_that_waits_when_it_is_done_is_done() {
+    let (volume, _worker, file, slot) = undriven();
+    // So many that whole windows are dispatched with the next write: with this one there is none.
+    file.write_all_at(&vec![7; 1023 * PAGE], 0).unwrap();
+    file.write_all_at(&[7; PAGE], 1100 * PAGE as u64).unwrap();
+    let mut core = volume.inner.shared.lock();
+    let taken = take_all(&mut core);
+    let mut done = 0;
+    let waits = write(&mut core, file.handle(), 8, 1022, &mut done);
+    assert!(matches!(waits, Err(Stop::Wait(_))) && done == PAGE, "{done}");
+    taken.into_iter().for_each(|run| core.space.free(run));
+    assert!(matches!(write(&mut core, file.handle(), 8, 1022, &mut done), Ok(())));
+    assert_eq!(core.slab.get(slot).size, 1101 * PAGE as u64);
+    drop(core);
+    assert!(holds(&file, 1022, 8));
+}
+
+/// As above, through a handle whose writes go to the medium before they are done.
+#[test]
+fn a_direct_write_that_waits_when_it_is_done_goes_to_the_medium() {
+    let (volume, _worker, file, slot) = undriven();
+    file.write_all_at(&[7; 2 * PAGE], 0).unwrap();
+    let flags = OpenFlags::WRITE | OpenFlags::DIRECT;
+    let mut core = volume.inner.shared.lock();
+    let direct = core.open_slot(&Cred::root(), slot, flags, false);
+    let taken = take_all(&mut core);
+    let mut done = 0;
+    let waits = write(&mut core, direct, 8, 1, &mut done);
+    assert!(matches!(waits, Err(Stop::Wait(_))) && done == PAGE, "{done}");
+    taken.into_iter().for_each(|run| core.space.free(run));
+    assert!(matches!(write(&mut core, direct, 8, 1, &mut done), Ok(())));
+    assert!(core.slab.get(slot).tail.as_ref().unwrap().dirty.is_empty());
+    drop(core);
+    assert!(holds(&file, 1, 8));
+}
