@@ -6,6 +6,8 @@ mod filesystem;
 #[cfg(test)]
 mod held_up;
 #[cfg(test)]
+mod large;
+#[cfg(test)]
 mod refused;
 
 use crate::clean;

@@ -17,11 +17,13 @@ use std::ops::Range;
 const PAGE64: u64 = PAGE as u64;
 
 impl Core {
-    /// Sets the size. What lies behind it, up to the end of its page, becomes zeros, so that growing shows zeros.
+    /// Sets the size. What lies behind it, up to the end of its page, becomes zeros, so that growing shows zeros. Unless the file grows, space that was
+    /// allocated behind its end is given back, also when the size is what it was.
     pub fn truncate(&mut self, slot: Slot, size: u64, ticket: &mut Option<u64>) -> Res<()> {
         self.need_tail(slot)?;
         let old = self.slab.get(slot).size;
-        if size < old && self.slab.get(slot).tail.is_some() {
+        let unneeded = self.map(slot).end() > size.div_ceil(PAGE64);
+        if (size < old || size == old && unneeded) && self.slab.get(slot).tail.is_some() {
             match &mut self.tail_mut(slot).data {
                 Data::Inline(bytes) => {
                     let keep = bytes.len().min(size as usize);
