@@ -1,9 +1,10 @@
-//! Space that is allocated and given back.
+//! Space that is allocated and given back: all of it, and in a time that does not grow with it.
 
 use super::*;
 use fs::client::{BlockingFile, OpenOptions as Open};
 use fs::{Blocking, Client, Cred, Fallocate};
 use media::ram::RamMedia;
+use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -57,5 +58,48 @@ fn space_behind_the_end_goes_with_a_truncation_that_changes_no_byte() {
     empty.set_len(0).unwrap();
     assert_eq!(blocks(&empty), 0);
     drop(empty);
+    volume.close_blocking().unwrap();
+}
+
+/// A terabyte is given back at once, by each of the ways, also while the log holds content of blocks and pages of the file are in the cache.
+#[test]
+fn much_space_is_given_back_in_no_time() {
+    const MUCH: u64 = 1000 << 30;
+    let (volume, client) = volume(1 << 40);
+    let open = |name: &str| client.open(name, Open::new().read(true).write(true).create(true)).unwrap();
+    let (small, file) = (open("/small"), open("/large"));
+    let quick = |what: &str, f: &dyn Fn()| {
+        // What is freed is there again before the next takes as much.
+        fs::block_on(volume.checkpoint()).unwrap();
+        for byte in 0..2 {
+            small.write_all_at(&[byte; PAGE as usize], 0).unwrap();
+            small.fsync().unwrap();
+        }
+        assert!(!volume.inner.shared.lock().logged.is_empty());
+        let began = Instant::now();
+        f();
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(5), "{what} took {took:?}");
+    };
+    let allocate = || {
+        file.fallocate(Fallocate::Allocate { keep_size: false }, 0, MUCH).unwrap();
+        for page in [0, 1, 1 << 20, (MUCH / PAGE) - 1] {
+            file.write_all_at(&[1; PAGE as usize], page * PAGE).unwrap();
+        }
+    };
+    let left = || {
+        let core = volume.inner.shared.lock();
+        (0..core.cache.len() as u32).filter(|&f| core.cache.is_dirty(fs::cache::FrameNo(f))).count()
+    };
+    quick("allocating", &allocate);
+    quick("punching", &|| file.fallocate(Fallocate::PunchHole, PAGE, MUCH).unwrap());
+    let mut bytes = [0; 2 * PAGE as usize];
+    assert_eq!(file.read_at(&mut bytes, 0), Ok(bytes.len()));
+    assert!(bytes[..PAGE as usize].iter().all(|&b| b == 1) && bytes[PAGE as usize..].iter().all(|&b| b == 0));
+    quick("allocating again", &allocate);
+    quick("truncating", &|| file.set_len(0).unwrap());
+    assert_eq!(left(), 0);
+    assert_eq!(blocks(&file), 0);
+    drop((file, small));
     volume.close_blocking().unwrap();
 }
