@@ -178,7 +178,9 @@ impl Core {
 
     pub fn statfs(&self) -> StatFs {
         let free = self.space.available();
-        let inodes = free / SEGMENT_BLOCKS as u64 * SEGMENT_BLOCKS as u64;
+        // Inodes come in whole segments: what is free in parts of others can never hold any.
+        let whole = free.saturating_sub(self.keep()).min(self.space.free_in_segments());
+        let inodes = whole / SEGMENT_BLOCKS as u64 * SEGMENT_BLOCKS as u64;
         let slots = self.slab.table().flatten().count() as u64 * SEGMENT_BLOCKS as u64;
         let inodes_free = inodes + slots.saturating_sub(self.slab.used + 1);
         StatFs {

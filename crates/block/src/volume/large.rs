@@ -61,6 +61,47 @@ fn space_behind_the_end_goes_with_a_truncation_that_changes_no_byte() {
     volume.close_blocking().unwrap();
 }
 
+/// Free space in pieces is no space for inodes, which come in whole segments: as many are said to be free as can be made.
+#[test]
+fn as_many_inodes_can_be_made_as_are_free() {
+    let (volume, client) = volume(64 * MIB);
+    let file = client.open("/f", Open::new().read(true).write(true).create(true)).unwrap();
+    let mut more = 8192;
+    let mut pages = 0;
+    while more > 0 {
+        match file.fallocate(Fallocate::Allocate { keep_size: false }, pages * PAGE, more * PAGE) {
+            Ok(()) => pages += more,
+            Err(Error::NoSpace) => more /= 2,
+            Err(e) => panic!("{e}"),
+        }
+    }
+    // Half of all segments but for a few, which are free as a whole.
+    let whole = pages - 4 * 512;
+    (0..whole)
+        .step_by(16)
+        .for_each(|page| file.fallocate(Fallocate::PunchHole, page * PAGE, 8 * PAGE).unwrap());
+    file.fallocate(Fallocate::PunchHole, whole * PAGE, 4 * 512 * PAGE).unwrap();
+    // The second one has it on the medium that the first is there.
+    for _ in 0..2 {
+        file.fsync().unwrap();
+        fs::block_on(volume.checkpoint()).unwrap();
+    }
+    let before = client.statfs().unwrap();
+    let mut made = 0;
+    loop {
+        match client.open(format!("/{made}"), Open::new().write(true).create_new(true)) {
+            Ok(_) => made += 1,
+            Err(Error::NoSpace) => break,
+            Err(e) => panic!("{e}"),
+        }
+    }
+    let after = client.statfs().unwrap();
+    assert!(made > 1000 && after.blocks_available > 2000, "{made} {after:?}");
+    assert_eq!((before.inodes_free, after.inodes_free), (made, 0));
+    drop(file);
+    volume.close_blocking().unwrap();
+}
+
 /// A terabyte is given back at once, by each of the ways, also while the log holds content of blocks and pages of the file are in the cache.
 #[test]
 fn much_space_is_given_back_in_no_time() {
