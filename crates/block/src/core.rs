@@ -406,28 +406,42 @@ impl Core {
             self.running.pages.remove(&block);
             self.cache.unpin(frame);
         }
+        let images = self.images_in(run.block.0, end);
         let mut at = run.block.0;
-        let end = at + run.count as u64;
-        if self.logged.is_empty() && self.checkpointing.as_ref().is_none_or(|c| c.pages.is_empty()) {
-            self.space.quarantine(run, epoch);
-            self.note_change();
-            return;
-        }
+        let mut next = images.into_iter().peekable();
         while at < end {
-            let held = self.has_image(at);
-            let mut n = 1;
-            while at + n < end && self.has_image(at + n) == held {
-                n += 1;
+            // Blocks with images, one behind the other, or all up to the next of them.
+            let mut to = at;
+            while next.next_if_eq(&to).is_some() {
+                to += 1;
             }
-            let part = Run { block: BlockNo(at), count: n as u32 };
+            let held = to > at;
+            if !held {
+                to = next.peek().copied().unwrap_or(end);
+            }
+            let part = Run { block: BlockNo(at), count: (to - at) as u32 };
             if held {
                 self.held.push((part, epoch));
             } else {
                 self.space.quarantine(part, epoch);
             }
-            at += n;
+            at = to;
         }
         self.note_change();
+    }
+
+    /// Which of these blocks recovery might write an image from the log to, in order. Looks at the blocks or at the images, whichever are fewer.
+    fn images_in(&self, start: u64, end: u64) -> Vec<u64> {
+        let brought_home = self.checkpointing.as_ref().map(|c| &c.pages);
+        let images = self.logged.len() + brought_home.map_or(0, |pages| pages.len());
+        if images as u64 >= end - start {
+            return (start..end).filter(|&block| self.has_image(block)).collect();
+        }
+        let all = self.logged.keys().chain(brought_home.into_iter().flat_map(|pages| pages.keys()));
+        let mut found: Vec<u64> = all.copied().filter(|block| (start..end).contains(block)).collect();
+        found.sort_unstable();
+        found.dedup();
+        found
     }
 
     /// Whether recovery might write an image from the log to this block.

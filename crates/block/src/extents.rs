@@ -188,6 +188,11 @@ impl ExtentMap {
         leaf
     }
 
+    /// The file block behind the last one that is mapped.
+    pub fn end(&self) -> u64 {
+        self.leaves.last().and_then(|leaf| leaf.extents.last()).map_or(0, Ext::end)
+    }
+
     /// Maps a hole. Requires that nothing in the range is mapped.
     pub fn insert(&mut self, new: Ext) {
         debug_assert!(new.count > 0);

@@ -175,7 +175,9 @@ impl Core {
 
     pub fn statfs(&self) -> StatFs {
         let free = self.space.available();
-        let inodes = free / SEGMENT_BLOCKS as u64 * SEGMENT_BLOCKS as u64;
+        // Inodes come in whole segments: what is free in parts of others can never hold any.
+        let whole = free.saturating_sub(self.keep()).min(self.space.free_in_segments());
+        let inodes = whole / SEGMENT_BLOCKS as u64 * SEGMENT_BLOCKS as u64;
         let slots = self.slab.table().flatten().count() as u64 * SEGMENT_BLOCKS as u64;
         let inodes_free = inodes + slots.saturating_sub(self.slab.used + 1);
         StatFs {
@@ -285,6 +287,10 @@ impl Core {
         if from.is_empty() {
             return Ok(());
         }
+        if *done == from.len() {
+            // It was all written before this had to wait.
+            return self.end_write(open);
+        }
         let room = FILE_SIZE_MAX.saturating_sub(base).min(from.len() as u64) as usize;
         if *done >= room {
             return Err(Error::TooLarge.into());
@@ -300,6 +306,11 @@ impl Core {
             }
         }
         result?;
+        self.end_write(open)
+    }
+
+    /// What was written through a handle with DIRECT goes to the medium now.
+    fn end_write(&mut self, open: Open) -> Res<()> {
         if open.flags.contains(OpenFlags::DIRECT) {
             self.write_back(open.slot, 0, u64::MAX, Purpose::Memory)?;
         }

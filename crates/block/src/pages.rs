@@ -475,8 +475,8 @@ impl Core {
             let cached = self.cache.lookup(key(slot, page));
             let frame = match cached {
                 Some(f) if whole && self.cache.is_valid(f) && self.cache.is_pinned(f) => {
-                    // A page of a hole may be refused for lack of space yet, and then holds what it held.
-                    let may_be_refused = !self.cache.is_dirty(f) && !self.is_written(slot, page);
+                    // A clean page may be refused for lack of space yet, be it for nodes, and then holds what it held.
+                    let may_be_refused = !self.cache.is_dirty(f);
                     self.cache.replace(f, may_be_refused).ok_or_else(|| self.need_frames())?
                 }
                 None if whole => {

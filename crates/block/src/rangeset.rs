@@ -30,6 +30,11 @@ impl RangeSet {
         self.ranges.range(..=at).next_back().map(|(&s, &e)| (s, e)).filter(|&(_, e)| at < e)
     }
 
+    /// The first range that ends behind `at`.
+    pub fn from(&self, at: u64) -> Option<(u64, u64)> {
+        self.around(at).or_else(|| self.ranges.range(at..).next().map(|(&s, &e)| (s, e)))
+    }
+
     /// Adds `start..end`; returns how many integers were new.
     pub fn insert(&mut self, start: u64, end: u64) -> u64 {
         if start >= end {
@@ -110,6 +115,7 @@ mod tests {
                 prop_assert!(ends.windows(2).all(|w| w[0].1 < w[1].0), "ranges touch");
                 let around = ends.iter().copied().find(|r| (r.0..r.1).contains(&20));
                 prop_assert_eq!(ranges.around(20), around);
+                prop_assert_eq!(ranges.from(20), ends.iter().copied().find(|r| r.1 > 20));
                 let part: Vec<u64> = ranges.within(10, 30).iter().flat_map(|&(s, e)| s..e).collect();
                 prop_assert_eq!(part, naive.range(10..30).copied().collect::<Vec<_>>());
             }

@@ -89,6 +89,10 @@ impl Space {
     pub fn available(&self) -> u64 {
         (self.free_blocks + self.quarantined + self.aside).saturating_sub(self.reserved)
     }
+    /// Blocks in segments of which nothing is used. Those that wait to be reused count, as most of them are given back together.
+    pub fn free_in_segments(&self) -> u64 {
+        self.free_segments.len() as u64 * SEG as u64 + self.quarantined
+    }
     /// Blocks that can be given out at once, reservations included.
     pub fn free_now(&self) -> u64 {
         self.free_blocks

@@ -4,6 +4,10 @@
 mod direct;
 mod filesystem;
 #[cfg(test)]
+mod held_up;
+#[cfg(test)]
+mod large;
+#[cfg(test)]
 mod refused;
 
 use crate::clean;

@@ -130,6 +130,7 @@ impl Core {
                     unwritten: false,
                 });
                 self.space.unreserve(n);
+                self.count_nodes(slot);
                 self.running.bytes += 24;
                 Ok(self.new_blocks(run, purpose))
             }
@@ -138,6 +139,7 @@ impl Core {
                 self.edit(slot);
                 let map = self.tail_mut(slot).extents_mut().expect("as above");
                 map.set_written(page, page + n);
+                self.count_nodes(slot);
                 self.running.bytes += 48;
                 Ok(self.new_blocks(Run { block, count: n as u32 }, purpose))
             }
@@ -391,13 +393,24 @@ impl Core {
         }
     }
 
-    /// Frames of the file's pages in `start..end`: dirty ones anywhere, clean ones where blocks are mapped.
+    /// Frames of the file's pages in `start..end`: dirty ones anywhere, clean ones at least where blocks are mapped.
     fn cached_pages(&self, slot: Slot, start: u64, end: u64) -> Vec<FrameNo> {
         let mut frames = Vec::new();
         let mut ranges: Vec<(u64, u64)> =
             self.map(slot).within(start, end).iter().map(|e| (e.file_block, e.end())).collect();
         if let Some(tail) = &self.slab.get(slot).tail {
             ranges.extend(tail.dirty.within(start, end));
+        }
+        let pages: u64 = ranges.iter().map(|(s, e)| e - s).sum();
+        if pages > self.cache.len() as u64 {
+            // Of a file that is larger than the cache most pages are not in it: what is in it is looked at instead, the pages of holes among them.
+            let of_file = |&frame: &FrameNo| {
+                let found = self.cache.key(frame);
+                found.file == slot as u64
+                    && (start..end).contains(&found.page)
+                    && self.cache.find(found) == Some(frame)
+            };
+            return (0..self.cache.len() as u32).map(FrameNo).filter(of_file).collect();
         }
         for (s, e) in ranges {
             frames.extend((s..e).filter_map(|p| self.cache.find(key(slot, p))));

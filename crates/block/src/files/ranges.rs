@@ -4,9 +4,10 @@
 //! their blocks; parts of pages are filled with zeros through the cache. Tested in tests/differential.rs and tests/fsx.rs.
 
 use crate::core::{Core, Res};
-use crate::extents::{Ext, Mapping, runs};
+use crate::extents::{Ext, ExtentMap, Mapping, runs};
 use crate::inode::{Data, Slot};
 use crate::pages::key;
+use crate::rangeset::RangeSet;
 use crate::space::Run;
 use format::BlockNo;
 use format::limits::{FILE_SIZE_MAX, SEGMENT_BLOCKS};
@@ -17,11 +18,13 @@ use std::ops::Range;
 const PAGE64: u64 = PAGE as u64;
 
 impl Core {
-    /// Sets the size. What lies behind it, up to the end of its page, becomes zeros, so that growing shows zeros.
+    /// Sets the size. What lies behind it, up to the end of its page, becomes zeros, so that growing shows zeros. Unless the file grows, space that was
+    /// allocated behind its end is given back, also when the size is what it was.
     pub fn truncate(&mut self, slot: Slot, size: u64, ticket: &mut Option<u64>) -> Res<()> {
         self.need_tail(slot)?;
         let old = self.slab.get(slot).size;
-        if size < old && self.slab.get(slot).tail.is_some() {
+        let unneeded = self.map(slot).end() > size.div_ceil(PAGE64);
+        if (size < old || size == old && unneeded) && self.slab.get(slot).tail.is_some() {
             match &mut self.tail_mut(slot).data {
                 Data::Inline(bytes) => {
                     let keep = bytes.len().min(size as usize);
@@ -304,36 +307,111 @@ impl Core {
             return Err(Error::NoSuchOffset.into());
         }
         self.need_tail(slot)?;
-        let Some(tail) = &self.slab.get(slot).tail else {
-            return match what {
-                Seek::Hole => Ok(offset),
-                Seek::Data => Err(Error::NoSuchOffset.into()),
-            };
+        let empty = ExtentMap::default();
+        let found = match &self.slab.get(slot).tail {
+            None => seek_within(&empty, &RangeSet::default(), offset, size, what),
+            Some(tail) => match &tail.data {
+                Data::Inline(bytes) => match (what, offset < bytes.len() as u64) {
+                    (Seek::Data, there) => there.then_some(offset),
+                    (Seek::Hole, true) => Some(size.min(bytes.len() as u64)),
+                    (Seek::Hole, false) => Some(offset),
+                },
+                Data::Extents(map) => seek_within(map, &tail.dirty, offset, size, what),
+            },
         };
-        let mut data: Vec<(u64, u64)> = match &tail.data {
-            Data::Inline(bytes) => vec![(0, bytes.len() as u64)],
-            Data::Extents(map) => {
-                let first = offset / PAGE64;
-                let written = map.within(first, u64::MAX).into_iter().filter(|e| !e.unwritten);
-                let mut all: Vec<_> = written.map(|e| (e.file_block * PAGE64, e.end() * PAGE64)).collect();
-                all.extend(tail.dirty.within(first, u64::MAX).iter().map(|(s, e)| (s * PAGE64, e * PAGE64)));
-                all.sort_unstable();
-                all
-            }
-        };
-        data.retain(|d| d.0 < size && d.1 > offset);
-        match what {
-            Seek::Data => data.first().map(|d| d.0.max(offset)).ok_or(Error::NoSuchOffset.into()),
-            Seek::Hole => {
-                let mut at = offset;
-                for (start, end) in data {
-                    if start > at {
-                        break;
-                    }
-                    at = at.max(end);
+        found.ok_or(Error::NoSuchOffset.into())
+    }
+}
+
+/// Where the next data or the next hole is, looking at no more of a file than lies before that.
+fn seek_within(map: &ExtentMap, dirty: &RangeSet, offset: u64, size: u64, what: Seek) -> Option<u64> {
+    let end = size.div_ceil(PAGE64);
+    let mut page = offset / PAGE64;
+    match what {
+        Seek::Data => {
+            let end = dirty.from(page).map_or(end, |(start, _)| start.min(end));
+            while page < end {
+                match map.lookup(page) {
+                    Mapping::Hole { until } => page = until,
+                    Mapping::Block { unwritten: true, count, .. } => page += count as u64,
+                    Mapping::Block { .. } => break,
                 }
-                Ok(at.min(size))
+            }
+            // What is changed may begin before the next extent.
+            let at = (page.min(end) * PAGE64).max(offset);
+            (at < size).then_some(at)
+        }
+        Seek::Hole => {
+            while page < end {
+                match (dirty.around(page), map.lookup(page)) {
+                    (Some((_, end)), _) => page = end,
+                    (None, Mapping::Block { unwritten: false, count, .. }) => page += count as u64,
+                    _ => break,
+                }
+            }
+            Some((page.min(end) * PAGE64).clamp(offset, size))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::time::{Duration, Instant};
+
+    proptest! {
+        #[test]
+        fn seeks_like_a_map_of_pages(
+            kinds in prop::collection::vec((0u8..3, any::<bool>()), 1..60),
+            runs in prop::collection::vec(1usize..5, 60),
+            cut in 0u64..6000,
+        ) {
+            let (mut map, mut dirty, mut pages) = (ExtentMap::default(), RangeSet::default(), Vec::new());
+            for (&(kind, changed), run) in kinds.iter().zip(runs) {
+                for _ in 0..run {
+                    let page = pages.len() as u64;
+                    if kind > 0 {
+                        map.insert(Ext { file_block: page, block: 1000 + page, count: 1, unwritten: kind == 1 });
+                    }
+                    if changed {
+                        dirty.insert(page, page + 1);
+                    }
+                    pages.push(kind == 2 || changed);
+                }
+            }
+            // The end of the file is anywhere within its last pages, or behind them.
+            let size = (pages.len() as u64 * PAGE64 + PAGE64).saturating_sub(cut).max(1);
+            let is_data = |at: u64| pages.get((at / PAGE64) as usize).copied().unwrap_or(false);
+            let places = (0..size.div_ceil(PAGE64)).map(|p| p * PAGE64);
+            for offset in places.clone().flat_map(|p| [p, p + 1, p + PAGE64 - 1]).filter(|&at| at < size) {
+                let behind = || std::iter::once(offset).chain(places.clone().filter(|&p| p > offset));
+                let data = behind().find(|&at| is_data(at));
+                prop_assert_eq!(seek_within(&map, &dirty, offset, size, Seek::Data), data);
+                let hole = behind().find(|&at| !is_data(at)).unwrap_or(size);
+                prop_assert_eq!(seek_within(&map, &dirty, offset, size, Seek::Hole), Some(hole));
             }
         }
+    }
+
+    /// Programs that copy a file ask for one after the other.
+    #[test]
+    fn each_seek_in_a_file_of_many_pieces_looks_at_few_of_them() {
+        const PIECES: u64 = 200_000;
+        let (mut map, mut dirty) = (ExtentMap::default(), RangeSet::default());
+        for i in 0..PIECES {
+            map.insert(Ext { file_block: 4 * i, block: 10 + 2 * i, count: 1, unwritten: false });
+            dirty.insert(4 * i + 2, 4 * i + 3);
+        }
+        let size = 4 * PIECES * PAGE64;
+        let began = Instant::now();
+        let mut at = 0;
+        for _ in 0..200 {
+            at = seek_within(&map, &dirty, at, size, Seek::Hole).unwrap();
+            at = seek_within(&map, &dirty, at, size, Seek::Data).unwrap();
+        }
+        assert_eq!(at, 400 * PAGE64);
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(5), "{took:?}");
     }
 }

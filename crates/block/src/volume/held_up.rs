@@ -1,0 +1,106 @@
+//! Writes that are refused when they have begun, or have to wait when they are done.
+
+use super::*;
+use crate::inode::Slot;
+use crate::space::Run;
+use crate::writeback::Purpose;
+use fs::client::{BlockingFile, OpenOptions as Open};
+use fs::{Client, Cred};
+use media::ram::RamMedia;
+
+const PAGE: usize = 4096;
+
+/// A volume that nobody drives: what is on its way to the medium stays there.
+fn undriven() -> (Volume, Worker, BlockingFile<Volume>, Slot) {
+    let media = Arc::new(RamMedia::new(256 << 20).unwrap());
+    crate::mkfs(media.clone(), &Default::default()).unwrap();
+    let (volume, worker) = Volume::open_manual(media, OpenOptions::default()).unwrap();
+    volume.inner.shared.lock().keep_min = 1;
+    let client = Client::new(Arc::new(volume.clone()), Cred::root()).blocking();
+    let file = client.open("/f", Open::new().read(true).write(true).create(true)).unwrap();
+    let slot = volume.handle(file.handle()).unwrap().slot;
+    (volume, worker, file, slot)
+}
+
+fn take_all(core: &mut Core) -> Vec<Run> {
+    std::iter::from_fn(|| core.space.alloc(512, None)).collect()
+}
+
+/// One step of a write of a page, by a caller who has waited for a checkpoint already.
+fn write(core: &mut Core, handle: Handle, byte: u8, page: usize, done: &mut usize) -> Res<()> {
+    let bytes = vec![byte; PAGE];
+    core.write(handle, ((page * PAGE) as u64, 1), &bytes.as_slice(), PAGE, done, &mut Some(0))
+}
+
+fn holds(file: &BlockingFile<Volume>, page: usize, byte: u8) -> bool {
+    let mut bytes = [0; PAGE];
+    assert_eq!(file.read_at(&mut bytes, (page * PAGE) as u64), Ok(PAGE));
+    bytes == [byte; PAGE]
+}
+
+/// Pages on their way to the medium get other frames when they are overwritten. One that is refused then shows what it held, and not what was in that memory;
+/// and for lack of space nothing is refused that takes none.
+#[test]
+fn a_page_on_its_way_that_may_not_be_overwritten_holds_what_it_held() {
+    let (volume, _worker, file, slot) = undriven();
+    let lock = || volume.inner.shared.lock();
+    let pieces = format::extent::EXTENTS_INLINE_MAX;
+    for i in 0..pieces {
+        file.write_all_at(&[7; PAGE], (2 * i * PAGE) as u64).unwrap();
+    }
+    {
+        let mut core = lock();
+        assert!(core.write_back_all(Purpose::Memory).is_ok());
+        take_all(&mut core);
+        let frame = core.cache.find(crate::pages::key(slot, 0)).unwrap();
+        assert!(core.cache.is_pinned(frame) && !core.cache.is_dirty(frame));
+        assert!(matches!(write(&mut core, file.handle(), 8, 0, &mut 0), Ok(())));
+    }
+    assert!(holds(&file, 0, 8));
+    {
+        let mut core = lock();
+        // More than any volume has room for.
+        core.tail_mut(slot).grows += 1 << 20;
+        let refused = write(&mut core, file.handle(), 9, 2, &mut 0);
+        assert!(matches!(refused, Err(Stop::Error(Error::NoSpace))));
+    }
+    assert!(holds(&file, 2, 7));
+}
+
+/// All bytes of a write are taken, and then it has to wait for blocks that its pages may go to: when there are some it is done, and not too large.
+#[test]
+fn a_write_that_waits_when_it_is_done_is_done() {
+    let (volume, _worker, file, slot) = undriven();
+    // So many that whole windows are dispatched with the next write: with this one there is none.
+    file.write_all_at(&vec![7; 1023 * PAGE], 0).unwrap();
+    file.write_all_at(&[7; PAGE], 1100 * PAGE as u64).unwrap();
+    let mut core = volume.inner.shared.lock();
+    let taken = take_all(&mut core);
+    let mut done = 0;
+    let waits = write(&mut core, file.handle(), 8, 1022, &mut done);
+    assert!(matches!(waits, Err(Stop::Wait(_))) && done == PAGE, "{done}");
+    taken.into_iter().for_each(|run| core.space.free(run));
+    assert!(matches!(write(&mut core, file.handle(), 8, 1022, &mut done), Ok(())));
+    assert_eq!(core.slab.get(slot).size, 1101 * PAGE as u64);
+    drop(core);
+    assert!(holds(&file, 1022, 8));
+}
+
+/// As above, through a handle whose writes go to the medium before they are done.
+#[test]
+fn a_direct_write_that_waits_when_it_is_done_goes_to_the_medium() {
+    let (volume, _worker, file, slot) = undriven();
+    file.write_all_at(&[7; 2 * PAGE], 0).unwrap();
+    let flags = OpenFlags::WRITE | OpenFlags::DIRECT;
+    let mut core = volume.inner.shared.lock();
+    let direct = core.open_slot(&Cred::root(), slot, flags, false);
+    let taken = take_all(&mut core);
+    let mut done = 0;
+    let waits = write(&mut core, direct, 8, 1, &mut done);
+    assert!(matches!(waits, Err(Stop::Wait(_))) && done == PAGE, "{done}");
+    taken.into_iter().for_each(|run| core.space.free(run));
+    assert!(matches!(write(&mut core, direct, 8, 1, &mut done), Ok(())));
+    assert!(core.slab.get(slot).tail.as_ref().unwrap().dirty.is_empty());
+    drop(core);
+    assert!(holds(&file, 1, 8));
+}
