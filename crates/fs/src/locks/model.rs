@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::task::Wake;
 
-const INO: Ino = Ino(7);
+pub(super) const INO: Ino = Ino(7);
 /// Bytes of the model; the last one stands for everything behind it.
 const BYTES: usize = 12;
 
@@ -18,10 +18,10 @@ fn lock(start: u64, end: u64, kind: LockKind) -> RecordLock {
 fn shared(start: u64, end: u64) -> RecordLock {
     lock(start, end, LockKind::Shared)
 }
-fn excl(start: u64, end: u64) -> RecordLock {
+pub(super) fn excl(start: u64, end: u64) -> RecordLock {
     lock(start, end, LockKind::Exclusive)
 }
-fn owner(n: u64) -> LockOwner {
+pub(super) fn owner(n: u64) -> LockOwner {
     LockOwner(n)
 }
 
@@ -37,21 +37,21 @@ impl Wake for Flag {
 type Call<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 
 /// A call that waits, polled by hand.
-struct Pending<'a> {
+pub(super) struct Pending<'a> {
     call: Call<'a>,
     flag: Arc<Flag>,
 }
 
 impl<'a> Pending<'a> {
-    fn new(call: impl Future<Output = Result<()>> + Send + 'a) -> Pending<'a> {
+    pub(super) fn new(call: impl Future<Output = Result<()>> + Send + 'a) -> Pending<'a> {
         Pending { call: Box::pin(call), flag: Arc::default() }
     }
-    fn poll(&mut self) -> Poll<Result<()>> {
+    pub(super) fn poll(&mut self) -> Poll<Result<()>> {
         self.flag.0.store(false, Ordering::Release);
         let waker = Waker::from(self.flag.clone());
         self.call.as_mut().poll(&mut Context::from_waker(&waker))
     }
-    fn woken(&self) -> bool {
+    pub(super) fn woken(&self) -> bool {
         self.flag.0.load(Ordering::Acquire)
     }
 }
