@@ -8,7 +8,7 @@
 //!
 //! A record lock whose wait would close a circle of owners that wait for each other fails with `Deadlock`. An owner with
 //! several waiting threads is taken to wait for all of them, as in other kernels: rarely, a thread that could still have broken
-//! the circle is overlooked. Whole-file locks take no part in this.
+//! the circle is overlooked. Whole-file locks take no part in this, nor do waits for the record locks of open file descriptions, as on Linux.
 //!
 //! Record locks of an inode can be kept by somebody else as long as nobody has to do with them who does not ask him ([`LockTable::lend`], [`Keeper`]). Every
 //! call here that looks at record locks of that inode takes back first what is held, under the mutex, so that nobody sees a state in between.
@@ -241,8 +241,9 @@ impl Inner {
         let locks = self.inodes.get_mut(&ino)?;
         let at = locks.place(id)?;
         let waiter = locks.waiters.remove(at)?;
-        if let Want::Record(owner, _) = waiter.want {
-            let edges = self.waiting.get_mut(&owner)?;
+        if let Want::Record(owner, _) = waiter.want
+            && let Some(edges) = self.waiting.get_mut(&owner)
+        {
             edges.retain(|&(i, ..)| i != id);
             if edges.is_empty() {
                 self.waiting.remove(&owner);
@@ -426,6 +427,7 @@ impl Acquire<'_> {
             return Poll::Ready(Err(Error::WouldBlock));
         }
         if let Want::Record(owner, lock) = want
+            && lock.pid != RecordLock::OF_DESCRIPTION
             && inner.deadlocks(owner, self.ino, lock)
         {
             return Poll::Ready(Err(Error::Deadlock));
@@ -444,7 +446,9 @@ impl Acquire<'_> {
         let id = inner.next_waiter;
         inner.next_waiter += 1;
         self.id = Some(id);
-        if let Want::Record(owner, lock) = want {
+        if let Want::Record(owner, lock) = want
+            && lock.pid != RecordLock::OF_DESCRIPTION
+        {
             inner.waiting.entry(owner).or_default().push((id, self.ino, lock));
         }
         let waiter = Waiter { id, want, waker: cx.waker().clone(), woken: false, since: Instant::now() };

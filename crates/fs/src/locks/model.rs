@@ -252,6 +252,29 @@ fn a_circle_is_refused() {
     assert!(Pending::new(table.setlk(INO, owner(2), Ok(excl(0, 0)), true)).poll().is_pending());
 }
 
+/// A thread that has an open file description can give up what is waited for, while another one waits through the same.
+#[test]
+fn descriptions_wait_in_circles() {
+    let table = LockTable::new();
+    let of = |at| RecordLock { pid: RecordLock::OF_DESCRIPTION, ..excl(at, at) };
+    let (a, b, process) = (8, 9, 3);
+    for (who, lock) in [(a, of(1)), (b, of(2)), (process, excl(3, 3))] {
+        set(&table, who, lock).unwrap();
+    }
+    let wait = |who, lock| Pending::new(table.setlk(INO, owner(who), Ok(lock), true));
+    let mut waits = [wait(a, of(2)), wait(b, of(1)), wait(a, of(3)), wait(process, excl(1, 1))];
+    assert!(waits.iter_mut().all(|w| w.poll().is_pending()));
+    block_on(table.setlk(INO, owner(a), Err((1, 1)), true)).unwrap();
+    assert!(waits[1].woken());
+    assert_eq!(waits[1].poll(), Poll::Ready(Ok(())));
+    drop(waits);
+    for who in [a, b, process] {
+        table.release_owner(INO, owner(who));
+    }
+    let inner = table.inner.lock();
+    assert!(inner.inodes.is_empty() && inner.waiting.is_empty());
+}
+
 #[test]
 fn two_upgrades_deadlock() {
     let table = LockTable::new();
