@@ -31,7 +31,8 @@ impl Core {
     /// Opens an inode whose kind and permissions were checked, and [`Core::another_handle`].
     pub fn open_slot(&mut self, cred: &Cred, slot: Slot, flags: OpenFlags, directory: bool) -> Handle {
         self.slab.get_mut(slot).opens += 1;
-        let open = Open { slot, flags, directory, ahead: ReadAhead::default(), appended: None };
+        let ino = Ino::of(slot, self.slab.get(slot).generation);
+        let open = Open { slot, ino, flags, directory, ahead: ReadAhead::default(), appended: None };
         self.handles.insert(open, cred.clone())
     }
 
@@ -93,8 +94,8 @@ impl Core {
         Ok(self.open_slot(cred, slot, OpenFlags::READ, true))
     }
 
-    /// Closes a handle; an inode without names goes with its last one.
-    pub fn release(&mut self, handle: Handle) -> Res<Slot> {
+    /// Closes a handle; an inode without names goes with its last one. Returns what it was open for.
+    pub fn release(&mut self, handle: Handle) -> Res<Ino> {
         let open = *self.handles.get(handle)?;
         let inode = self.slab.get(open.slot);
         // When the volume is being stopped it stays for the next mount: what is stopped has its index written as it is.
@@ -104,7 +105,7 @@ impl Core {
                 Ok(()) => {}
                 Err(Stop::Error(_)) => {
                     self.leave(handle);
-                    return Ok(open.slot);
+                    return Ok(open.ino);
                 }
                 wait => wait?,
             }
@@ -115,7 +116,7 @@ impl Core {
             self.handles.remove(handle)?;
             self.slab.get_mut(open.slot).opens -= 1;
         }
-        Ok(open.slot)
+        Ok(open.ino)
     }
 
     /// Closes a handle without waiting. An inode that goes with it goes in the background; where it cannot be read, it stays until it is found without a

@@ -2,6 +2,7 @@
 
 use crate::inode::Slot;
 use foldhash::fast::FixedState;
+use format::Ino;
 use fs::{Cred, Error, Handle, OpenFlags};
 use std::collections::HashMap;
 
@@ -51,6 +52,8 @@ impl ReadAhead {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Open {
     pub slot: Slot,
+    /// What has the slot. By it locks are kept: the handle has them a moment longer than an inode without names has its slot.
+    pub ino: Ino,
     pub flags: OpenFlags,
     pub directory: bool,
     pub ahead: ReadAhead,

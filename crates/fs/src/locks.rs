@@ -8,7 +8,7 @@
 //!
 //! A record lock whose wait would close a circle of owners that wait for each other fails with `Deadlock`. An owner with
 //! several waiting threads is taken to wait for all of them, as in other kernels: rarely, a thread that could still have broken
-//! the circle is overlooked. Whole-file locks take no part in this.
+//! the circle is overlooked. Whole-file locks take no part in this, nor do waits for the record locks of open file descriptions, as on Linux.
 //!
 //! Record locks of an inode can be kept by somebody else as long as nobody has to do with them who does not ask him ([`LockTable::lend`], [`Keeper`]). Every
 //! call here that looks at record locks of that inode takes back first what is held, under the mutex, so that nobody sees a state in between.
@@ -16,11 +16,12 @@
 //! One mutex covers everything; it is held for a few map accesses and never across a poll or a wake-up. Invariant: an inode is
 //! in the table only while it has locks or waiters.
 //!
-//! How much one session can hold is bounded (`spans`). Tested below and, against a map of single bytes, in `locks/model.rs`.
+//! How much one session can hold is bounded (`spans`). Tested below and, against a map of single bytes, in `locks/model.rs`; with many holders and waiters in `locks/crowd.rs`.
 
 mod lent;
 pub mod ranges;
 mod spans;
+mod whole;
 
 use crate::error::{Error, Result};
 use crate::types::{Handle, HeldLock, LockHolder, LockKind, LockOwner, RecordLock};
@@ -38,6 +39,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
+use whole::{Whole, Woken};
 
 /// The file locks of a volume.
 #[derive(Debug, Default)]
@@ -63,10 +65,11 @@ struct Locks {
     records: Ranges,
     /// Who keeps the record locks; then there are none here, and nobody waits for one.
     lent: Option<Arc<dyn Keeper>>,
-    whole: Vec<(Handle, LockKind)>,
+    whole: Whole,
+    /// By ascending numbers.
     waiters: VecDeque<Waiter>,
-    /// When those who hold something got the first of it. Who no longer holds anything is left out when somebody looks or gets a lock.
-    since: Vec<(LockHolder, Instant)>,
+    /// When those who hold something got the first of it; only they are here.
+    since: HashMap<LockHolder, Instant, RandomState>,
 }
 
 #[derive(Debug)]
@@ -87,14 +90,17 @@ enum Want {
 }
 
 impl Want {
-    /// Whether both cannot be held at once.
-    fn excludes(&self, other: &Want) -> bool {
-        match (self, other) {
-            (Want::Record(o1, a), Want::Record(o2, b)) => {
-                o1 != o2 && a.start <= b.end && b.start <= a.end && exclusive(a.kind, b.kind)
-            }
-            (Want::Whole(h1, a), Want::Whole(h2, b)) => h1 != h2 && exclusive(*a, *b),
-            _ => false,
+    fn holder(&self) -> LockHolder {
+        match *self {
+            Want::Record(owner, _) => LockHolder::Owner(owner),
+            Want::Whole(handle, _) => LockHolder::Handle(handle),
+        }
+    }
+
+    fn kind(&self) -> LockKind {
+        match *self {
+            Want::Record(_, lock) => lock.kind,
+            Want::Whole(_, kind) => kind,
         }
     }
 }
@@ -112,14 +118,7 @@ impl Locks {
     fn refuses(&self, want: &Want) -> bool {
         match *want {
             Want::Record(owner, lock) => self.records.conflicts(owner, lock).next().is_some(),
-            Want::Whole(handle, kind) => self.whole.iter().any(|&(h, k)| h != handle && exclusive(k, kind)),
-        }
-    }
-
-    fn holds(&self, holder: LockHolder) -> bool {
-        match holder {
-            LockHolder::Owner(owner) => self.records.has(owner),
-            LockHolder::Handle(handle) => self.whole.iter().any(|&(h, _)| h == handle),
+            Want::Whole(handle, kind) => self.whole.refuses(handle, kind),
         }
     }
 
@@ -130,7 +129,7 @@ impl Locks {
                 self.records.conflicts(owner, lock).any(|(o, _)| o == holder)
             }
             (LockHolder::Handle(holder), Want::Whole(handle, kind)) => {
-                holder != handle && self.whole.iter().any(|&(h, k)| h == holder && exclusive(k, kind))
+                holder != handle && self.whole.kind(holder).is_some_and(|held| exclusive(held, kind))
             }
             _ => false,
         }
@@ -138,8 +137,9 @@ impl Locks {
 
     /// What is held, as of `now`.
     fn held(&self, ino: Ino, now: Instant) -> impl Iterator<Item = HeldLock> + '_ {
-        let current = self.since.iter().filter(|(holder, _)| self.holds(*holder));
-        current.map(move |&(holder, since)| {
+        let mut oldest_first: Vec<_> = self.since.iter().map(|(&holder, &since)| (holder, since)).collect();
+        oldest_first.sort_by_key(|&(_, since)| since);
+        oldest_first.into_iter().map(move |(holder, since)| {
             let waiters = self.waiters.iter().filter(|w| self.hinders(holder, &w.want));
             let (waiting, waited) = waiters.fold((0, Duration::ZERO), |(n, longest), w| {
                 (n + 1, longest.max(now.saturating_duration_since(w.since)))
@@ -148,40 +148,58 @@ impl Locks {
         })
     }
 
-    fn grant(&mut self, want: Want, spans: &mut Spans) {
-        let holder = match want {
-            Want::Record(owner, _) => LockHolder::Owner(owner),
-            Want::Whole(handle, _) => LockHolder::Handle(handle),
-        };
+    /// Gives what is not refused. Tells whether some of what the holder had may have been given up for it.
+    fn grant(&mut self, want: Want, spans: &mut Spans) -> bool {
         // Converting a lock, or getting more of them, does not make it younger.
-        if !self.holds(holder) || self.since.iter().all(|(h, _)| *h != holder) {
-            let mut since = std::mem::take(&mut self.since);
-            since.retain(|(h, _)| *h != holder && self.holds(*h));
-            since.push((holder, Instant::now()));
-            self.since = since;
+        let had_some = self.since.contains_key(&want.holder());
+        if !had_some {
+            self.since.insert(want.holder(), Instant::now());
         }
         match want {
             Want::Record(owner, lock) => {
-                spans.counting(&mut self.records, owner, |all| all.insert(owner, lock))
+                spans.counting(&mut self.records, owner, |all| all.insert(owner, lock));
             }
-            Want::Whole(handle, kind) => {
-                // Another call through the same handle may have been faster.
-                self.whole.retain(|&(h, _)| h != handle);
-                self.whole.push((handle, kind));
-            }
+            // Another call through the same handle may have been faster.
+            Want::Whole(handle, kind) => self.whole.insert(handle, kind),
         }
+        had_some && want.kind() == LockKind::Shared
+    }
+
+    /// Takes a range of the records from `owner`. Tells whether it held any of it.
+    fn take_records(&mut self, owner: LockOwner, start: u64, end: u64, spans: &mut Spans) -> bool {
+        let found = spans.counting(&mut self.records, owner, |all| all.remove(owner, start, end));
+        if found && !self.records.has(owner) {
+            self.since.remove(&LockHolder::Owner(owner));
+        }
+        found
+    }
+
+    /// Takes the whole-file lock from `handle`. Tells whether it had one.
+    fn take_whole(&mut self, handle: Handle) -> bool {
+        self.since.remove(&LockHolder::Handle(handle));
+        self.whole.remove(handle)
+    }
+
+    /// Where in the queue a waiter is.
+    fn place(&self, id: u64) -> Option<usize> {
+        self.waiters.binary_search_by_key(&id, |w| w.id).ok()
     }
 
     /// Marks the waiters that can go on and returns their wakers, which are to be called without the mutex.
+    ///
+    /// To be called when something was given up: a lock, or the place of a waiter that was woken. Nothing else makes room for a waiter.
     fn wake(&mut self) -> Vec<Waker> {
-        let mut wakers = Vec::new();
+        let (mut wakers, mut ahead) = (Vec::new(), Woken::default());
         for i in 0..self.waiters.len() {
             let waiter = &self.waiters[i];
-            let ahead = self.waiters.range(..i).any(|w| w.woken && w.want.excludes(&waiter.want));
-            if !waiter.woken && !ahead && !self.refuses(&waiter.want) {
+            if !waiter.woken {
+                if ahead.excludes(&waiter.want) || self.refuses(&waiter.want) {
+                    continue;
+                }
                 wakers.push(waiter.waker.clone());
                 self.waiters[i].woken = true;
             }
+            ahead.add(self.waiters[i].want);
         }
         wakers
     }
@@ -221,10 +239,11 @@ impl Inner {
     /// Removes a waiter and its edge of the deadlock graph.
     fn forget(&mut self, ino: Ino, id: u64) -> Option<Waiter> {
         let locks = self.inodes.get_mut(&ino)?;
-        let at = locks.waiters.iter().position(|w| w.id == id)?;
+        let at = locks.place(id)?;
         let waiter = locks.waiters.remove(at)?;
-        if let Want::Record(owner, _) = waiter.want {
-            let edges = self.waiting.get_mut(&owner)?;
+        if let Want::Record(owner, _) = waiter.want
+            && let Some(edges) = self.waiting.get_mut(&owner)
+        {
             edges.retain(|&(i, ..)| i != id);
             if edges.is_empty() {
                 self.waiting.remove(&owner);
@@ -298,7 +317,7 @@ impl LockTable {
                     locks.settle(spans);
                     // What is taken out of the middle leaves two.
                     fits = spans.have_room(owner, 1) || !locks.records.splits(owner, start, end);
-                    fits && spans.counting(&mut locks.records, owner, |all| all.remove(owner, start, end))
+                    fits && locks.take_records(owner, start, end, spans)
                 });
                 if fits { Ok(()) } else { Err(Error::TooManyLocks) }
             }
@@ -312,10 +331,8 @@ impl LockTable {
     pub async fn flock(&self, ino: Ino, handle: Handle, kind: Option<LockKind>, wait: bool) -> Result<()> {
         let mut held = false;
         self.change(ino, |locks, _| {
-            let before = locks.whole.len();
-            held = locks.whole.iter().any(|&(h, k)| h == handle && Some(k) == kind);
-            locks.whole.retain(|&(h, _)| h != handle || held);
-            locks.whole.len() < before
+            held = kind.is_some() && locks.whole.kind(handle) == kind;
+            !held && locks.take_whole(handle)
         });
         match kind {
             Some(kind) if !held => {
@@ -329,7 +346,7 @@ impl LockTable {
     pub fn release_owner(&self, ino: Ino, owner: LockOwner) {
         self.change(ino, |locks, spans| {
             locks.settle(spans);
-            spans.counting(&mut locks.records, owner, |all| all.remove(owner, 0, u64::MAX))
+            locks.take_records(owner, 0, u64::MAX, spans)
         });
     }
 
@@ -344,9 +361,7 @@ impl LockTable {
                 }
                 stays
             });
-            let before = locks.whole.len();
-            locks.whole.retain(|&(h, _)| h != handle);
-            locks.whole.len() < before || !cancelled.is_empty()
+            locks.take_whole(handle) || !cancelled.is_empty()
         });
         cancelled.into_iter().for_each(Waker::wake);
     }
@@ -384,8 +399,14 @@ struct Acquire<'a> {
 }
 
 impl Acquire<'_> {
-    /// Tries to get the lock; `Pending` leaves a waiter behind. A waker that it replaces goes to `old`.
-    fn attempt(&mut self, inner: &mut Inner, cx: &Context<'_>, old: &mut Option<Waker>) -> Poll<Result<()>> {
+    /// Tries to get the lock; `Pending` leaves a waiter behind. A waker that it replaces goes to `old`. `freed`: somebody else may be able to go on.
+    fn attempt(
+        &mut self,
+        inner: &mut Inner,
+        cx: &Context<'_>,
+        old: &mut Option<Waker>,
+        freed: &mut bool,
+    ) -> Poll<Result<()>> {
         let want = self.want;
         let Inner { inodes, spans, .. } = &mut *inner;
         let locks = inodes.entry(self.ino).or_default();
@@ -399,31 +420,35 @@ impl Acquire<'_> {
             {
                 return Poll::Ready(Err(Error::TooManyLocks));
             }
-            locks.grant(want, spans);
+            *freed = locks.grant(want, spans);
             return Poll::Ready(Ok(()));
         }
         if !self.wait {
             return Poll::Ready(Err(Error::WouldBlock));
         }
         if let Want::Record(owner, lock) = want
+            && lock.pid != RecordLock::OF_DESCRIPTION
             && inner.deadlocks(owner, self.ino, lock)
         {
             return Poll::Ready(Err(Error::Deadlock));
         }
         if let Some(id) = self.id {
-            let waiters = &mut inner.locks(self.ino).waiters;
-            if let Some(waiter) = waiters.iter_mut().find(|w| w.id == id) {
+            let locks = inner.locks(self.ino);
+            if let Some(waiter) = locks.place(id).and_then(|at| locks.waiters.get_mut(at)) {
                 if !waiter.waker.will_wake(cx.waker()) {
                     *old = Some(std::mem::replace(&mut waiter.waker, cx.waker().clone()));
                 }
-                waiter.woken = false;
+                // One that failed again stands aside.
+                *freed = std::mem::take(&mut waiter.woken);
             }
             return Poll::Pending;
         }
         let id = inner.next_waiter;
         inner.next_waiter += 1;
         self.id = Some(id);
-        if let Want::Record(owner, lock) = want {
+        if let Want::Record(owner, lock) = want
+            && lock.pid != RecordLock::OF_DESCRIPTION
+        {
             inner.waiting.entry(owner).or_default().push((id, self.ino, lock));
         }
         let waiter = Waiter { id, want, waker: cx.waker().clone(), woken: false, since: Instant::now() };
@@ -431,13 +456,20 @@ impl Acquire<'_> {
         Poll::Pending
     }
 
-    /// Takes the waiter out of the queue and returns it, with the wakers of those that can go on now. Wakers are dropped
-    /// without the mutex too, as that may drop a task which waits here.
-    fn finish(&mut self, inner: &mut Inner) -> (Option<Waiter>, Vec<Waker>) {
+    /// Takes the waiter out of the queue and returns it, for the caller to drop without the mutex: that may drop a task which waits here.
+    /// Where the waiter has not got its lock, whom it kept back can go on: `freed`.
+    fn finish(&mut self, inner: &mut Inner, granted: bool, freed: &mut bool) -> Option<Waiter> {
         let waiter = self.id.take().and_then(|id| inner.forget(self.ino, id));
-        let wakers = inner.inodes.get_mut(&self.ino).map_or_else(Vec::new, Locks::wake);
+        *freed |= !granted && waiter.as_ref().is_some_and(|w| w.woken);
+        waiter
+    }
+
+    /// The wakers of those that can go on now, when there may be any.
+    fn others(&self, inner: &mut Inner, freed: bool) -> Vec<Waker> {
+        let locks = inner.inodes.get_mut(&self.ino).filter(|_| freed);
+        let wakers = locks.map_or_else(Vec::new, Locks::wake);
         self.table.tidy(inner, self.ino);
-        (waiter, wakers)
+        wakers
     }
 }
 
@@ -446,25 +478,21 @@ impl Future for Acquire<'_> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let this = &mut *self;
-        let mut old = None;
+        let (mut old, mut freed, mut waiter) = (None, false, None);
         let mut inner = this.table.inner.lock();
-        let cancelled = this.id.is_some_and(|id| {
-            inner.inodes.get(&this.ino).is_none_or(|l| l.waiters.iter().all(|w| w.id != id))
-        });
+        let cancelled =
+            this.id.is_some_and(|id| inner.inodes.get(&this.ino).is_none_or(|l| l.place(id).is_none()));
         let result = if cancelled {
             Poll::Ready(Err(Error::BadHandle))
         } else {
-            this.attempt(&mut inner, cx, &mut old)
+            this.attempt(&mut inner, cx, &mut old, &mut freed)
         };
-        // Look for others in any case: a conversion gives something up, and a waiter that failed again stands aside.
-        let (_waiter, wakers) = if result.is_ready() {
-            this.finish(&mut inner)
-        } else {
-            let wakers = inner.locks(this.ino).wake();
-            this.table.tidy(&mut inner, this.ino);
-            (None, wakers)
-        };
+        if let Poll::Ready(outcome) = &result {
+            waiter = this.finish(&mut inner, outcome.is_ok(), &mut freed);
+        }
+        let wakers = this.others(&mut inner, freed);
         drop(inner);
+        drop((old, waiter));
         wakers.into_iter().for_each(Waker::wake);
         result
     }
@@ -474,13 +502,18 @@ impl Drop for Acquire<'_> {
     fn drop(&mut self) {
         if self.id.is_some() {
             let mut inner = self.table.inner.lock();
-            let (_waiter, wakers) = self.finish(&mut inner);
+            let mut freed = false;
+            let _waiter = self.finish(&mut inner, false, &mut freed);
+            let wakers = self.others(&mut inner, freed);
             drop(inner);
             wakers.into_iter().for_each(Waker::wake);
         }
     }
 }
 
+#[cfg(test)]
+#[path = "locks/crowd.rs"]
+mod crowd;
 #[cfg(test)]
 #[path = "locks/model.rs"]
 mod model;

@@ -434,8 +434,14 @@ pub struct RecordLock {
     pub end: u64,
     /// Kind.
     pub kind: LockKind,
-    /// Process that holds it, for F_GETLK.
+    /// Process that holds it, for F_GETLK; [`RecordLock::OF_DESCRIPTION`].
     pub pid: u32,
+}
+
+impl RecordLock {
+    /// In place of a process: the lock belongs to an open file description (F_OFD_SETLK). Nobody is refused such a lock as one who would wait for ever: any thread that
+    /// has the description can give up what others wait for.
+    pub const OF_DESCRIPTION: u32 = u32::MAX;
 }
 
 /// Who holds locks: one value for each process and file table (the door chooses it), or for each open file (flock).

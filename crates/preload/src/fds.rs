@@ -224,7 +224,7 @@ fn record_lock(open: &Open, command: c_int, lock: &mut libc::flock) -> Res<c_int
     let slot = std::ptr::from_ref(open.place.slot()).addr() as u64;
     let owner = if whole { fs::LockOwner(1 << 31 | slot >> 9 & 0x7fff_ffff) } else { table::owner() };
     let (start, end) = range(open, lock)?;
-    let pid = if whole { u32::MAX } else { mounts::pid() };
+    let pid = if whole { RecordLock::OF_DESCRIPTION } else { mounts::pid() };
     let kind = match lock.l_type as c_int {
         libc::F_RDLCK => Some(LockKind::Shared),
         libc::F_WRLCK => Some(LockKind::Exclusive),

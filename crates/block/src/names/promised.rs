@@ -103,7 +103,14 @@ impl Core {
         let slot = self.make(cred, parent, name, &new, &mut None)?;
         if let Some(flags) = made.open {
             self.slab.get_mut(slot).opens += 1;
-            let open = Open { slot, flags, directory: false, ahead: ReadAhead::default(), appended: None };
+            let open = Open {
+                slot,
+                ino: promise.ino,
+                flags,
+                directory: false,
+                ahead: ReadAhead::default(),
+                appended: None,
+            };
             self.handles.insert_as(promise.handle, open, cred.clone());
         }
         Ok(self.attr(slot))

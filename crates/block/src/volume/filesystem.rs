@@ -348,15 +348,15 @@ impl FileSystem for Volume {
     }
 
     async fn flush(&self, handle: Handle, owner: LockOwner) -> Result<()> {
-        let slot = self.handle(handle)?.slot;
-        self.inner.shared.locks.release_owner(Ino(slot as u64), owner);
+        let ino = self.handle(handle)?.ino;
+        self.inner.shared.locks.release_owner(ino, owner);
         Ok(())
     }
 
     async fn release(&self, handle: Handle) -> Result<()> {
-        let slot = self.op(move |core| core.release(handle)).await?;
+        let ino = self.op(move |core| core.release(handle)).await?;
         if !self.inner.shared.locks.is_empty() {
-            self.inner.shared.locks.release_handle(Ino(slot as u64), handle);
+            self.inner.shared.locks.release_handle(ino, handle);
         }
         Ok(())
     }
@@ -506,8 +506,8 @@ impl FileSystem for Volume {
     }
 
     async fn getlk(&self, handle: Handle, owner: LockOwner, lock: RecordLock) -> Result<Option<RecordLock>> {
-        let slot = self.handle(handle)?.slot;
-        Ok(self.inner.shared.locks.getlk(Ino(slot as u64), owner, lock))
+        let ino = self.handle(handle)?.ino;
+        Ok(self.inner.shared.locks.getlk(ino, owner, lock))
     }
 
     async fn setlk(
@@ -524,23 +524,23 @@ impl FileSystem for Volume {
                 return Err(Error::BadHandle);
             }
         }
-        self.inner.shared.locks.setlk(Ino(open.slot as u64), owner, lock, wait).await
+        self.inner.shared.locks.setlk(open.ino, owner, lock, wait).await
     }
 
     async fn flock(&self, handle: Handle, kind: Option<LockKind>, wait: bool) -> Result<()> {
-        let slot = self.handle(handle)?.slot;
-        self.inner.shared.locks.flock(Ino(slot as u64), handle, kind, wait).await
+        let ino = self.handle(handle)?.ino;
+        self.inner.shared.locks.flock(ino, handle, kind, wait).await
     }
 
     fn lend_locks(&self, handle: Handle, keeper: Arc<dyn Keeper>) -> bool {
         let both = OpenFlags::READ | OpenFlags::WRITE;
         let open = self.handle(handle).ok().filter(|open| open.flags.contains(both));
-        open.is_some_and(|open| self.inner.shared.locks.lend(Ino(open.slot as u64), keeper))
+        open.is_some_and(|open| self.inner.shared.locks.lend(open.ino, keeper))
     }
 
     fn recall_locks(&self, handle: Handle) {
         if let Ok(open) = self.handle(handle) {
-            self.inner.shared.locks.recall(Ino(open.slot as u64));
+            self.inner.shared.locks.recall(open.ino);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::ranges::Ranges;
 use super::spans::Spans;
 use super::{Inner, LockTable, Locks, Waiter, Want};
-use crate::types::{LockOwner, RecordLock};
+use crate::types::{LockHolder, LockOwner, RecordLock};
 use format::Ino;
 use std::sync::Arc;
 
@@ -46,6 +46,7 @@ impl LockTable {
         let is_lent = is_free && spans.have_room(keeper.of(), 1) && keeper.keep(&locks.records);
         if is_lent {
             spans.forget(&mut locks.records);
+            locks.since.retain(|holder, _| matches!(holder, LockHolder::Handle(_)));
             locks.lent = Some(keeper);
         }
         self.tidy(&mut inner, ino);

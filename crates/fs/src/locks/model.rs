@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::task::Wake;
 
-const INO: Ino = Ino(7);
+pub(super) const INO: Ino = Ino(7);
 /// Bytes of the model; the last one stands for everything behind it.
 const BYTES: usize = 12;
 
@@ -18,10 +18,10 @@ fn lock(start: u64, end: u64, kind: LockKind) -> RecordLock {
 fn shared(start: u64, end: u64) -> RecordLock {
     lock(start, end, LockKind::Shared)
 }
-fn excl(start: u64, end: u64) -> RecordLock {
+pub(super) fn excl(start: u64, end: u64) -> RecordLock {
     lock(start, end, LockKind::Exclusive)
 }
-fn owner(n: u64) -> LockOwner {
+pub(super) fn owner(n: u64) -> LockOwner {
     LockOwner(n)
 }
 
@@ -37,21 +37,21 @@ impl Wake for Flag {
 type Call<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 
 /// A call that waits, polled by hand.
-struct Pending<'a> {
+pub(super) struct Pending<'a> {
     call: Call<'a>,
     flag: Arc<Flag>,
 }
 
 impl<'a> Pending<'a> {
-    fn new(call: impl Future<Output = Result<()>> + Send + 'a) -> Pending<'a> {
+    pub(super) fn new(call: impl Future<Output = Result<()>> + Send + 'a) -> Pending<'a> {
         Pending { call: Box::pin(call), flag: Arc::default() }
     }
-    fn poll(&mut self) -> Poll<Result<()>> {
+    pub(super) fn poll(&mut self) -> Poll<Result<()>> {
         self.flag.0.store(false, Ordering::Release);
         let waker = Waker::from(self.flag.clone());
         self.call.as_mut().poll(&mut Context::from_waker(&waker))
     }
-    fn woken(&self) -> bool {
+    pub(super) fn woken(&self) -> bool {
         self.flag.0.load(Ordering::Acquire)
     }
 }
@@ -250,6 +250,29 @@ fn a_circle_is_refused() {
     // The circle is open again when one of them gives up waiting.
     drop(waits.remove(0));
     assert!(Pending::new(table.setlk(INO, owner(2), Ok(excl(0, 0)), true)).poll().is_pending());
+}
+
+/// A thread that has an open file description can give up what is waited for, while another one waits through the same.
+#[test]
+fn descriptions_wait_in_circles() {
+    let table = LockTable::new();
+    let of = |at| RecordLock { pid: RecordLock::OF_DESCRIPTION, ..excl(at, at) };
+    let (a, b, process) = (8, 9, 3);
+    for (who, lock) in [(a, of(1)), (b, of(2)), (process, excl(3, 3))] {
+        set(&table, who, lock).unwrap();
+    }
+    let wait = |who, lock| Pending::new(table.setlk(INO, owner(who), Ok(lock), true));
+    let mut waits = [wait(a, of(2)), wait(b, of(1)), wait(a, of(3)), wait(process, excl(1, 1))];
+    assert!(waits.iter_mut().all(|w| w.poll().is_pending()));
+    block_on(table.setlk(INO, owner(a), Err((1, 1)), true)).unwrap();
+    assert!(waits[1].woken());
+    assert_eq!(waits[1].poll(), Poll::Ready(Ok(())));
+    drop(waits);
+    for who in [a, b, process] {
+        table.release_owner(INO, owner(who));
+    }
+    let inner = table.inner.lock();
+    assert!(inner.inodes.is_empty() && inner.waiting.is_empty());
 }
 
 #[test]
