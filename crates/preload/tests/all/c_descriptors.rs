@@ -1,0 +1,36 @@
+//! Small programs in C, as in `c_programs`: descriptors that run out, are closed past our sight, or are another process's too.
+
+use crate::c_programs::compiles;
+use crate::rig::Rig;
+
+/// Who can have no descriptor makes and cuts nothing.
+const FULL: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#define SAY(call) do { errno = 0; long r = (long)(call); printf("%d: %d %d\n", __LINE__, r == -1 || r == 0, errno); } while (0)
+static void look(void) { struct stat st; stat("f", &st); printf("%d", (int)st.st_size); for (int i = 0; i < 7; i++) { char name[9]; sprintf(name, "new%d", i); printf(" %d", access(name, F_OK)); } printf("\n"); }
+int main(int n, char **a) {
+    struct rlimit most = { 40, 40 }; char one[] = "newXXXXXX", two[] = "newXXXXXX"; chdir(a[1]);
+    int fd = open("f", O_CREAT | O_RDWR, 0644), dir = open(".", O_RDONLY), copies = 0; write(fd, "content", 7); symlink("f", "link"); symlink("new5", "to new"); close(open("f", O_RDWR));
+    setrlimit(RLIMIT_NOFILE, &most); while (dup(0) >= 0) copies++;
+    SAY(open("f", O_WRONLY | O_TRUNC)); SAY(open("link", O_WRONLY | O_TRUNC)); SAY(open("f", O_CREAT | O_TRUNC | O_RDWR, 0600)); SAY(creat("f", 0600)); SAY(openat(dir, "f", O_WRONLY | O_TRUNC)); SAY(fopen("f", "w")); SAY(open("/dev/fd/3", O_WRONLY | O_TRUNC)); look();
+    SAY(open("new0", O_CREAT | O_EXCL | O_RDWR, 0600)); SAY(open("new1", O_CREAT | O_WRONLY, 0600)); SAY(openat(dir, "new2", O_CREAT, 0600)); SAY(creat("new3", 0600)); SAY(fopen("new4", "a")); SAY(open("to new", O_CREAT | O_RDWR, 0600)); SAY(fopen("new6", "wx")); SAY(mkostemp(one, O_CLOEXEC)); SAY(mkstemp(two)); look();
+    close(39); SAY(open("none/x", O_CREAT | O_RDWR, 0600)); SAY(open("f", O_CREAT | O_EXCL | O_RDWR, 0600)); int last = open("new0", O_CREAT | O_EXCL | O_RDWR, 0600); printf("%d\n", last); close(last); last = open("f", O_WRONLY | O_TRUNC); printf("%d\n", last); look();
+    close(5); close(7); open("f", O_CREAT | O_EXCL | O_RDWR, 0600); printf("%d", open("f", O_CREAT | O_RDWR, 0600)); printf(" %d\n", open("new1", O_CREAT | O_RDWR, 0600)); return 0;
+}
+"#;
+
+#[test]
+fn descriptors_run_out() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", FULL, &["-w"]) {
+        rig.same("timeout 20 ./a $T; echo $?; ls $T");
+    }
+}
