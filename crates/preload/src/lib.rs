@@ -37,7 +37,7 @@
 //! until the next call that is not ours (`parked`): calls that libc makes for itself find them there. A static program that moves the offset
 //! of a file that it inherited makes it useless for all who share it (`EPERM`, `EBADF`).
 //! Signals end waits for locks and nothing else. A signal handler that uses files of a volume while the same thread
-//! is inside of a call of ours is refused in the same way (`EBADF`, `EPERM`) instead of waiting for itself. Who waits for a lock while most of the session's calls do asks for it
+//! is inside of a call of ours, also by a stream (exit(3) writes what is in their buffers), is refused in the same way (`EBADF`, `EPERM`) instead of waiting for itself. Who waits for a lock while most of the session's calls do asks for it
 //! again and again, and is not found in circles of such (`EDEADLK`). Descriptors from 65536 on are refused. freopen(3) of a stream of libc's, with a file of ours, gives another
 //! stream; the old one is left, and useless. C++ streams that took
 //! `stdout` before a redirection keep the old one. Where there is no FUSE mount, static programs

@@ -45,16 +45,19 @@ fn number(cookie: *mut c_void) -> c_int {
     unsafe { &*cookie.cast::<Cookie>() }.0.load(Ordering::Relaxed)
 }
 
+// libc calls these for the program, which may be a signal handler on top of a call of ours: that one is refused, as any, or it would wait for itself. Where our own code has libc
+// call them it says so (`outside`).
+
 unsafe extern "C" fn cookie_read(cookie: *mut c_void, to: *mut c_char, n: size_t) -> ssize_t {
     // SAFETY: libc gives a buffer of `n` bytes.
-    outside(|| unsafe { crate::rw::read(number(cookie), to.cast(), n) })
+    unsafe { crate::rw::read(number(cookie), to.cast(), n) }
 }
 
 unsafe extern "C" fn cookie_write(cookie: *mut c_void, from: *const c_char, n: size_t) -> ssize_t {
     let mut done = 0;
     while done < n {
         // SAFETY: libc gives a buffer of `n` bytes.
-        let wrote = outside(|| unsafe { crate::rw::write(number(cookie), from.add(done).cast(), n - done) });
+        let wrote = unsafe { crate::rw::write(number(cookie), from.add(done).cast(), n - done) };
         match wrote {
             ..=0 => break,
             wrote => done += wrote as usize,
@@ -65,14 +68,14 @@ unsafe extern "C" fn cookie_write(cookie: *mut c_void, from: *const c_char, n: s
 
 unsafe extern "C" fn cookie_seek(cookie: *mut c_void, offset: *mut i64, whence: c_int) -> c_int {
     // SAFETY: libc gives a place for the offset.
-    outside(|| unsafe {
+    unsafe {
         let at = crate::rw::lseek(number(cookie), *offset, whence);
         if at < 0 {
             return -1;
         }
         *offset = at;
         0
-    })
+    }
 }
 
 unsafe extern "C" fn cookie_close(cookie: *mut c_void) -> c_int {
@@ -89,7 +92,7 @@ unsafe extern "C" fn cookie_close(cookie: *mut c_void) -> c_int {
     // SAFETY: from `make`, and the stream is gone now.
     drop(unsafe { Box::from_raw(cookie.cast::<Cookie>()) });
     // SAFETY: the stream owns the descriptor, if it has one.
-    if fd < 0 { 0 } else { outside(|| unsafe { crate::fds::close(fd) }) }
+    if fd < 0 { 0 } else { unsafe { crate::fds::close(fd) } }
 }
 
 /// A stream over a descriptor, for a file opened with these flags.
@@ -189,7 +192,7 @@ pub(crate) fn follow(fd: c_int) {
     } else if current == ours {
         // What is still in the buffer goes where the descriptor leads now, as it would have gone later.
         // SAFETY: a stream of our own.
-        unsafe { libc::fflush(ours) };
+        outside(|| unsafe { libc::fflush(ours) });
         variable.store(standard.libcs.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
@@ -277,7 +280,7 @@ unsafe fn lead(stream: *mut FILE, cookie: *mut c_void, path: *const c_char, flag
     unsafe {
         let of = &(*cookie.cast::<Cookie>()).0;
         let standard = STANDARD.iter().find(|s| s.ours.load(Ordering::Relaxed) == stream);
-        libc::fflush(stream);
+        outside(|| libc::fflush(stream));
         __fpurge(stream);
         let number = of.load(Ordering::Relaxed);
         let opened = open_for(path, flags).and_then(|fd| {
@@ -297,9 +300,11 @@ unsafe fn lead(stream: *mut FILE, cookie: *mut c_void, path: *const c_char, flag
         }
         allow(stream, Some(flags));
         // By this it forgets where it was in the other file, and what it had read there. Pipes have no places.
-        if libc::fseek(stream, 0, libc::SEEK_END) == 0 && mode_of(flags) != c"a" {
-            libc::fseek(stream, 0, libc::SEEK_SET);
-        }
+        outside(|| {
+            if libc::fseek(stream, 0, libc::SEEK_END) == 0 && mode_of(flags) != c"a" {
+                libc::fseek(stream, 0, libc::SEEK_SET);
+            }
+        });
         libc::clearerr(stream);
         Ok(standard.and_then(Standard::variable).map_or(stream, |v| v.load(Ordering::Relaxed)))
     }
@@ -314,7 +319,7 @@ unsafe fn replace(stream: *mut FILE, fd: c_int, flags: c_int) -> Res<*mut FILE> 
     begin_at_end(fd, flags);
     // SAFETY: as the caller says.
     unsafe {
-        libc::fflush(stream);
+        outside(|| libc::fflush(stream));
         let standard =
             STANDARD.iter().position(|s| s.variable().is_some_and(|v| v.load(Ordering::Relaxed) == stream));
         if let Some(number) = standard {

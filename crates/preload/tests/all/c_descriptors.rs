@@ -34,3 +34,27 @@ fn descriptors_run_out() {
         rig.same("timeout 20 ./a $T; echo $?; ls $T");
     }
 }
+
+/// Handlers that flush a stream on top of a write to it are refused, and the program ends.
+const ENDS: &str = r#"
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+static char piece[1 << 16], buffer[1 << 20];
+static void ends(int s) { printf("ends\n"); fflush(stdout); exit(3); }
+int main(int n, char **a) {
+    struct itimerval soon = { { 0, 0 }, { 0, 10000 + atoi(a[1]) * 700 } }; setvbuf(stdout, buffer, _IOFBF, sizeof buffer); memset(piece, 'x', sizeof piece);
+    signal(SIGALRM, ends); setitimer(ITIMER_REAL, &soon, NULL);
+    for (;;) { fwrite(piece, 1, sizeof piece, stdout); if (ftell(stdout) > 8 << 20) rewind(stdout); }
+}
+"#;
+
+#[test]
+fn handlers_that_end_the_program() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", ENDS, &["-w"]) {
+        rig.same("for i in $(seq 20); do timeout 5 ./a $i > $T/out; echo $?; done");
+    }
+}
