@@ -35,6 +35,35 @@ fn descriptors_run_out() {
     }
 }
 
+/// Locks of an open file go with its last descriptor.
+const OWNERS: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static int lock(int fd, int type) { struct flock l = { .l_type = type }; errno = 0; return fcntl(fd, F_OFD_SETLK, &l) ? errno : 0; }
+static void others(void) {
+    fflush(stdout); if (fork() == 0) { int fd = open("f", O_RDWR); printf("%d ", lock(fd, F_WRLCK)); fflush(stdout); close(fd); _exit(0); }
+    wait(NULL);
+}
+int main(int n, char **a) {
+    chdir(a[1]); int b = open("f", O_CREAT | O_RDWR, 0644), one = open("f", O_RDWR);
+    printf("%d ", lock(one, F_WRLCK)); others(); printf("%d ", lock(b, F_RDLCK)); close(one); others(); printf("%d ", lock(b, F_WRLCK)); printf("%d\n", lock(b, F_UNLCK));
+    one = open("f", O_RDWR); int two = dup(one); printf("%d ", lock(one, F_WRLCK)); close(one); printf("%d ", lock(b, F_WRLCK)); dup2(0, two); printf("%d ", lock(b, F_WRLCK)); printf("%d ", lock(b, F_UNLCK)); others();
+    one = open("f", O_RDWR); close(one); one = open("f", O_RDWR); printf("%d ", lock(one, F_RDLCK)); close(b); others(); close_range(one, one, 0); others(); printf("\n"); return 0;
+}
+"#;
+
+#[test]
+fn descriptors_of_several() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", OWNERS, &["-w"]) {
+        rig.same("timeout 20 ./a $T; echo $?");
+    }
+}
+
 /// Handlers that flush a stream on top of a write to it are refused, and the program ends.
 const ENDS: &str = r#"
 #include <signal.h>
