@@ -56,11 +56,52 @@ int main(int n, char **a) {
 }
 "#;
 
+/// Children that have a copy of the memory, and were made by no function that runs handlers: they and their parents use the files at the same time.
+const COPIES: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+enum { SIZE = 3000 };
+static int files[2], how;
+static int uses(void *who) {
+    long me = (long)who, wrong = 0; char mine[SIZE], got[SIZE]; memset(mine, 'a' + me + 2 * how, SIZE);
+    for (int i = 0; i < 3000; i++) {
+        int fd = files[i & 1]; long at = (me * 50 + i % 50) * SIZE;
+        wrong += pwrite(fd, mine, SIZE, at) != SIZE; memset(got, 0, SIZE); wrong += pread(fd, got, SIZE, at) != SIZE || memcmp(mine, got, SIZE);
+        if (i % 100 == 0) { int other = open(i & 1 ? "g" : "f", O_RDWR); wrong += other < 0 || pread(other, got, SIZE, at) != SIZE; close(other); }
+    }
+    return wrong > 100 ? 100 : wrong;
+}
+static int asks(void *none) { return access("/", F_OK); }
+int main(int n, char **a) {
+    char *stack = malloc(1 << 20); int status; chdir(a[1]); files[0] = open("f", O_CREAT | O_RDWR, 0644); files[1] = open("g", O_CREAT | O_RDWR, 0644); ftruncate(files[0], 100 * SIZE); ftruncate(files[1], 100 * SIZE);
+    for (how = 0; how < 4; how++) {
+        struct { unsigned long flags, rest[10]; } more = { 0 }; more.rest[3] = SIGCHLD; long child = -1;
+        switch (how) {
+            case 0: child = syscall(SYS_fork); break; case 1: child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); break;
+            case 2: child = syscall(SYS_clone3, &more, 64); break; case 3: child = clone(uses, stack + (1 << 20), SIGCHLD, (void *)1); break;
+        }
+        if (child == 0) _exit(uses((void *)1));
+        int wrong = uses((void *)0); status = -1; waitpid(child, &status, 0); printf("%d: %d %d %d\n", how, child > 0, wrong, status);
+    }
+    /* One that closes nothing of its parent's with what it closes of its own. */
+    int child = clone(asks, stack + (1 << 20), SIGCHLD | CLONE_FILES, NULL); waitpid(child, &status, 0); printf("%d %d\n", status, uses((void *)0));
+    return 0;
+}
+"#;
+
 #[test]
 fn descriptors_of_several() {
     let rig = Rig::new();
-    if compiles(&rig, "a", OWNERS, &["-w"]) {
-        rig.same("timeout 20 ./a $T; echo $?");
+    if compiles(&rig, "a", OWNERS, &["-w"]) && compiles(&rig, "b", COPIES, &["-w"]) {
+        rig.same("timeout 20 ./a $T; echo $?; timeout 40 ./b $T; echo $?");
     }
 }
 
