@@ -73,6 +73,7 @@ mod path;
 mod plain;
 mod pool;
 mod posix_aio;
+mod realpath;
 mod rings;
 mod root;
 mod rw;

@@ -11,7 +11,7 @@ use crate::hook::{Out, Res, errno, fail, free, hook, inside, outside, text};
 use crate::table;
 use libc::{AT_FDCWD, FILE, c_char, c_int, c_void, size_t, ssize_t};
 use share::lock::Mutex;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 /// `cookie_io_functions_t`.
@@ -367,23 +367,44 @@ hook! {
         make(fd, flags)
     }
     fn freopen | freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
-        if path.is_null() {
-            return if of_stream(stream).is_some() { fail(libc::EBADF) } else { Err(Out::Libc) };
+        let cookie = cookie_of(stream);
+        if path.is_null() && cookie.is_none() {
+            return Err(Out::Libc);
         }
         let flags = flags_of(text(mode)?)?;
-        if let Some(cookie) = cookie_of(stream) {
-            return lead(stream, cookie, path, flags);
+        if let Some(cookie) = cookie {
+            if !path.is_null() {
+                return lead(stream, cookie, path, flags);
+            }
+            // The same file with another mode: it is opened anew by its descriptor, as libc does it.
+            let same = match number(cookie) {
+                -1 => return fail(libc::EBADF),
+                fd => CString::new(format!("/proc/self/fd/{fd}")).or(fail(libc::EINVAL))?,
+            };
+            return lead(stream, cookie, same.as_ptr(), flags);
         }
         let fd = crate::open::open_at(AT_FDCWD, text(path)?, flags, 0o666)?;
         if table::is_ours(fd) {
             return replace(stream, fd, flags);
         }
         // A path of a volume that led out of it: libc opens what is there once more.
-        let path = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).or(fail(libc::EINVAL))?;
+        let path = CString::new(format!("/proc/self/fd/{fd}")).or(fail(libc::EINVAL))?;
         let stream = freopen::real(path.as_ptr(), mode_of(flags).as_ptr(), stream);
         let why = errno();
         crate::fds::close::real(fd);
         if stream.is_null() { fail(why) } else { Ok(stream) }
+    }
+    fn fclose(stream: *mut FILE) -> c_int {
+        // Ours close their descriptor by a call of ours.
+        if of_stream(stream).is_some() {
+            return Err(Out::Memory);
+        }
+        crate::parked::freed(0);
+        Err(Out::Libc)
+    }
+    fn pclose(stream: *mut FILE) -> c_int {
+        crate::parked::freed(0);
+        Err(Out::Libc)
     }
     fn fileno | fileno_unlocked(stream: *mut FILE) -> c_int {
         match of_stream(stream).ok_or(Out::Libc)? {

@@ -105,6 +105,66 @@ fn descriptors_of_several() {
     }
 }
 
+/// What libc closes, opens anew and sorts, and arguments that libc and the kernel have their own answers for.
+const LIBCS: &str = r#"
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define SAY(call) do { errno = 0; long r = (long)(call); dprintf(2, "%d: %ld %d\n", __LINE__, r, errno); } while (0)
+static int unequal(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name) > 0; }
+static unsigned drawn = 1;
+static int any(const struct dirent **a, const struct dirent **b) { drawn = drawn * 1103515245 + 12345; return (int)(drawn >> 16) % 3 - 1; }
+static void parked(void) { for (int i = 0; i < 3; i++) close(open("f", O_RDONLY)); }
+int main(int n, char **a) {
+    char line[99] = "", name[99]; struct dirent **list; chdir(a[1]);
+    /* The same file with another mode. */
+    for (int i = 0; i < 2; i++) { FILE *s = freopen(NULL, "rb", stdin); if (s) stdin = s; dprintf(2, "%d %d %s", s != NULL, fileno(stdin), fgets(line, 99, stdin)); }
+    FILE *f = fopen("f", "w+"), *same; fputs("first ", f); same = freopen(NULL, "a", f); dprintf(2, "%d ", same == f); if (same) { fputs("second", f); dprintf(2, "%d ", fflush(f)); }
+    same = freopen(NULL, "r", f); dprintf(2, "%d ", same == f); dprintf(2, "%s\n", same ? fgets(line, 99, f) : ""); same = freopen(NULL, "w", f); fseek(f, 0, SEEK_END); dprintf(2, "%d %ld\n", same == f, ftell(f)); fclose(f);
+    /* What was closed gives the lowest number again. */
+    parked(); int at = open("f", O_RDONLY); parked(); fclose(stdin); dprintf(2, "%d", open("f", O_RDONLY)); parked(); fclose(stdout); dprintf(2, " %d\n", open("f", O_RDONLY)); close(at);
+    DIR *d = opendir("/"); int fd = open("f", O_RDONLY); parked(); closedir(d); dprintf(2, "%d", open("f", O_RDONLY)); close(3); close(fd);
+    FILE *p = popen("true", "r"); fd = open("f", O_RDONLY); parked(); pclose(p); dprintf(2, " %d", open("f", O_RDONLY)); close(3); close(fd);
+    at = open("/dev/null", O_RDONLY); fd = open("f", O_RDONLY); parked(); syscall(SYS_close, at); dprintf(2, " %d", open("f", O_RDONLY)); close(3); close(fd);
+    f = fopen("/dev/null", "r"); FILE *ours = fopen("f", "r"); parked(); fclose(f); dprintf(2, " %d", open("f", O_RDONLY)); fclose(ours); dprintf(2, " %d\n", open("f", O_RDONLY));
+    /* An order that is none. */
+    mkdir("many", 0755); for (int i = 0; i < 200; i++) { sprintf(name, "many/%d", i * 7919 % 1000); close(open(name, O_CREAT | O_RDWR, 0644)); }
+    SAY(scandir("many", &list, NULL, unequal)); for (int i = 0; i < 20; i++) SAY(scandir("many", &list, NULL, any)); SAY(scandir("many", &list, NULL, alphasort)); dprintf(2, "%s %s\n", list[2]->d_name, list[201]->d_name);
+    /* Wrong arguments. */
+    fd = open("f", O_RDWR); write(fd, "text", 4); SAY(lseek(fd, INT64_MAX, SEEK_CUR)); SAY(lseek(fd, INT64_MAX, SEEK_END)); SAY(lseek(fd, INT64_MIN, SEEK_CUR)); SAY(lseek(fd, 0, SEEK_CUR));
+    SAY(read(fd, line, SIZE_MAX)); SAY(pread(fd, line, (size_t)SSIZE_MAX + 1, 0)); SAY(write(fd, line, SIZE_MAX)); SAY(pwrite(fd, line, (size_t)SSIZE_MAX + 1, 0)); SAY(lseek(fd, 0, SEEK_END)); return 0;
+}
+"#;
+
+/// Paths that are none: glibc does not ask the kernel.
+const NONE: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#define SAY(call) do { errno = 0; int none = (call) == NULL; printf("%d %d\n", none, errno == EINVAL); } while (0)
+int main(int n, char **a) { char to[PATH_MAX]; SAY(realpath(NULL, NULL)); SAY(realpath(NULL, to)); SAY(canonicalize_file_name(NULL)); return 0; }
+"#;
+
+#[test]
+fn what_libc_does_by_itself() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", LIBCS, &["-w"]) && compiles(&rig, "b", NONE, &["-w"]) {
+        rig.same("printf 'one\\ntwo\\n' > $T/in; timeout 20 ./a $T 2>&1 < $T/in; echo $?");
+        let none = rig.bash("./b", rig.work.path());
+        assert_eq!(String::from_utf8_lossy(&none.stdout), "1 1\n1 1\n1 1\n");
+    }
+}
+
 /// Handlers that flush a stream on top of a write to it are refused, and the program ends.
 const ENDS: &str = r#"
 #include <signal.h>
@@ -126,5 +186,40 @@ fn handlers_that_end_the_program() {
     let rig = Rig::new();
     if compiles(&rig, "a", ENDS, &["-w"]) {
         rig.same("for i in $(seq 20); do timeout 5 ./a $i > $T/out; echo $?; done");
+    }
+}
+
+/// The limit of how long files may be, for requests of libaio.
+const LIMITED: &str = r#"
+#include <errno.h>
+#include <fcntl.h>
+#include <libaio.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/uio.h>
+#include <unistd.h>
+static volatile int come;
+static void comes(int s) { come++; }
+int main(int n, char **a) {
+    struct rlimit most = { 300000, RLIM_INFINITY }; io_context_t context = 0; struct iocb cb, *list = &cb; struct io_event event; static char page[5000]; chdir(a[1]);
+    int fd = open("f", O_CREAT | O_RDWR | O_TRUNC, 0644), end = open("f", O_WRONLY | O_APPEND); struct iovec v[2] = { { page, 40 }, { page, 50 } }; setrlimit(RLIMIT_FSIZE, &most); signal(SIGXFSZ, comes); io_setup(9, &context);
+    for (int i = 0; i < 6; i++) {
+        switch (i) {
+            case 0: io_prep_pwrite(&cb, fd, page, 5000, 290000); break; case 1: io_prep_pwrite(&cb, fd, page, 5000, 299000); break; case 2: io_prep_pwrite(&cb, fd, page, 5000, 300000); break;
+            case 3: io_prep_pwritev(&cb, fd, v, 2, 299940); break; case 4: io_prep_pwrite(&cb, end, page, 9, 0); break; case 5: io_prep_pread(&cb, fd, page, 5000, 299000); break;
+        }
+        int r = io_submit(context, 1, &list); r += 10 * io_getevents(context, 1, 1, &event, NULL); printf("%d: %d %ld %d %ld\n", i, r, (long)event.res, come, (long)lseek(fd, 0, SEEK_END));
+    }
+    return 0;
+}
+"#;
+
+#[test]
+fn limits_of_asynchronous_requests() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", LIMITED, &["-w", "-laio"]) {
+        rig.same("timeout 20 ./a $T; echo $?");
     }
 }
