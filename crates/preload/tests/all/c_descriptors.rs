@@ -97,11 +97,38 @@ int main(int n, char **a) {
 }
 "#;
 
+/// What a child has from its parent it can use as another user, who could not open it; users that do not exist, where this one may become them.
+const USERS: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int n, char **a) {
+    chdir(a[1]); int fd = open("log", O_CREAT | O_WRONLY | O_APPEND, 0644), secret = open("secret", O_CREAT | O_RDWR, 0600), status; char got[9] = ""; pwrite(secret, "secret", 6, 0); setlinebuf(stdout);
+    for (int how = 0; how < 4; how++) {
+        if (fork() == 0) {
+            switch (how) { case 0: setgroups(0, NULL); setgid(64321); setuid(64321); break; case 1: setresuid(64321, 64321, 64321); break; case 2: seteuid(64321); break; case 3: setegid(64321); setreuid(64321, 64321); }
+            errno = 0; int wrote = write(fd, "line\n", 5), e = errno; printf("%d: %d %d", how, wrote, e); printf(" %d", (int)pread(secret, got, 6, 0)); printf(" %s %ld\n", got, (long)lseek(fd, 0, SEEK_CUR)); _exit(how);
+        }
+        wait(&status); printf("%d\n", status);
+    }
+    return 0;
+}
+"#;
+
 #[test]
 fn descriptors_of_several() {
     let rig = Rig::new();
-    if compiles(&rig, "a", OWNERS, &["-w"]) && compiles(&rig, "b", COPIES, &["-w"]) {
-        rig.same("timeout 20 ./a $T; echo $?; timeout 40 ./b $T; echo $?");
+    if compiles(&rig, "a", OWNERS, &["-w"])
+        && compiles(&rig, "b", COPIES, &["-w"])
+        && compiles(&rig, "c", USERS, &["-w"])
+    {
+        rig.same(
+            "timeout 20 ./a $T; echo $?; timeout 40 ./b $T; echo $?; timeout 20 ./c $T; echo $?; cat $T/log",
+        );
     }
 }
 
@@ -155,16 +182,6 @@ const NONE: &str = r#"
 int main(int n, char **a) { char to[PATH_MAX]; SAY(realpath(NULL, NULL)); SAY(realpath(NULL, to)); SAY(canonicalize_file_name(NULL)); return 0; }
 "#;
 
-#[test]
-fn what_libc_does_by_itself() {
-    let rig = Rig::new();
-    if compiles(&rig, "a", LIBCS, &["-w"]) && compiles(&rig, "b", NONE, &["-w"]) {
-        rig.same("printf 'one\\ntwo\\n' > $T/in; timeout 20 ./a $T 2>&1 < $T/in; echo $?");
-        let none = rig.bash("./b", rig.work.path());
-        assert_eq!(String::from_utf8_lossy(&none.stdout), "1 1\n1 1\n1 1\n");
-    }
-}
-
 /// Handlers that flush a stream on top of a write to it are refused, and the program ends.
 const ENDS: &str = r#"
 #include <signal.h>
@@ -180,6 +197,16 @@ int main(int n, char **a) {
     for (;;) { fwrite(piece, 1, sizeof piece, stdout); if (ftell(stdout) > 8 << 20) rewind(stdout); }
 }
 "#;
+
+#[test]
+fn what_libc_does_by_itself() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", LIBCS, &["-w"]) && compiles(&rig, "b", NONE, &["-w"]) {
+        rig.same("printf 'one\\ntwo\\n' > $T/in; timeout 20 ./a $T 2>&1 < $T/in; echo $?");
+        let none = rig.bash("./b", rig.work.path());
+        assert_eq!(String::from_utf8_lossy(&none.stdout), "1 1\n1 1\n1 1\n");
+    }
+}
 
 #[test]
 fn handlers_that_end_the_program() {
