@@ -366,7 +366,7 @@ fn current() -> Res<Vec<u8>> {
 ///
 /// # Safety
 /// `buffer` is null or has `size` bytes.
-unsafe fn give(path: &[u8], buffer: *mut c_char, size: usize) -> Res<*mut c_char> {
+pub(crate) unsafe fn give(path: &[u8], buffer: *mut c_char, size: usize) -> Res<*mut c_char> {
     // SAFETY: the size is checked before anything is copied.
     unsafe {
         let to = if buffer.is_null() { libc::malloc(size.max(path.len() + 1)).cast() } else { buffer };
@@ -459,45 +459,5 @@ hook! {
 
     fn get_current_dir_name() -> *mut c_char {
         give(&current()?, std::ptr::null_mut(), 0)
-    }
-
-    fn realpath(path: *const c_char, to: *mut c_char) -> *mut c_char {
-        real_path(text(path)?, to)
-    }
-
-    fn __realpath_chk(path: *const c_char, to: *mut c_char, _room: libc::size_t) -> *mut c_char {
-        real_path(text(path)?, to)
-    }
-
-    fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
-        real_path(text(path)?, std::ptr::null_mut())
-    }
-}
-
-/// # Safety
-/// `to` is null or has `PATH_MAX` bytes.
-unsafe fn real_path(path: &[u8], to: *mut c_char) -> Res<*mut c_char> {
-    match path::resolve(AT_FDCWD, path, true)? {
-        // SAFETY: as the caller says.
-        To::Kernel(path) => match unsafe { realpath::real(path.as_ptr(), to) } {
-            done if done.is_null() => fail(errno()),
-            done => Ok(done),
-        },
-        To::Volume(found) => {
-            let Some(below) = found.path.filter(|_| found.attr.nlink > 0) else { return fail(libc::ENOENT) };
-            let whole = [&found.mount.prefix[..], &below].concat();
-            if whole.len() >= libc::PATH_MAX as usize {
-                return fail(libc::ENAMETOOLONG);
-            }
-            if crate::named::names_one(path) {
-                // It is where the file was opened, and may lead nowhere by now, or to another one.
-                match path::resolve(AT_FDCWD, &whole, true) {
-                    Ok(To::Volume(now)) if now.attr.ino == found.attr.ino => {}
-                    _ => return fail(libc::ENOENT),
-                }
-            }
-            // SAFETY: as the caller says; the length was checked.
-            unsafe { give(&whole, to, 0) }
-        }
     }
 }

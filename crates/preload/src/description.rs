@@ -12,7 +12,7 @@ use crate::hook::{Res, fail, free};
 use crate::mounts::{self, Mount};
 use crate::pool::{self, Made, Origin, Since};
 use crate::table;
-use fs::{FileSystem, FileType, Handle, Ino, OpenFlags};
+use fs::{FileSystem, FileType, Handle, Ino, LockOwner, OpenFlags};
 use libc::c_int;
 use share::lock::{self, Apart, Mutex};
 use std::cell::UnsafeCell;
@@ -74,6 +74,8 @@ pub(crate) struct State {
     anchor: Later,
     /// Record locks were asked for through it.
     locked: AtomicBool,
+    /// Also such whose owner it is itself.
+    owns: AtomicBool,
     /// There may be some in [`FORMER`].
     has_former: AtomicBool,
     /// The manager may look whether others have it: a lock of the whole file was asked for through it, or the file was left to them.
@@ -232,6 +234,12 @@ fn end(description: &'static Description) {
         let watched = state.watched.load(Ordering::Relaxed);
         let shared = state.is_shared();
         let (mount, handle) = (state.mount, state.handle_if_open());
+        if state.owns.load(Ordering::Relaxed)
+            && let Some(handle) = handle
+        {
+            // The manager would keep them as long as the process has the file open otherwise.
+            let _ = mount.run(|fs| fs.flush(handle, state.owner()));
+        }
         let done = || pool::done(state.place, state.origin.into_inner(), shared);
         // The manager looks whether others have the description, which this process has no longer: also not for another
         // file (`pool`).
@@ -272,6 +280,7 @@ impl State {
             opening: parking_lot::Mutex::new(()),
             anchor: Later::default(),
             locked: AtomicBool::new(false),
+            owns: AtomicBool::new(false),
             has_former: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             shared: AtomicBool::new(false),
@@ -409,8 +418,17 @@ impl State {
         self.place.path()
     }
 
-    /// Record locks are asked for through it.
-    pub(crate) fn locks(&self) {
+    /// It as the owner of record locks (F_OFD_SETLK): its slot tells it from other files and processes.
+    pub(crate) fn owner(&self) -> LockOwner {
+        let slot = std::ptr::from_ref(self.place.slot()).addr() as u64;
+        LockOwner(1 << 31 | slot >> 9 & 0x7fff_ffff)
+    }
+
+    /// Record locks are asked for through it; `own`: of which it is the owner itself.
+    pub(crate) fn locks(&self, own: bool) {
+        if own {
+            self.owns.store(true, Ordering::Relaxed);
+        }
         self.locked.store(true, Ordering::SeqCst);
         LOCKING.store(true, Ordering::SeqCst);
     }

@@ -130,6 +130,7 @@ unsafe fn next_entry(dir: *mut DIR) -> Res<*mut dirent> {
 
 type Filter = Option<unsafe extern "C" fn(*const dirent) -> c_int>;
 type Compare = Option<unsafe extern "C" fn(*mut *const dirent, *mut *const dirent) -> c_int>;
+type Sorts = unsafe extern "C" fn(*const c_void, *const c_void) -> c_int;
 
 /// scandir(3) over our own opendir and readdir.
 ///
@@ -174,14 +175,13 @@ unsafe fn scan(
             libc::free(array.cast());
             return result.and(fail(libc::ENOMEM));
         }
-        if let Some(compare) = compare {
-            found.sort_by(|a, b| {
-                let (mut a, mut b) = (*a, *b);
-                outside(|| compare(&mut a, &mut b)).cmp(&0)
-            });
-        }
         for (i, e) in found.iter().enumerate() {
             array.add(i).write(e.cast_mut());
+        }
+        if let Some(compare) = compare {
+            // The order of programs need not be one: libc's own sorting takes any.
+            let compare: Sorts = std::mem::transmute(compare);
+            outside(|| libc::qsort(array.cast(), found.len(), size_of::<*mut dirent>(), Some(compare)));
         }
         list.write(array);
         Ok(found.len() as c_int)
@@ -193,8 +193,12 @@ unsafe fn scan(
 unsafe fn end(dir: *mut DIR) -> Res<c_int> {
     // SAFETY: the stream is ours and was made by `begin`; its caller gives it up.
     unsafe {
-        let fd = stream(dir)?.fd;
-        stream(dir)?.magic = 0;
+        let Ok(of) = stream(dir) else {
+            crate::parked::freed(0);
+            return Err(Out::Libc);
+        };
+        let fd = of.fd;
+        of.magic = 0;
         drop(Box::from_raw(dir.cast::<Stream>()));
         crate::fds::close_fd(fd)
     }

@@ -220,9 +220,7 @@ fn record_lock(open: &Open, command: c_int, lock: &mut libc::flock) -> Res<c_int
         return fail(libc::EINVAL);
     }
     let handle = open.handle()?;
-    // Locks of an open file have it as their owner: its slot tells it from other files and processes.
-    let slot = std::ptr::from_ref(open.place.slot()).addr() as u64;
-    let owner = if whole { fs::LockOwner(1 << 31 | slot >> 9 & 0x7fff_ffff) } else { table::owner() };
+    let owner = if whole { open.owner() } else { table::owner() };
     let (start, end) = range(open, lock)?;
     let pid = if whole { RecordLock::OF_DESCRIPTION } else { mounts::pid() };
     let kind = match lock.l_type as c_int {
@@ -247,7 +245,7 @@ fn record_lock(open: &Open, command: c_int, lock: &mut libc::flock) -> Res<c_int
         }
         return Ok(0);
     }
-    open.locks();
+    open.locks(whole);
     let wait = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
     waiting(wait, |wait| open.mount.run(|fs| fs.setlk(handle, owner, wanted.ok_or((start, end)), wait)))?;
     Ok(0)

@@ -279,6 +279,9 @@ pub(crate) unsafe fn text<'a>(p: *const libc::c_char) -> Res<&'a [u8]> {
     Ok(unsafe { CStr::from_ptr(p) }.to_bytes())
 }
 
+/// No memory is so long, of any program.
+const TOO_LONG: usize = isize::MAX as usize + 1;
+
 /// Memory that the caller gives us to read. `EFAULT` where no memory is.
 ///
 /// # Safety
@@ -286,7 +289,7 @@ pub(crate) unsafe fn text<'a>(p: *const libc::c_char) -> Res<&'a [u8]> {
 pub(crate) unsafe fn memory<'a>(p: *const c_void, n: usize) -> Res<&'a [u8]> {
     match (nowhere(p), n) {
         (_, 0) => Ok(&[]),
-        (true, _) => fail(libc::EFAULT),
+        (true, _) | (_, TOO_LONG..) => fail(libc::EFAULT),
         // SAFETY: as the caller says.
         _ => Ok(unsafe { std::slice::from_raw_parts(p.cast(), n) }),
     }
@@ -299,7 +302,7 @@ pub(crate) unsafe fn memory<'a>(p: *const c_void, n: usize) -> Res<&'a [u8]> {
 pub(crate) unsafe fn memory_mut<'a>(p: *mut c_void, n: usize) -> Res<&'a mut [u8]> {
     match (nowhere(p), n) {
         (_, 0) => Ok(&mut []),
-        (true, _) => fail(libc::EFAULT),
+        (true, _) | (_, TOO_LONG..) => fail(libc::EFAULT),
         // SAFETY: as the caller says.
         _ => Ok(unsafe { std::slice::from_raw_parts_mut(p.cast(), n) }),
     }

@@ -7,8 +7,8 @@
 //!
 //! Where tested: tests/all/programs.rs, and with pjdfstest under `freehold run` (scripts/conformance.sh).
 
-use crate::hook::hook;
-use crate::mounts;
+use crate::hook::{Res, hook};
+use crate::{mounts, table};
 use fs::Cred;
 use libc::{c_char, c_int, gid_t, size_t, uid_t};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -40,10 +40,18 @@ pub(crate) fn after_fork() {
     OTHERS.store(false, Ordering::Relaxed);
 }
 
-/// Passes on what a call answered that may have changed the credentials.
-fn look(answer: c_int) -> c_int {
+/// Makes a call that may change the credentials. What this process has from another one and did not use yet it opens before: the new ones may forbid that.
+fn changes(call: impl FnOnce() -> c_int) -> Res<c_int> {
     // A child of vfork has its own credentials, and our memory.
-    if answer == 0 && !mounts::borrowed_memory() {
+    if mounts::borrowed_memory() {
+        return Ok(call());
+    }
+    if !others() {
+        let opens = table::ours_in(0, usize::MAX).into_iter().filter_map(table::get);
+        opens.for_each(|open| _ = open.handle());
+    }
+    let answer = call();
+    if answer == 0 {
         let errno = crate::hook::errno();
         // SAFETY: made by Box::into_raw and never freed once it is there.
         if let Some(begun) = unsafe { BEGUN.load(Ordering::Acquire).as_ref() } {
@@ -53,18 +61,18 @@ fn look(answer: c_int) -> c_int {
         }
         crate::hook::set_errno(errno);
     }
-    answer
+    Ok(answer)
 }
 
 hook! {
-    fn setuid(uid: uid_t) -> c_int { Ok(look(setuid::real(uid))) }
-    fn seteuid(uid: uid_t) -> c_int { Ok(look(seteuid::real(uid))) }
-    fn setreuid(ruid: uid_t, euid: uid_t) -> c_int { Ok(look(setreuid::real(ruid, euid))) }
-    fn setresuid(ruid: uid_t, euid: uid_t, suid: uid_t) -> c_int { Ok(look(setresuid::real(ruid, euid, suid))) }
-    fn setgid(gid: gid_t) -> c_int { Ok(look(setgid::real(gid))) }
-    fn setegid(gid: gid_t) -> c_int { Ok(look(setegid::real(gid))) }
-    fn setregid(rgid: gid_t, egid: gid_t) -> c_int { Ok(look(setregid::real(rgid, egid))) }
-    fn setresgid(rgid: gid_t, egid: gid_t, sgid: gid_t) -> c_int { Ok(look(setresgid::real(rgid, egid, sgid))) }
-    fn setgroups(count: size_t, groups: *const gid_t) -> c_int { Ok(look(setgroups::real(count, groups))) }
-    fn initgroups(user: *const c_char, group: gid_t) -> c_int { Ok(look(initgroups::real(user, group))) }
+    fn setuid(uid: uid_t) -> c_int { changes(|| setuid::real(uid)) }
+    fn seteuid(uid: uid_t) -> c_int { changes(|| seteuid::real(uid)) }
+    fn setreuid(ruid: uid_t, euid: uid_t) -> c_int { changes(|| setreuid::real(ruid, euid)) }
+    fn setresuid(ruid: uid_t, euid: uid_t, suid: uid_t) -> c_int { changes(|| setresuid::real(ruid, euid, suid)) }
+    fn setgid(gid: gid_t) -> c_int { changes(|| setgid::real(gid)) }
+    fn setegid(gid: gid_t) -> c_int { changes(|| setegid::real(gid)) }
+    fn setregid(rgid: gid_t, egid: gid_t) -> c_int { changes(|| setregid::real(rgid, egid)) }
+    fn setresgid(rgid: gid_t, egid: gid_t, sgid: gid_t) -> c_int { changes(|| setresgid::real(rgid, egid, sgid)) }
+    fn setgroups(count: size_t, groups: *const gid_t) -> c_int { changes(|| setgroups::real(count, groups)) }
+    fn initgroups(user: *const c_char, group: gid_t) -> c_int { changes(|| initgroups::real(user, group)) }
 }

@@ -19,7 +19,7 @@
 //! How it is made: [`hook`](self) replaces functions; `mounts` has the sessions; `path` decides where a path leads; `arena`, `description` and `table`
 //! make open files of descriptors; then one file for each family of calls.
 //!
-//! An open file survives dup, fork, vfork, posix_spawn and exec, with its offset and its flock lock shared (see `arena`); the other process opens
+//! An open file survives dup, fork, clone, vfork, posix_spawn and exec, with its offset and its flock lock shared (see `arena`); the other process opens
 //! the inode again at first use, which is also possible where it has no name any more or a mode that forbids it (`left`). Not there yet: record locks of open file
 //! descriptions (F_OFD_SETLK) do not follow; what is taken away between the start of a process and its first use of a file, which the process that started it has closed, is
 //! `EBADF`; descriptors that come by recvmmsg(2) are not ours.
@@ -37,7 +37,7 @@
 //! until the next call that is not ours (`parked`): calls that libc makes for itself find them there. A static program that moves the offset
 //! of a file that it inherited makes it useless for all who share it (`EPERM`, `EBADF`).
 //! Signals end waits for locks and nothing else. A signal handler that uses files of a volume while the same thread
-//! is inside of a call of ours is refused in the same way (`EBADF`, `EPERM`) instead of waiting for itself. Who waits for a lock while most of the session's calls do asks for it
+//! is inside of a call of ours, also by a stream (exit(3) writes what is in their buffers), is refused in the same way (`EBADF`, `EPERM`) instead of waiting for itself. Who waits for a lock while most of the session's calls do asks for it
 //! again and again, and is not found in circles of such (`EDEADLK`). Descriptors from 65536 on are refused. freopen(3) of a stream of libc's, with a file of ours, gives another
 //! stream; the old one is left, and useless. C++ streams that took
 //! `stdout` before a redirection keep the old one. Where there is no FUSE mount, static programs
@@ -73,6 +73,7 @@ mod path;
 mod plain;
 mod pool;
 mod posix_aio;
+mod realpath;
 mod rings;
 mod root;
 mod rw;

@@ -4,6 +4,7 @@
 //! by others after msync, as a kernel that keeps dirty pages to itself has it. When this process makes the file longer, the mapping reaches as far as that (`mapped`). Small private mappings are anonymous memory into which
 //! the file is read at once, which is what takes the place of the others too where there is no mount, except that shared writable ones
 //! fail then with `ENODEV`: such memory does not see what is written to the file afterwards, and behind the file's end are zeros instead of SIGBUS.
+//! What madvise(2) gives up of it (MADV_DONTNEED), and what mremap(2) adds to it, is zeros too.
 
 use crate::description::Open;
 use crate::hook::{Out, Res, errno, fail, hook};

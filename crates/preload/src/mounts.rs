@@ -10,10 +10,11 @@ use libc::c_int;
 use share::Remote;
 use share::lock::Mutex;
 use std::future::poll_fn;
+use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::pin::pin;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// A path that a manager serves.
 pub(crate) struct Mount {
@@ -39,7 +40,23 @@ const STARTING: u32 = 1;
 const OFF: u32 = 2;
 const ON: u32 = 3;
 
-static STATE: AtomicU32 = AtomicU32::new(UNKNOWN);
+/// In a page of its own, which a child with a copy of our memory finds empty, however it was made ([`copied`]).
+static STATE: Page = Page(AtomicU32::new(UNKNOWN));
+
+#[repr(align(4096))]
+struct Page(AtomicU32);
+
+impl Deref for Page {
+    type Target = AtomicU32;
+    #[inline]
+    fn deref(&self) -> &AtomicU32 {
+        &self.0
+    }
+}
+
+/// Whether the kernel does that.
+static EMPTIES: AtomicBool = AtomicBool::new(false);
+
 static MOUNTS: OnceLock<Vec<Mount>> = OnceLock::new();
 static PID: AtomicU32 = AtomicU32::new(0);
 /// Grows with every fork on the way from the first process to this one: handles belong to one value of it.
@@ -65,7 +82,46 @@ pub(crate) fn active() -> bool {
 /// such a one reads its settings (jemalloc: by readlink) while it holds the lock that our first allocation would wait for. Then it is libc's.
 #[cold]
 fn start_early() -> bool {
-    allocator_is_libcs() && start()
+    if MOUNTS.get().is_some() { copied() } else { allocator_is_libcs() && start() }
+}
+
+/// The first call in a child that has a copy of our memory and was made past our sight, or by clone, which runs no handlers: as after fork.
+#[cold]
+fn copied() -> bool {
+    if STATE.compare_exchange(UNKNOWN, STARTING, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        return STATE.load(Ordering::Acquire) == ON;
+    }
+    let _inside = inside();
+    let before = crate::hook::errno();
+    // Who has its parent's descriptors too, as they are, cannot have sessions of its own: the kernel serves it.
+    let on = !shares_descriptors();
+    if on {
+        begin_anew();
+    }
+    STATE.store(if on { ON } else { OFF }, Ordering::Release);
+    crate::hook::set_errno(before);
+    on
+}
+
+/// Whether this process and the one whose memory it has a copy of have one table of descriptors (CLONE_FILES).
+fn shares_descriptors() -> bool {
+    const KCMP_FILES: libc::c_long = 2;
+    // SAFETY: numbers are compared.
+    unsafe {
+        libc::syscall(libc::SYS_kcmp, libc::getpid(), pid(), KCMP_FILES, 0, 0) == 0
+            && libc::getpid() as u32 != pid()
+    }
+}
+
+/// Has the kernel empty the page of the state for children. It can do so with whole pages only, which are larger on some machines.
+fn empty_for_children() {
+    let page = std::ptr::from_ref(&STATE).cast_mut().cast();
+    // SAFETY: the page has nothing but the state; a number is asked for.
+    let done = unsafe {
+        libc::sysconf(libc::_SC_PAGESIZE) == size_of::<Page>() as i64
+            && libc::madvise(page, size_of::<Page>(), libc::MADV_WIPEONFORK) == 0
+    };
+    EMPTIES.store(done, Ordering::Release);
 }
 
 /// Whether malloc is that of libc, which makes no calls that are hooked. Itself it allocates nothing.
@@ -105,6 +161,7 @@ pub(crate) fn start() -> bool {
     unsafe { libc::pthread_atfork(Some(crate::left::before_fork), Some(pool::end_start), Some(after_fork)) };
     crate::table::adopt();
     crate::cwd::begin_first();
+    empty_for_children();
     STATE.store(ON, Ordering::Release);
     for fd in 0..3 {
         crate::stdio::follow(fd);
@@ -220,6 +277,15 @@ pub(crate) fn life() -> u64 {
 }
 
 pub(crate) extern "C" fn after_fork() {
+    // Handlers that run before this one may have made calls.
+    if !EMPTIES.load(Ordering::Acquire) || STATE.load(Ordering::Acquire) != ON {
+        begin_anew();
+        STATE.store(ON, Ordering::Release);
+    }
+}
+
+/// In a child that has a copy of our memory: the sessions and what belongs to them are its parent's.
+fn begin_anew() {
     PID.store(std::process::id(), Ordering::Relaxed);
     LIFE.fetch_add(1, Ordering::Relaxed);
     crate::ids::after_fork();

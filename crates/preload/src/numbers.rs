@@ -42,6 +42,10 @@ pub(crate) unsafe fn served(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> O
                 0
             }
             libc::SYS_close if crate::table::is_ours(fd) => crate::fds::close(fd) as c_long,
+            libc::SYS_close => {
+                crate::parked::freed(fd);
+                return None;
+            }
             libc::SYS_close_range => crate::fds::close_range(a as _, b as _, c as c_int) as c_long,
             _ => return None,
         })

@@ -4,7 +4,7 @@ use crate::hook::{Out, Res, errno, fail, hook, text};
 use crate::mounts;
 use crate::path::{self, Entry, To};
 use crate::plain::Plain;
-use crate::pool::{self, Made};
+use crate::pool::Made;
 use crate::table;
 use fs::{Error, FileSystem, FileType, Handle};
 use libc::{AT_FDCWD, c_char, c_int, mode_t};
@@ -123,13 +123,13 @@ fn create_plain(plain: Plain<'_>, flags: c_int, mode: mode_t) -> Option<Res<c_in
     }
     let (dir, _, name) = plain.parent()?;
     let (perm, how) = (permissions(mode), fs::OpenFlags::from_posix(flags));
-    let create =
-        plain.mount.run_with(|fs| fs.create(mounts::cred(), dir, name, perm, how), || pool::make(flags));
-    let (created, made) = match create {
-        Ok(done) => done,
+    let session = plain.mount.session()?;
+    // First of all, as in the kernel: where there is no descriptor to be had, no file is made or cut.
+    let made = match table::make(flags) {
+        Ok(made) => Some(Ok(made)),
         Err(e) => return Some(Err(e)),
     };
-    match created {
+    match session.block_on(session.create(mounts::cred(), dir, name, perm, how)) {
         Ok((attr, handle)) => {
             truncated((plain.mount, attr.ino), flags);
             let (target, flags) = (Target::of(&attr), kept(flags));
@@ -165,7 +165,7 @@ fn open_existing(
     if flags & libc::O_PATH != 0 {
         return Ok((None, None));
     }
-    let make = || pool::make(flags);
+    let make = || table::make(flags);
     let (opened, made) = match target.kind {
         FileType::Directory if flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY => {
             return fail(libc::EISDIR);
@@ -173,8 +173,12 @@ fn open_existing(
         FileType::Directory => mount.run_with(|fs| fs.opendir(cred, target.ino), make)?,
         FileType::Symlink => return fail(libc::ELOOP),
         FileType::Regular => {
-            let flags = fs::OpenFlags::from_posix(flags) - fs::OpenFlags::EXCLUSIVE;
-            mount.run_with(|fs| fs.open_exact(cred, (target.ino, target.generation), flags), make)?
+            let how = fs::OpenFlags::from_posix(flags) - fs::OpenFlags::EXCLUSIVE;
+            // Where there is no descriptor to be had, the file is not cut.
+            let mut first = if flags & libc::O_TRUNC != 0 { Some(Ok(make()?)) } else { None };
+            let open = |fs: &'static share::Remote| fs.open_exact(cred, (target.ino, target.generation), how);
+            let (opened, made) = mount.run_with(open, || first.take().unwrap_or_else(make))?;
+            (opened, made.or(first))
         }
         // Was something else a moment ago.
         _ => return fail(libc::ENXIO),
@@ -195,6 +199,7 @@ fn truncated(file: (&mounts::Mount, fs::Ino), flags: c_int) {
 fn create(to: To<Entry>, flags: c_int, mode: mode_t) -> Res<To<Opened>> {
     let mut to = to;
     let mut links = 0;
+    let mut descriptor = None;
     loop {
         let entry = match to {
             To::Kernel(path) => return Ok(To::Kernel(path)),
@@ -212,6 +217,10 @@ fn create(to: To<Entry>, flags: c_int, mode: mode_t) -> Res<To<Opened>> {
             return fail(if taken { libc::EEXIST } else { libc::EISDIR });
         }
         let perm = permissions(mode);
+        // As in `create_plain`.
+        if descriptor.is_none() {
+            descriptor = Some(Ok(table::make(flags)?));
+        }
         let made = mount.session().ok_or(Out::Errno(libc::EIO)).map(|fs| {
             fs.block_on(fs.create(
                 mounts::cred(),
@@ -226,7 +235,7 @@ fn create(to: To<Entry>, flags: c_int, mode: mode_t) -> Res<To<Opened>> {
                 let path = entry.dir.path.map(|p| path::join(&[&p, b"/", &entry.name]));
                 truncated((mount, attr.ino), flags);
                 let (target, handle) = (Target::of(&attr), Some(handle));
-                return Ok(To::Volume(Opened { mount, target, handle, made: None, path }));
+                return Ok(To::Volume(Opened { mount, target, handle, made: descriptor, path }));
             }
             Err(Error::SymlinkLoop) if flags & libc::O_NOFOLLOW == 0 && flags & libc::O_EXCL == 0 => {}
             Err(e) if e.errno() == libc::EINVAL => {

@@ -243,6 +243,7 @@ impl Drop for Made {
         if let Some((place, origin)) = self.parts.take() {
             // SAFETY: the descriptor was made for us, and nobody has heard of it.
             unsafe { libc::syscall(libc::SYS_close, self.fd) };
+            parked::freed(self.fd);
             done(place, origin, false);
         }
         if let Some(unused) = self.unused.take() {
@@ -293,7 +294,8 @@ pub(crate) fn after_fork() {
     STARTED.starting.store(0, Ordering::Relaxed);
     // SAFETY: we are the only thread.
     unsafe { crate::hook::alone(&STOCK) };
-    *STOCK.lock() = Stock::default();
+    // Left behind: the allocator may be another thread's, which exists only in the parent, where no handlers of libc's have run (`mounts`).
+    std::mem::forget(std::mem::take(&mut *STOCK.lock()));
     for kept in KEPT.iter() {
         let fd = kept.swap(0, Ordering::Relaxed);
         if fd > 0 {

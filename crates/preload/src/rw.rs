@@ -36,13 +36,17 @@ pub(crate) fn read_at(open: &Open, offset: u64, to: &mut [u8]) -> Res<usize> {
     open.mount.run(|fs| fs.read(handle, offset, to))
 }
 
+/// How many bytes of `len` one call may write at `offset`, or at the end of a file that is open for that.
+pub(crate) fn room_at(open: &Open, offset: u64, len: usize) -> Res<usize> {
+    limits::room(len.min(CALL_MAX), || if appends(open) { size(open) } else { Ok(offset) })
+}
+
 pub(crate) fn write_at(open: &Open, offset: u64, from: &[u8]) -> Res<usize> {
     let handle = open.handle()?;
     if from.is_empty() {
         return Ok(0);
     }
-    let at = || if appends(open) { size(open) } else { Ok(offset) };
-    let len = limits::room(from.len().min(CALL_MAX), at)?;
+    let len = room_at(open, offset, from.len())?;
     let from = &from[..len];
     let n = match open.mount.session().is_some_and(|fs| fs.write_now(handle, offset, from)) {
         true => len,
@@ -240,8 +244,7 @@ pub(crate) fn seek(fd: c_int, offset: off_t, whence: c_int) -> Res<off_t> {
         };
         match i64::try_from(from).ok().and_then(|from| from.checked_add(offset)) {
             Some(to) if to >= 0 => Ok((to as u64, to)),
-            Some(_) => fail(libc::EINVAL),
-            None => fail(libc::EOVERFLOW),
+            _ => fail(libc::EINVAL),
         }
     })
 }

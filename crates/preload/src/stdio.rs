@@ -11,7 +11,7 @@ use crate::hook::{Out, Res, errno, fail, free, hook, inside, outside, text};
 use crate::table;
 use libc::{AT_FDCWD, FILE, c_char, c_int, c_void, size_t, ssize_t};
 use share::lock::Mutex;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 /// `cookie_io_functions_t`.
@@ -45,16 +45,19 @@ fn number(cookie: *mut c_void) -> c_int {
     unsafe { &*cookie.cast::<Cookie>() }.0.load(Ordering::Relaxed)
 }
 
+// libc calls these for the program, which may be a signal handler on top of a call of ours: that one is refused, as any, or it would wait for itself. Where our own code has libc
+// call them it says so (`outside`).
+
 unsafe extern "C" fn cookie_read(cookie: *mut c_void, to: *mut c_char, n: size_t) -> ssize_t {
     // SAFETY: libc gives a buffer of `n` bytes.
-    outside(|| unsafe { crate::rw::read(number(cookie), to.cast(), n) })
+    unsafe { crate::rw::read(number(cookie), to.cast(), n) }
 }
 
 unsafe extern "C" fn cookie_write(cookie: *mut c_void, from: *const c_char, n: size_t) -> ssize_t {
     let mut done = 0;
     while done < n {
         // SAFETY: libc gives a buffer of `n` bytes.
-        let wrote = outside(|| unsafe { crate::rw::write(number(cookie), from.add(done).cast(), n - done) });
+        let wrote = unsafe { crate::rw::write(number(cookie), from.add(done).cast(), n - done) };
         match wrote {
             ..=0 => break,
             wrote => done += wrote as usize,
@@ -65,14 +68,14 @@ unsafe extern "C" fn cookie_write(cookie: *mut c_void, from: *const c_char, n: s
 
 unsafe extern "C" fn cookie_seek(cookie: *mut c_void, offset: *mut i64, whence: c_int) -> c_int {
     // SAFETY: libc gives a place for the offset.
-    outside(|| unsafe {
+    unsafe {
         let at = crate::rw::lseek(number(cookie), *offset, whence);
         if at < 0 {
             return -1;
         }
         *offset = at;
         0
-    })
+    }
 }
 
 unsafe extern "C" fn cookie_close(cookie: *mut c_void) -> c_int {
@@ -89,7 +92,7 @@ unsafe extern "C" fn cookie_close(cookie: *mut c_void) -> c_int {
     // SAFETY: from `make`, and the stream is gone now.
     drop(unsafe { Box::from_raw(cookie.cast::<Cookie>()) });
     // SAFETY: the stream owns the descriptor, if it has one.
-    if fd < 0 { 0 } else { outside(|| unsafe { crate::fds::close(fd) }) }
+    if fd < 0 { 0 } else { unsafe { crate::fds::close(fd) } }
 }
 
 /// A stream over a descriptor, for a file opened with these flags.
@@ -189,7 +192,7 @@ pub(crate) fn follow(fd: c_int) {
     } else if current == ours {
         // What is still in the buffer goes where the descriptor leads now, as it would have gone later.
         // SAFETY: a stream of our own.
-        unsafe { libc::fflush(ours) };
+        outside(|| unsafe { libc::fflush(ours) });
         variable.store(standard.libcs.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
@@ -277,7 +280,7 @@ unsafe fn lead(stream: *mut FILE, cookie: *mut c_void, path: *const c_char, flag
     unsafe {
         let of = &(*cookie.cast::<Cookie>()).0;
         let standard = STANDARD.iter().find(|s| s.ours.load(Ordering::Relaxed) == stream);
-        libc::fflush(stream);
+        outside(|| libc::fflush(stream));
         __fpurge(stream);
         let number = of.load(Ordering::Relaxed);
         let opened = open_for(path, flags).and_then(|fd| {
@@ -297,9 +300,11 @@ unsafe fn lead(stream: *mut FILE, cookie: *mut c_void, path: *const c_char, flag
         }
         allow(stream, Some(flags));
         // By this it forgets where it was in the other file, and what it had read there. Pipes have no places.
-        if libc::fseek(stream, 0, libc::SEEK_END) == 0 && mode_of(flags) != c"a" {
-            libc::fseek(stream, 0, libc::SEEK_SET);
-        }
+        outside(|| {
+            if libc::fseek(stream, 0, libc::SEEK_END) == 0 && mode_of(flags) != c"a" {
+                libc::fseek(stream, 0, libc::SEEK_SET);
+            }
+        });
         libc::clearerr(stream);
         Ok(standard.and_then(Standard::variable).map_or(stream, |v| v.load(Ordering::Relaxed)))
     }
@@ -314,7 +319,7 @@ unsafe fn replace(stream: *mut FILE, fd: c_int, flags: c_int) -> Res<*mut FILE> 
     begin_at_end(fd, flags);
     // SAFETY: as the caller says.
     unsafe {
-        libc::fflush(stream);
+        outside(|| libc::fflush(stream));
         let standard =
             STANDARD.iter().position(|s| s.variable().is_some_and(|v| v.load(Ordering::Relaxed) == stream));
         if let Some(number) = standard {
@@ -362,23 +367,44 @@ hook! {
         make(fd, flags)
     }
     fn freopen | freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
-        if path.is_null() {
-            return if of_stream(stream).is_some() { fail(libc::EBADF) } else { Err(Out::Libc) };
+        let cookie = cookie_of(stream);
+        if path.is_null() && cookie.is_none() {
+            return Err(Out::Libc);
         }
         let flags = flags_of(text(mode)?)?;
-        if let Some(cookie) = cookie_of(stream) {
-            return lead(stream, cookie, path, flags);
+        if let Some(cookie) = cookie {
+            if !path.is_null() {
+                return lead(stream, cookie, path, flags);
+            }
+            // The same file with another mode: it is opened anew by its descriptor, as libc does it.
+            let same = match number(cookie) {
+                -1 => return fail(libc::EBADF),
+                fd => CString::new(format!("/proc/self/fd/{fd}")).or(fail(libc::EINVAL))?,
+            };
+            return lead(stream, cookie, same.as_ptr(), flags);
         }
         let fd = crate::open::open_at(AT_FDCWD, text(path)?, flags, 0o666)?;
         if table::is_ours(fd) {
             return replace(stream, fd, flags);
         }
         // A path of a volume that led out of it: libc opens what is there once more.
-        let path = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).or(fail(libc::EINVAL))?;
+        let path = CString::new(format!("/proc/self/fd/{fd}")).or(fail(libc::EINVAL))?;
         let stream = freopen::real(path.as_ptr(), mode_of(flags).as_ptr(), stream);
         let why = errno();
         crate::fds::close::real(fd);
         if stream.is_null() { fail(why) } else { Ok(stream) }
+    }
+    fn fclose(stream: *mut FILE) -> c_int {
+        // Ours close their descriptor by a call of ours.
+        if of_stream(stream).is_some() {
+            return Err(Out::Memory);
+        }
+        crate::parked::freed(0);
+        Err(Out::Libc)
+    }
+    fn pclose(stream: *mut FILE) -> c_int {
+        crate::parked::freed(0);
+        Err(Out::Libc)
     }
     fn fileno | fileno_unlocked(stream: *mut FILE) -> c_int {
         match of_stream(stream).ok_or(Out::Libc)? {

@@ -171,7 +171,13 @@ fn flush(closed: &Open) {
     }
 }
 
-/// A file that was opened becomes a descriptor: `made`, or else one that is made now. Without one the handle is closed.
+/// A descriptor for a file that is opened with these flags of open(2). `EMFILE` also where the number is one that none of ours can have.
+pub(crate) fn make(flags: c_int) -> Res<Made> {
+    let made = pool::make(flags)?;
+    if is_beyond(made.fd()) { fail(libc::EMFILE) } else { Ok(made) }
+}
+
+/// A file that was opened becomes a descriptor: `made` by [`make`], or else one that is made now. Without one the handle is closed.
 pub(crate) fn insert(
     mount: &'static Mount,
     target: Target,
@@ -180,11 +186,7 @@ pub(crate) fn insert(
     handle: Option<Handle>,
     made: Option<Res<Made>>,
 ) -> Res<c_int> {
-    let made = match made.unwrap_or_else(|| pool::make(flags)) {
-        Ok(made) if (made.fd() as usize) < FDS => Ok(made),
-        Ok(_) => fail(libc::EMFILE),
-        Err(e) => Err(e),
-    };
+    let made = made.unwrap_or_else(|| make(flags));
     if let (Err(_), Some(handle)) = (&made, handle) {
         let _ = mount.run(|fs| fs.release(handle));
     }

@@ -3,7 +3,7 @@
 //!
 //! The functions of the family of `wprintf` are not here: on a stream of ours they fail. Where tested: `tests/all/more_programs.rs`.
 
-use crate::hook::{Failed, Out, Res, fail, hook};
+use crate::hook::{Failed, Out, Res, fail, hook, outside};
 use crate::stdio::{of_stream, standard};
 use libc::{EOF, FILE, c_char, c_int, size_t, wchar_t};
 
@@ -48,7 +48,7 @@ unsafe fn get(stream: *mut FILE) -> Res<wint_t> {
     let (mut wide, mut state, mut begun) = (0, State(0, 0), false);
     loop {
         // SAFETY: as the caller says; the rest is memory of our own.
-        let byte = unsafe { libc::fgetc(stream) };
+        let byte = outside(|| unsafe { libc::fgetc(stream) });
         if byte == EOF {
             // SAFETY: as the caller says.
             return if begun { unsafe { broken(stream) } } else { Ok(WEOF) };
@@ -81,7 +81,7 @@ unsafe fn put(wide: wchar_t, stream: *mut FILE) -> Res<wint_t> {
     of_stream(stream).ok_or(Out::Libc)?;
     let (bytes, n) = bytes(wide)?;
     // SAFETY: as the caller says.
-    let wrote = unsafe { libc::fwrite(bytes.as_ptr().cast(), 1, n, stream) };
+    let wrote = outside(|| unsafe { libc::fwrite(bytes.as_ptr().cast(), 1, n, stream) });
     Ok(if wrote == n { wide as wint_t } else { WEOF })
 }
 
@@ -145,7 +145,7 @@ hook! {
         }
         let (bytes, n) = bytes(wide as wchar_t)?;
         for byte in bytes[..n].iter().rev() {
-            if ungetc(*byte as c_int, stream) == EOF {
+            if outside(|| ungetc(*byte as c_int, stream)) == EOF {
                 return Ok(WEOF);
             }
         }

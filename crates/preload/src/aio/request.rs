@@ -1,8 +1,9 @@
 //! Requests of AIO as programs make them, and what they do with files of ours.
 
 use crate::description::Open;
-use crate::hook::{Out, Res, fail, memory, memory_mut};
-use crate::rw::{position, reader, vector, writer};
+use crate::hook::{Out, Res, fail, memory, memory_mut, outside};
+use crate::limits;
+use crate::rw::{position, reader, room_at, vector, writer};
 use crate::table;
 use fs::{FileSystem, Handle};
 use libc::{c_int, c_void};
@@ -89,7 +90,17 @@ unsafe fn work_of(cb: &Iocb) -> Res<(Open, Work)> {
 }
 
 impl Work {
-    async fn run(self, remote: &Remote, handle: Handle) -> fs::Result<usize> {
+    /// How many bytes the limit of the process lets it write. Where that is none, the signal comes now, as from the kernel.
+    fn room(&self, open: &Open) -> Res<usize> {
+        let Work::Write(pieces, at, _) = self else { return Ok(0) };
+        let room = room_at(open, *at, pieces.iter().map(|piece| piece.len()).sum());
+        if matches!(room, Err(Out::Errno(libc::EFBIG))) {
+            outside(limits::signal);
+        }
+        room
+    }
+
+    async fn run(self, remote: &Remote, handle: Handle, room: usize) -> fs::Result<usize> {
         let mut done = 0;
         match self {
             Work::Read(pieces, at) => {
@@ -112,6 +123,7 @@ impl Work {
                     [piece] => piece,
                     pieces => &pieces.concat()[..],
                 };
+                let bytes = &bytes[..room.min(bytes.len())];
                 if !bytes.is_empty() {
                     done = remote.write(handle, at, bytes).await?;
                 }
@@ -135,11 +147,15 @@ pub unsafe fn request_of(cb: &Iocb) -> Res<(&'static Remote, impl Future<Output 
     let handle = open.handle()?;
     let (data, object) = (cb.data, std::ptr::from_ref(cb).addr() as u64);
     let Some(remote) = open.mount.session() else { return fail(libc::EIO) };
+    let room = work.room(&open);
     Ok((remote, async move {
-        let result = work.run(remote, handle).await;
+        let result = match room {
+            Ok(room) => work.run(remote, handle, room).await.map_err(Out::from),
+            Err(e) => Err(e),
+        };
         // The file was open until now, whatever the program has closed.
         drop(open);
-        let result = match result.map_err(Out::from) {
+        let result = match result {
             Ok(n) => n as i64,
             Err(Out::Errno(errno)) => -errno as i64,
             Err(Out::Libc | Out::Memory) => -libc::EIO as i64,

@@ -1,6 +1,7 @@
 //! Programs under the library: what serves them is compiled once for all of these tests.
 
 mod c_calls;
+mod c_descriptors;
 mod c_programs;
 mod descriptors;
 mod more_c_programs;
