@@ -122,6 +122,7 @@ fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &Lo
         geometry,
         uuid: fixed.superblock.uuid,
         opening: rand::random::<u64>() | 1,
+        apart: crate::inode::apart(),
         stops: [0; 4],
         strict: fixed.superblock.strict.get() == 1,
         read_only: options.read_only,
