@@ -419,6 +419,7 @@ fn take_record(pass: &mut Pass<'_>, base: &mut Base, record: &Record<'_>) {
             Err(e) => bad(format!("inode image: {e}")),
         }
     }
+    crate::recover::drop_overtaken(&mut base.pages, record);
     for (i, page) in record.pages.iter().enumerate() {
         if page.block.get() >= base.superblock.blocks.get() {
             bad(format!("page of block {}, beyond the volume", page.block.get()));
