@@ -388,6 +388,11 @@ pub(crate) fn load_index(core: &mut Core, device: &Blocking, fixed: &Fixed) -> R
             }
         }
     }
+    // Nothing else may be put there, and what is in use of them nobody has looked at.
+    let taken = |segment: &SegNo| core.space.usage(segment.0) == Err(true);
+    if !cp.log_segments.iter().chain(fixed.table.iter().flatten()).all(taken) {
+        return Err(wrong("segment of the log or of inodes is not in use"));
+    }
     if inodes != cp.index_inodes {
         return Err(wrong("number of inodes differs from the checkpoint's"));
     }

@@ -16,7 +16,7 @@ use crate::epoch::{EpochState, Running};
 use crate::group::Group;
 use crate::handles::Handles;
 use crate::index::Index;
-use crate::inode::{Inode, SINCE_CHECKPOINT, Slot};
+use crate::inode::{Inode, NUMBERED, SINCE_CHECKPOINT, Slot};
 use crate::io::Ios;
 use crate::reads::BadReads;
 use crate::ring::LogRing;
@@ -203,6 +203,8 @@ pub(crate) struct Core {
     pub uuid: [u8; 16],
     /// Drawn by chance; never 0.
     pub opening: u64,
+    /// See [`crate::inode::apart`].
+    pub apart: u32,
     /// Of the volume's openings before this one, those that ended in clean stops with none of another kind between them and now.
     pub stops: [u64; 4],
     pub strict: bool,
@@ -355,8 +357,9 @@ impl Core {
     /// Replaces the content of a slot by a new inode, keeping its place in epoch and checkpoint.
     pub fn put(&mut self, slot: Slot, inode: Inode) {
         let old = self.edit(slot);
-        let (flags, epoch) = (old.flags & SINCE_CHECKPOINT, old.epoch);
-        *old = Inode { flags: inode.flags | flags, epoch, ..inode };
+        let (flags, epoch) = (old.flags & (SINCE_CHECKPOINT | NUMBERED), old.epoch);
+        let numbered = if inode.generation == old.generation { 0 } else { NUMBERED };
+        *old = Inode { flags: inode.flags | flags | numbered, epoch, ..inode };
     }
 
     /// Makes the waiters on `key` try again; so do a checkpoint that could not begin, and inodes that could not be freed.

@@ -5,10 +5,10 @@
 
 use crate::core::Core;
 use crate::extents::Ext;
-use crate::inode::{HAS_XATTRS, Inode, SINCE_CHECKPOINT, Slot, TAIL_ON_MEDIUM};
+use crate::inode::{HAS_XATTRS, Inode, SINCE_CHECKPOINT, Slot, TAIL_ON_MEDIUM, Tail};
 use crate::names::ROOT;
 use crate::space::Run;
-use crate::tails::tail_of_view;
+use crate::tails::{check_whole, tail_of_view};
 use format::extent::{Node, NodeEntry};
 use format::inode::{InodeView, SlotKind, TailKind, parse_block, parse_compact};
 use format::limits::{BLOCK_SIZE, SEGMENT_BLOCKS};
@@ -141,6 +141,12 @@ impl<'c> Builder<'c> {
         }
         for (ino, bytes) in &images {
             self.load_tail(device, *ino, bytes)?;
+        }
+        for inode in images.keys().filter_map(|ino| self.core.slab.inode_in(ino.0 as Slot)) {
+            match &inode.tail {
+                Some(tail) => check_whole(tail, inode.blocks)?,
+                None => check_whole(&Tail::default(), inode.blocks)?,
+            }
         }
         derive(self.core)
     }

@@ -11,7 +11,7 @@ use crate::inode::Slot;
 use crate::pages::SoFar;
 use crate::writeback::Purpose;
 use format::Ino;
-use format::limits::{FILE_SIZE_MAX, SEGMENT_BLOCKS};
+use format::limits::{FILE_SIZE_MAX, PATH_MAX, SEGMENT_BLOCKS};
 use fs::cache::{PAGE, Pages};
 use fs::{Access, Attr, Cred, Error, FileType, Handle, OpenFlags, SetAttr, Source, StatFs, perm};
 
@@ -166,6 +166,10 @@ impl Core {
         let (slot, inode) = self.inode(ino)?;
         if inode.file_type() != FileType::Symlink {
             return Err(Error::Invalid("not a symbolic link").into());
+        }
+        if inode.size >= PATH_MAX as u64 {
+            let fault = format::error::Fault::Rule("target of a symlink is too long");
+            return Err(Error::from(format::FormatError::new("inode", fault)).into());
         }
         let mut target = vec![0; inode.size as usize];
         let (mut so_far, mut copies) = (SoFar::default(), Vec::new());

@@ -82,6 +82,15 @@ pub(crate) const HAS_XATTRS: u8 = 8;
 /// Made by tmpfile: may get a first name although it has none.
 pub(crate) const LINKABLE: u8 = 16;
 
+/// Its slot got its generation since the volume was opened.
+pub(crate) const NUMBERED: u8 = 32;
+
+/// How far the generations that an opening gives are from those that are known: by chance, and more than the openings before it can
+/// have given that were lost again with their epochs. Who still knows a file that was lost so must not take another one for it.
+pub(crate) fn apart() -> u32 {
+    rand::random_range(1 << 16..1 << 17)
+}
+
 /// One inode, or an additional name (hard link).
 #[derive(Clone)]
 #[repr(align(32))]

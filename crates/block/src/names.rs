@@ -8,7 +8,7 @@ mod rename;
 
 use crate::core::{Core, Res};
 use crate::extents::runs;
-use crate::inode::{Data, Inode, LINKABLE, Name, Slot, TAIL_ON_MEDIUM, Tail};
+use crate::inode::{Data, Inode, LINKABLE, NUMBERED, Name, Slot, TAIL_ON_MEDIUM, Tail};
 use crate::space::Run;
 use format::inode::SlotKind;
 use format::limits::{LINK_MAX, NAME_MAX, PATH_MAX, SEGMENT_BLOCKS};
@@ -160,8 +160,13 @@ impl Core {
         self.slab.alloc().ok_or_else(|| Error::NoSpace.into())
     }
 
+    /// Epochs that were lost gave this slot generations too, and their numbers are used again, so the first that an opening gives is
+    /// further on (`inode::apart`).
     fn next_generation(&self, slot: Slot) -> u32 {
-        self.slab.get(slot).generation.wrapping_add(1).max(self.running.epoch as u32)
+        let inode = self.slab.get(slot);
+        let step = if inode.flags & NUMBERED != 0 { 0 } else { self.apart };
+        let next = inode.generation.wrapping_add(1).wrapping_add(step);
+        next.max((self.running.epoch as u32).wrapping_add(self.apart))
     }
 
     fn new_inode(&mut self, cred: &Cred, dir: Slot, new: &New<'_>, ticket: &mut Option<u64>) -> Res<Slot> {

@@ -19,7 +19,7 @@ use crate::space::{Run, Space};
 use format::checkpoint::CHECKPOINTS;
 use format::limits::{BLOCK_SIZE, SEGMENT_BLOCKS};
 use format::log::Record;
-use format::{BlockNo, Epoch, Ino};
+use format::{BlockNo, Epoch, Ino, SegNo};
 use fs::cache::PageCache;
 use fs::{Error, Result};
 use media::blocking::Blocking;
@@ -122,6 +122,7 @@ fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &Lo
         geometry,
         uuid: fixed.superblock.uuid,
         opening: rand::random::<u64>() | 1,
+        apart: crate::inode::apart(),
         stops: [0; 4],
         strict: fixed.superblock.strict.get() == 1,
         read_only: options.read_only,
@@ -268,12 +269,27 @@ pub(crate) fn destroy_cut(device: &Blocking, ring: &LogRing, end: u64) -> Result
     Ok(())
 }
 
+/// Forgets images of blocks that this record, a later one, gives new contents without an image. A block that has an image is given to nobody
+/// before the next checkpoint, but where that one is damaged, recovery begins at the one before it.
+pub(crate) fn drop_overtaken<T>(pages: &mut BTreeMap<u64, T>, record: &Record<'_>) {
+    let covers = record.covers.iter().map(|c| (c.block.get(), c.count.get() as u64));
+    let given = record.assignments.iter().map(|a| a.segment.get()).filter(|&segment| segment != 0);
+    let segments = given.map(|segment| (SegNo(segment).first_block().0, SEGMENT_BLOCKS as u64));
+    for (first, count) in covers.chain(segments) {
+        let run = first..first.saturating_add(count);
+        while let Some((&block, _)) = pages.range(run.clone()).next() {
+            pages.remove(&block);
+        }
+    }
+}
+
 /// Brings logged pages home, says on the medium that the accepted epochs are durable, and protects what the log still holds.
 fn take_over_log(core: &mut Core, device: &Blocking, fixed: &Fixed, log: &LogTail) -> Result<()> {
     let mut pages: BTreeMap<u64, &[u8]> = BTreeMap::new();
     let records: Vec<Record<'_>> =
         log.records.iter().map(|r| Record::parse(r)).collect::<format::Result<_>>()?;
     for record in &records {
+        drop_overtaken(&mut pages, record);
         for (i, page) in record.pages.iter().enumerate() {
             if page.block.get() >= core.space.total() {
                 return Err(damage("log record", "holds a page of a block beyond the volume"));

@@ -292,6 +292,27 @@ impl Space {
         true
     }
 
+    /// Whether the run is one of the volume, behind its super segment, and every block of it is in use.
+    pub fn in_use(&self, run: Run) -> bool {
+        let end = run.block.0.checked_add(run.count as u64);
+        if run.count == 0 || run.block.0 < SEG as u64 || end.is_none_or(|e| e > self.total()) {
+            return false;
+        }
+        let mut all = true;
+        Space::split(run, |seg, first, count| {
+            let s = self.segments[seg as usize];
+            all &= match s.role {
+                Role::Free => false,
+                Role::Full => true,
+                Role::Partial => {
+                    let map = &self.maps[s.map as usize];
+                    (first..first + count).all(|b| map[b as usize / 64] >> (b % 64) & 1 == 1)
+                }
+            };
+        });
+        all
+    }
+
     /// Whether every block of the run is free.
     pub fn is_free(&self, run: Run) -> bool {
         let mut all = true;

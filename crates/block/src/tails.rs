@@ -1,8 +1,11 @@
 //! Tails of inodes: loading them from the medium, encoding images for the log and the slots, and dropping them again. `place`
 //! gives blocks to what stands outside of the inode.
 
+mod check;
 mod nodes;
 mod place;
+
+pub(crate) use check::check_whole;
 
 use crate::core::{Core, Res, Stop, Wait};
 use crate::extents::{Ext, ExtentMap, Leaf};
@@ -10,6 +13,7 @@ use crate::inode::{
     Data, HAS_XATTRS, IN_CHECKPOINT, Inode, OutsideXattrs, SINCE_CHECKPOINT, Slot, TAIL_ON_MEDIUM, Tail,
 };
 use crate::io::{Io, IoKind};
+use crate::space::Run;
 use format::extent::{Extent, Node, NodeEntry};
 use format::inode::{InodeView, SlotKind, TailKind};
 use format::limits::BLOCK_SIZE;
@@ -55,6 +59,8 @@ pub(crate) struct Partial {
     next: usize,
     arrived: usize,
     inner: Vec<BlockNo>,
+    /// Blocks that were found so far.
+    blocks: u64,
 }
 
 impl Core {
@@ -190,7 +196,13 @@ impl Core {
                 p.outside = outside;
                 p.root = view.tree_root().to_vec();
                 p.levels = view.header.tree_levels;
+                for e in view.extents() {
+                    let run = Run { block: BlockNo(e.block.get()), count: e.count.get() };
+                    self.check_run(slot, p, "extent", run)?;
+                }
                 if let Some(x) = outside {
+                    let run = Run { block: x.block, count: x.blocks() };
+                    self.check_run(slot, p, "extended attributes", run)?;
                     p.xattrs_pending = true;
                     if !self.load(slot, TailPart::Xattrs, x.block, x.blocks() as usize) {
                         return Err(Error::Busy("memory for transfers is in use".into()));
@@ -199,6 +211,7 @@ impl Core {
                 }
                 p.entries = p.root.clone();
                 p.level = p.levels.saturating_sub(1) as u16;
+                self.check_nodes(slot, p)?;
             }
             TailPart::Xattrs => {
                 let x = p.outside.ok_or(Error::Stale)?;
@@ -212,6 +225,12 @@ impl Core {
             TailPart::Node(i) => {
                 let at = BlockNo(p.entries[i].block.get());
                 let node = format::extent::parse(bytes, ino, p.level, &p.entries[i]).map_err(|e| e.at(at))?;
+                if let Node::Leaf(extents) = &node {
+                    for e in extents {
+                        let run = Run { block: BlockNo(e.block.get()), count: e.count.get() };
+                        self.check_run(slot, p, "extent", run)?;
+                    }
+                }
                 p.nodes[i] = Some(node);
                 p.arrived += 1;
             }
@@ -236,8 +255,13 @@ impl Core {
                 return Ok(false);
             }
             self.next_level(p);
+            self.check_nodes(slot, p)?;
         }
-        Ok(!p.xattrs_pending)
+        if p.xattrs_pending {
+            return Ok(false);
+        }
+        check_whole(&p.tail, self.slab.get(slot).blocks)?;
+        Ok(true)
     }
 
     /// All nodes of a level are there: go down, or build the map from the leaves.

@@ -34,6 +34,9 @@ pub(super) struct Base {
     pub homes: Vec<usize>,
     /// Homes that hold neither a table nor zeros, or cannot be read, with the table block they belong to.
     pub bad_homes: Vec<(usize, usize)>,
+    /// Homes that do not count, but would, by their number, after the next checkpoints: those of one that did not finish; also those that
+    /// cannot be read, which may be such.
+    pub unfinished: Vec<BlockNo>,
     home_faults: Vec<(usize, usize, Problem)>,
     /// Table positions whose segments the log assigned: their slots were never written.
     pub fresh: BTreeSet<usize>,
@@ -83,6 +86,7 @@ pub(super) fn read(pass: &mut Pass<'_>, evidence: u64) -> Result<Option<Base>> {
         table: Vec::new(),
         homes: Vec::new(),
         bad_homes: Vec::new(),
+        unfinished: Vec::new(),
         home_faults: Vec::new(),
         fresh: BTreeSet::new(),
         images: HashMap::new(),
@@ -237,6 +241,7 @@ fn table(pass: &mut Pass<'_>, base: &mut Base) -> bool {
     let used = base.checkpoint.inode_segments as usize;
     // The homes of each block: the current one first, as mount chooses.
     let mut choices: Vec<Vec<HomeFound>> = Vec::new();
+    let mut unreadable = Vec::new();
     for index in 0..used.div_ceil(ENTRIES_PER_BLOCK) {
         let mut found = Vec::new();
         for (home, at) in homes(index).into_iter().enumerate() {
@@ -244,6 +249,7 @@ fn table(pass: &mut Pass<'_>, base: &mut Base) -> bool {
                 Ok(block) => block,
                 Err(e) => {
                     base.home_faults.push((index, home, unread("inode segment table", at, &e)));
+                    unreadable.push(at);
                     continue;
                 }
             };
@@ -276,6 +282,13 @@ fn table(pass: &mut Pass<'_>, base: &mut Base) -> bool {
     for flip in std::iter::once(None).chain((0..choices.len()).map(Some)) {
         let (homes, table) = pick(flip);
         if format::segtable::table_crc(&table) == base.checkpoint.table_crc {
+            for (index, (found, &chosen)) in choices.iter().zip(&homes).enumerate() {
+                let number =
+                    found.iter().find(|(home, ..)| *home == chosen).map_or(0, |(_, number, _)| *number);
+                let newer = found.iter().filter(|(home, other, _)| *home != chosen && *other >= number);
+                base.unfinished.extend(newer.map(|(home, ..)| format::segtable::homes(index)[*home]));
+            }
+            base.unfinished.append(&mut unreadable);
             (base.homes, base.medium_table) = (homes, table);
             return true;
         }
@@ -406,6 +419,7 @@ fn take_record(pass: &mut Pass<'_>, base: &mut Base, record: &Record<'_>) {
             Err(e) => bad(format!("inode image: {e}")),
         }
     }
+    crate::recover::drop_overtaken(&mut base.pages, record);
     for (i, page) in record.pages.iter().enumerate() {
         if page.block.get() >= base.superblock.blocks.get() {
             bad(format!("page of block {}, beyond the volume", page.block.get()));

@@ -132,7 +132,8 @@ fn directory(ino: u64, edit: &Edit, old: Option<&InodeView<'_>>, epoch: u64) -> 
     let now = Timespec { sec: now.sec.into(), nsec: now.nsec.into() };
     h.ino = ino.into();
     h.kind = SlotKind::Inode as u8;
-    h.generation = old.map_or(0, |v| v.header.generation.get()).wrapping_add(1).max(epoch as u32).into();
+    let next = old.map_or(0, |v| v.header.generation.get()).wrapping_add(1).max(epoch as u32);
+    h.generation = next.wrapping_add(crate::inode::apart()).into();
     h.epoch = epoch.into();
     h.mode = if edit.make_root { 0o040755 } else { 0o040700 }.into();
     (h.atime, h.mtime, h.ctime, h.btime) = (now, now, now, now);

@@ -56,6 +56,7 @@ pub(super) fn finish(pass: &mut Pass<'_>, base: &mut Base) -> Result<bool> {
     if base.log_pending {
         bring_home(pass.device, base)?;
     }
+    forget_unfinished(pass.device, base)?;
     let last =
         Checkpoint { sequence: base.checkpoint.sequence + 1, clean: true, ..base.checkpoint.running() };
     write_checkpoint(pass.device, base, last)?;
@@ -72,7 +73,17 @@ fn write_checkpoint(device: &Blocking, base: &mut Base, block: Checkpoint) -> Re
     Ok(())
 }
 
+/// Empties homes of the table that would count with the next checkpoint's number.
+fn forget_unfinished(device: &Blocking, base: &mut Base) -> Result<()> {
+    for at in std::mem::take(&mut base.unfinished) {
+        device.write(at.byte(), &[0; BLOCK_SIZE])?;
+    }
+    Ok(device.flush()?)
+}
+
 fn bring_home(device: &Blocking, base: &mut Base) -> Result<()> {
+    // What was accepted may still be in the device's cache when only its server had died: it must be durable before the mark says so.
+    forget_unfinished(device, base)?;
     if base.log_pending && !base.salvaged {
         let mark = Checkpoint {
             sequence: base.checkpoint.sequence + 1,
