@@ -200,6 +200,54 @@ print(sorted(done), len(os.listdir(t)), [open(j(t, f'log{n}')).read() == ''.join
     rig.done();
 }
 
+/// What a lease of the server before allowed is not taken for one of the next server, whose leases have the same numbers.
+#[test]
+fn leases_of_another_server_do_not_count() {
+    let Some(rig) = Rig::new() else { return };
+    let script = r#"
+new = lambda name: os.open(j(t, name), os.O_CREAT | os.O_RDWR)
+f = new('f'); os.write(f, b'a')
+pause()
+g = new('g'); os.write(g, b'g'); print(os.pwrite(f, b'B', 0), tries(lambda: os.fsync(f)), os.pread(f, 9, 0), open(j(t, 'f')).read())
+"#;
+    let said = rig.across(script, || {
+        rig.stop();
+        rig.mount();
+    });
+    assert_eq!(said, "1 None b'B' B\n");
+    rig.done();
+}
+
+/// A program that is as far ahead of its server as it may be when that is killed.
+#[test]
+fn who_waits_for_a_server_that_is_killed_finds_the_next() {
+    let Some(rig) = Rig::new() else { return };
+    let script = r#"
+import time
+os.mkdir(j(t, 'own')); d = os.open(j(t, 'own'), os.O_RDONLY); os.fsync(d)
+pause()
+end = time.monotonic() + 3; n = 0
+while time.monotonic() < end:
+    n += 1; name = j(t, f'own/{n % 100}'); tries(lambda: os.close(os.open(name, os.O_CREAT | os.O_WRONLY))); tries(lambda: os.unlink(name))
+x = os.open(j(t, 'own/x'), os.O_CREAT | os.O_WRONLY); tries(lambda: os.fsync(x)); print(tries(lambda: os.fsync(x)))
+"#;
+    let mut child = rig.start(script);
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    writeln!(child.stdin.as_mut().unwrap(), "on").unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    common::signal(common::server(&rig.p.path("a.img")), libc::SIGSTOP);
+    std::thread::sleep(Duration::from_millis(500));
+    rig.kill();
+    rig.mount();
+    let mut said = String::new();
+    out.read_to_string(&mut said).unwrap();
+    assert!(child.wait().unwrap().success(), "{said}");
+    assert_eq!(said, "None\n");
+    rig.done();
+}
+
 /// Nobody comes: calls fail after their time, and soon from then on.
 #[test]
 fn without_a_server_calls_fail_in_the_end() {

@@ -434,6 +434,8 @@ impl Remote {
         self.link.change(handle, |file| match opened {
             Some((remote, _)) => {
                 (file.remote, file.session, file.held) = (Handle(remote), session.serial, false);
+                // Leases have ended with the manager that gave them. The next one gives others the same numbers.
+                file.lent = 0;
             }
             None => file.gone = true,
         });

@@ -25,7 +25,8 @@ impl Session {
     /// Waits for a while until the manager has done a part of what was posted. False when that is little: most slots are those of calls for whose answers threads wait.
     pub(in crate::client) fn wait_for_room(&self) -> bool {
         let abandoned = self.slots.lock().abandoned;
-        if abandoned.count_ones() < ROOM {
+        // Of a manager that is gone there is nothing to wait for: who makes a call instead finds the next one.
+        if abandoned.count_ones() < ROOM || self.is_dead() {
             return false;
         }
         let ready = || {
