@@ -129,6 +129,27 @@ fn a_server_that_was_killed_takes_what_was_not_synced_and_says_so() {
     rig.done();
 }
 
+const LOST: &str = r#"
+h = os.open(j(t, 'new'), os.O_CREAT | os.O_RDWR); os.write(h, b'lost')
+pause()
+print(tries(lambda: os.pread(h, 99, 0)), tries(lambda: os.pwrite(h, b'XX', 0)), tries(lambda: os.ftruncate(h, 0)), tries(lambda: os.fstat(h)))
+"#;
+
+/// The next server has given the lost file's place to another program's file, before this one made its first call.
+#[test]
+fn a_descriptor_of_a_lost_file_does_not_lead_to_another() {
+    let Some(rig) = Rig::new() else { return };
+    let theirs = rig.p.path("mnt/theirs");
+    let said = rig.across(LOST, || {
+        rig.kill();
+        rig.mount();
+        std::fs::write(&theirs, b"theirs").unwrap();
+    });
+    assert_eq!(said, "EIO EIO EIO EIO\n");
+    assert_eq!(std::fs::read(&theirs).unwrap(), b"theirs");
+    rig.done();
+}
+
 /// Overwrites under a write lease: `o` has them, `e` is open too and has none.
 const LEASED: &str = r#"
 page = lambda n: bytes([n]) * 4096
