@@ -182,17 +182,19 @@ const NONE: &str = r#"
 int main(int n, char **a) { char to[PATH_MAX]; SAY(realpath(NULL, NULL)); SAY(realpath(NULL, to)); SAY(canonicalize_file_name(NULL)); return 0; }
 "#;
 
-/// Handlers that flush a stream on top of a write to it are refused, and the program ends.
+/// Handlers that flush a stream on top of a write to it are refused, and the program ends. libc's own locks of streams, for which a handler waits where it comes between two instructions
+/// of theirs, are not used.
 const ENDS: &str = r#"
 #include <signal.h>
 #include <stdio.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
 static char piece[1 << 16], buffer[1 << 20];
 static void ends(int s) { printf("ends\n"); fflush(stdout); exit(3); }
 int main(int n, char **a) {
-    struct itimerval soon = { { 0, 0 }, { 0, 10000 + atoi(a[1]) * 700 } }; setvbuf(stdout, buffer, _IOFBF, sizeof buffer); memset(piece, 'x', sizeof piece);
+    struct itimerval soon = { { 0, 0 }, { 0, 10000 + atoi(a[1]) * 700 } }; setvbuf(stdout, buffer, _IOFBF, sizeof buffer); __fsetlocking(stdout, FSETLOCKING_BYCALLER); memset(piece, 'x', sizeof piece);
     signal(SIGALRM, ends); setitimer(ITIMER_REAL, &soon, NULL);
     for (;;) { fwrite(piece, 1, sizeof piece, stdout); if (ftell(stdout) > 8 << 20) rewind(stdout); }
 }
