@@ -142,11 +142,9 @@ impl<'c> Builder<'c> {
         for (ino, bytes) in &images {
             self.load_tail(device, *ino, bytes)?;
         }
+        let none = Tail::default();
         for inode in images.keys().filter_map(|ino| self.core.slab.inode_in(ino.0 as Slot)) {
-            match &inode.tail {
-                Some(tail) => check_whole(tail, inode.blocks)?,
-                None => check_whole(&Tail::default(), inode.blocks)?,
-            }
+            check_whole(inode.tail.as_deref().unwrap_or(&none), inode.blocks)?;
         }
         derive(self.core)
     }

@@ -3,7 +3,7 @@
 //! Each change counts what it may add to the record ([`Running::bytes`]), and whoever makes one asks first: an epoch that has grown to half of the longest
 //! record is closed. A record that is longer than `LOG_RECORD_MAX` would be written, and no recovery would take it for one.
 //!
-//! Tested by `tests/long_records.rs`.
+//! Tested by `tests/long_records.rs` and `volume/held_up.rs`.
 
 use crate::core::{Core, Res, Stop, Wait};
 use crate::inode::{IN_CHECKPOINT, Inode, SINCE_CHECKPOINT, Slot};

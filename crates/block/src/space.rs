@@ -295,36 +295,27 @@ impl Space {
     /// Whether the run is one of the volume, behind its super segment, and every block of it is in use.
     pub fn in_use(&self, run: Run) -> bool {
         let end = run.block.0.checked_add(run.count as u64);
-        if run.count == 0 || run.block.0 < SEG as u64 || end.is_none_or(|e| e > self.total()) {
-            return false;
-        }
-        let mut all = true;
-        Space::split(run, |seg, first, count| {
-            let s = self.segments[seg as usize];
-            all &= match s.role {
-                Role::Free => false,
-                Role::Full => true,
-                Role::Partial => {
-                    let map = &self.maps[s.map as usize];
-                    (first..first + count).all(|b| map[b as usize / 64] >> (b % 64) & 1 == 1)
-                }
-            };
-        });
-        all
+        let is_its = run.count > 0 && run.block.0 >= SEG as u64 && end.is_some_and(|e| e <= self.total());
+        is_its && self.all_are(run, Role::Full)
     }
 
     /// Whether every block of the run is free.
     pub fn is_free(&self, run: Run) -> bool {
+        self.all_are(run, Role::Free)
+    }
+
+    /// Whether every block of the run is what all are in a segment of this role, which is not `Partial`.
+    fn all_are(&self, run: Run, role: Role) -> bool {
+        let bit = (role == Role::Full) as u64;
         let mut all = true;
         Space::split(run, |seg, first, count| {
             let s = self.segments[seg as usize];
             all &= match s.role {
-                Role::Free => true,
-                Role::Full => false,
                 Role::Partial => {
                     let map = &self.maps[s.map as usize];
-                    (first..first + count).all(|b| map[b as usize / 64] >> (b % 64) & 1 == 0)
+                    (first..first + count).all(|b| map[b as usize / 64] >> (b % 64) & 1 == bit)
                 }
+                whole => whole == role,
             };
         });
         all

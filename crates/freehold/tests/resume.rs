@@ -62,6 +62,11 @@ impl Rig {
 
     /// Runs a script that pauses once; meanwhile `restart` is done. What it says afterwards.
     fn across(&self, script: &str, restart: impl FnOnce()) -> String {
+        self.around(script, restart, || {})
+    }
+
+    /// As [`Rig::across`]; `beside` is done while the script goes on.
+    fn around(&self, script: &str, restart: impl FnOnce(), beside: impl FnOnce()) -> String {
         let mut child = self.start(script);
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
@@ -69,6 +74,7 @@ impl Rig {
         assert_eq!(line, "pause\n");
         restart();
         writeln!(child.stdin.take().unwrap(), "on").unwrap();
+        beside();
         let mut said = String::new();
         out.read_to_string(&mut said).unwrap();
         assert!(child.wait().unwrap().success(), "{said}");
@@ -204,19 +210,14 @@ threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
 [x.start() for x in threads]; [x.join() for x in threads]
 print(sorted(done), len(os.listdir(t)), [open(j(t, f'log{n}')).read() == ''.join('%05d' % i for i in range(3000)) for n in range(3)])
 "#;
-    let mut child = rig.start(script);
-    let mut out = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    out.read_line(&mut line).unwrap();
-    writeln!(child.stdin.as_mut().unwrap(), "on").unwrap();
-    for _ in 0..4 {
-        std::thread::sleep(Duration::from_millis(100));
-        rig.stop();
-        rig.mount();
-    }
-    let mut said = String::new();
-    out.read_to_string(&mut said).unwrap();
-    assert!(child.wait().unwrap().success(), "{said}");
+    let restarts = || {
+        for _ in 0..4 {
+            std::thread::sleep(Duration::from_millis(100));
+            rig.stop();
+            rig.mount();
+        }
+    };
+    let said = rig.around(script, || {}, restarts);
     assert_eq!(said, "[0, 1, 2] 4503 [True, True, True]\n");
     rig.done();
 }
@@ -252,19 +253,14 @@ while time.monotonic() < end:
     n += 1; name = j(t, f'own/{n % 100}'); tries(lambda: os.close(os.open(name, os.O_CREAT | os.O_WRONLY))); tries(lambda: os.unlink(name))
 x = os.open(j(t, 'own/x'), os.O_CREAT | os.O_WRONLY); tries(lambda: os.fsync(x)); print(tries(lambda: os.fsync(x)))
 "#;
-    let mut child = rig.start(script);
-    let mut out = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    out.read_line(&mut line).unwrap();
-    writeln!(child.stdin.as_mut().unwrap(), "on").unwrap();
-    std::thread::sleep(Duration::from_millis(500));
-    common::signal(common::server(&rig.p.path("a.img")), libc::SIGSTOP);
-    std::thread::sleep(Duration::from_millis(500));
-    rig.kill();
-    rig.mount();
-    let mut said = String::new();
-    out.read_to_string(&mut said).unwrap();
-    assert!(child.wait().unwrap().success(), "{said}");
+    let killed = || {
+        std::thread::sleep(Duration::from_millis(500));
+        common::signal(common::server(&rig.p.path("a.img")), libc::SIGSTOP);
+        std::thread::sleep(Duration::from_millis(500));
+        rig.kill();
+        rig.mount();
+    };
+    let said = rig.around(script, || {}, killed);
     assert_eq!(said, "None\n");
     rig.done();
 }

@@ -1,4 +1,4 @@
-//! Writes that are refused when they have begun, or have to wait when they are done.
+//! Writes that are refused when they have begun, or have to wait when they are done; and what is not told to be durable.
 
 use super::*;
 use crate::inode::Slot;
@@ -103,4 +103,21 @@ fn a_direct_write_that_waits_when_it_is_done_goes_to_the_medium() {
     assert!(core.slab.get(slot).tail.as_ref().unwrap().dirty.is_empty());
     drop(core);
     assert!(holds(&file, 1, 8));
+}
+
+/// Who has synced what would be lost with a record that no recovery reads is told so.
+#[test]
+fn what_is_in_a_record_that_is_too_long_is_not_durable() {
+    for log in [8 << 20, 128 << 20] {
+        let media = Arc::new(RamMedia::new(512 << 20).unwrap());
+        let made = crate::MkfsOptions { log_bytes: Some(log), ..Default::default() };
+        crate::mkfs(media.clone(), &made).unwrap();
+        let volume = Volume::open(media, OpenOptions::default()).unwrap();
+        let longest = format::limits::LOG_RECORD_MAX.min(log as usize / 2);
+        let hold = |bytes| volume.inner.shared.lock().hold_record_max(bytes, bytes);
+        hold(longest);
+        fs::block_on(volume.sync()).unwrap();
+        hold(longest + PAGE);
+        assert!(matches!(fs::block_on(volume.sync()), Err(Error::Latched(_))));
+    }
 }
