@@ -41,7 +41,9 @@
 //! Life of a slot: the client writes request and payload, stores [`state::POSTED`] and sets the slot's bit in
 //! `SessionHeader::doorbell`; when it finds `SessionHeader::asleep` set it also writes to the eventfd that it was given. The
 //! manager takes the bits, answers in the same memory, and swaps in [`state::DONE`]; if it finds [`state::SLEEPING`] instead of
-//! `POSTED` there, it wakes the futex. The client takes the answer and stores [`state::FREE`].
+//! `POSTED` there, it wakes the futex. The client takes the answer and stores [`state::FREE`]. A client that
+//! wants no answer any more stores [`state::GIVEN_UP`], unless the answer is there, and then sets the slot's bit in `SessionHeader::cancel`. The bit is for a call that the manager has
+//! begun; one that it takes later is given up for what stands in the slot.
 //!
 //! Payloads stand one behind the other. A call with more data than [`DATA_MAX`] has the payload memory of the slots behind its own too: its
 //! client leaves these alone until it has the answer, and says how many they are where the answer is what is long. Whatever a client says there, the memory is
@@ -60,7 +62,7 @@ use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 /// "FHSHARED"
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FHSHARED");
 /// Version of everything in this file.
-pub const VERSION: u32 = 19;
+pub const VERSION: u32 = 20;
 /// Slots of a session: calls that it can have under way.
 pub const SLOTS: usize = 64;
 /// Most bytes of file data in one slot.
@@ -186,6 +188,8 @@ pub mod state {
     pub const SLEEPING: u32 = 2;
     /// Holds an answer.
     pub const DONE: u32 = 3;
+    /// Holds a request whose answer nobody wants any more.
+    pub const GIVEN_UP: u32 = 4;
 }
 
 media_struct! {

@@ -7,7 +7,7 @@
 //! A page of a file is looked for by two of these words ([`page_places`]). One that is not 0 is the number of a page, from 1; its header says what the page holds. Whoever copies a page looks at the
 //! header's `word` before and after: if it is the same odd number both times, and the file's word among the changes has not been raised since the file's
 //! size was asked for, the copy is what the file held. The manager makes the word even before it writes anything else of header or page, and odd when both are complete; it takes pages out before a
-//! call returns that changes them. A page that is there may not be found, when others took its places: then it is asked for, and put there again.
+//! call returns that changes them. The file may have grown before: of the last page that it had, no more is copied than the page says that it has of the file. A page that is there may not be found, when others took its places: then it is asked for, and put there again.
 //!
 //! Notices tell what clients of the arena were answered: what names lead to ([`NameNotice`]), and attributes ([`InodeNotice`]), as of a clock. That holds as long as none of the words among
 //! the changes on which it depends is greater. A client that has posted something which may concern it, and does not know yet that this was done, asks instead. Nothing is
@@ -55,8 +55,8 @@ media_struct! {
         page: U64,
         /// generation of the inode
         generation: U32,
-        /// zero
-        reserved: [u8; 4],
+        /// bytes of the file in the page; behind them are zeros
+        len: U32,
     }
 }
 

@@ -50,7 +50,7 @@ impl Arena {
         self.memory.clone()
     }
 
-    /// Copies a part of a page of a file. False when the page is not here.
+    /// Copies a part of a page of a file. False when the page is not here, or has not all of that part.
     #[inline]
     fn copy(&self, (ino, generation): (Ino, u32), page: u64, within: usize, to: &mut [u8]) -> bool {
         page_places(ino.0, page).into_iter().any(|place| {
@@ -66,8 +66,12 @@ impl Arena {
             if held & 1 == 0
                 || said(offset_of!(PageHeader, ino)) != ino.0
                 || said(offset_of!(PageHeader, page)) != page
-                || said(offset_of!(PageHeader, generation)) != generation as u64
             {
+                return false;
+            }
+            // The word of two fields. The file may be longer by now, and what is to be copied lie behind what it was.
+            let both = said(offset_of!(PageHeader, generation));
+            if both as u32 != generation || within + to.len() > (both >> 32) as usize {
                 return false;
             }
             self.memory.copy_out(ARENA_DATA_AT + at * PAGE as usize + within, to);

@@ -352,8 +352,9 @@ impl Remote {
 
 #[cfg(test)]
 mod tests {
+    use super::super::asking::lock_request;
     use super::*;
-    use fs::{Client, Cred, LockKind};
+    use fs::{Client, Cred, LockKind, LockOwner, RecordLock};
     use std::time::{Duration, Instant};
 
     /// Who gives up a call that was done already does not end the next one in its slot.
@@ -386,6 +387,53 @@ mod tests {
             });
             two.unlock_range(0, 10).unwrap();
         }
+        server.stop();
+    }
+
+    /// The manager looks for new calls, and then for those that are given up. One that is posted and given up in between is not lost.
+    #[test]
+    fn a_call_that_is_given_up_early_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let model = Arc::new(sim::Model::new(sim::HandClock::default().clock()));
+        let server = crate::Server::start(model, &path, Default::default()).unwrap();
+        let (first, second) = (Remote::connect(&path).unwrap(), Remote::connect(&path).unwrap());
+        let session = second.now().clone();
+        let new = fs::client::OpenOptions::new().read(true).write(true).create(true);
+        let open = |remote: &Remote| {
+            Client::new(Arc::new(remote.clone()), Cred::root()).blocking().open("/f", new).unwrap()
+        };
+        let (one, two) = (open(&first), open(&second));
+        one.lock_range(LockKind::Exclusive, 0, 10, true).unwrap();
+        let there = second.link.file(two.handle()).unwrap().remote;
+        let lock = RecordLock { start: 0, end: 9, kind: LockKind::Exclusive, pid: 1 };
+        let waits = lock_request(there, LockOwner(99), Ok(lock), true);
+        let eventually = |what: &str, is: &dyn Fn() -> bool| {
+            let begun = Instant::now();
+            while !is() {
+                assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        for state_before in [state::POSTED, state::SLEEPING] {
+            let region = &session.region;
+            eventually("the manager does not rest", &|| region.asleep().load(Ordering::SeqCst) != 0);
+            let number = session.take_slot(None).unwrap();
+            let mut slot = Slot { session: &session, number, posted: false, then: None };
+            slot.post(&waits);
+            // As if it came just behind the first look.
+            region.doorbell().fetch_and(!(1 << number), Ordering::SeqCst);
+            region.state(number).store(state_before, Ordering::SeqCst);
+            drop(slot);
+            eventually("the second look", &|| region.cancel().load(Ordering::SeqCst) == 0);
+            region.doorbell().fetch_or(1 << number, Ordering::SeqCst);
+            session.ring();
+            let is_done = || region.state(number).load(Ordering::SeqCst) == state::DONE;
+            eventually("nobody gives it up", &is_done);
+            assert_eq!(region.get::<Reply>(number).errno.get(), libc::EINTR);
+        }
+        one.unlock_range(0, 10).unwrap();
+        one.lock_range(LockKind::Exclusive, 0, 10, false).expect("nobody else has it");
         server.stop();
     }
 }

@@ -41,7 +41,7 @@ use arena::Arena;
 pub use descriptions::Description;
 use descriptions::Memories;
 use directories::Directories;
-use format::shared::{Hello, MAGIC, SESSION_BYTES, SLOTS, VERSION, Welcome};
+use format::shared::{Hello, MAGIC, SESSION_BYTES, SLOTS, VERSION, Welcome, state};
 use fs::{Cred, Error, Handle};
 use holds::Holds;
 use kept::Kept;
@@ -53,6 +53,7 @@ use locks::LockLeases;
 pub use pins::Pin;
 pub use queue::Queue;
 use rustix::event::{PollFd, PollFlags};
+use rustix::thread::futex;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
@@ -300,7 +301,7 @@ impl Session {
         while abandoned != 0 {
             let slot = abandoned.trailing_zeros() as usize;
             abandoned &= abandoned - 1;
-            if self.region.state(slot).load(Ordering::Acquire) == format::shared::state::DONE {
+            if self.region.state(slot).load(Ordering::Acquire) == state::DONE {
                 self.take_told(&mut slots, slot);
                 slots.give(slot);
                 freed += 1;
@@ -339,6 +340,13 @@ impl Session {
 
     /// The call in this slot is no longer wanted.
     fn abandon_slot(&self, slot: usize) {
+        // The manager may look at the bit before it comes to the call.
+        let word = self.region.state(slot);
+        let give_up =
+            |from| word.compare_exchange(from, state::GIVEN_UP, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        if !give_up(state::POSTED) && give_up(state::SLEEPING) {
+            let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+        }
         // From then on it may be another call's, which is not meant.
         self.region.cancel().fetch_or(1 << slot, Ordering::SeqCst);
         self.slots.lock().abandoned |= 1 << slot;

@@ -221,16 +221,27 @@ impl Arenas {
         Some(Aligned { start, len, asked, is_more, noted, may_be_wider })
     }
 
-    /// How many pages of what was planned are there, from the first one on, if all that were asked for are.
-    pub fn find(&self, client: &Client, ino: Ino, generation: u32, plan: &Aligned) -> Option<usize> {
+    /// How many pages of what was planned are there, from the first one on, if all that were asked for are. `got` bytes were read: a page with less of the file is from before
+    /// it grew, of which nobody may have been told yet.
+    pub fn find(
+        &self,
+        client: &Client,
+        ino: Ino,
+        generation: u32,
+        plan: &Aligned,
+        got: usize,
+    ) -> Option<usize> {
         let mut state = self.state.lock();
         state.now += 1;
         let now = state.now;
         let inner = state.inner(&client.arena)?;
         let file = inner.files.get(&ino).filter(|f| f.generation == generation)?;
-        let there = (plan.first()..).take(plan.len / PAGE).map_while(|number| {
+        let there = (plan.first()..).take(plan.len / PAGE).enumerate().map_while(|(i, number)| {
             let (chunk, at) = chunk(number);
             let page = file.chunks.get(&chunk).map(|chunk| chunk[at]).filter(|&page| page != NONE)?;
+            if client.arena.len(page) < got.saturating_sub(i * PAGE).min(PAGE) {
+                return None;
+            }
             // It was asked for, so it may not have been found.
             client.arena.show(page, ino, number);
             Some(())
@@ -272,7 +283,12 @@ impl Arenas {
             let is_there = state.arenas[at].page(ino, chunk, within);
             let Some(page) = is_there.or_else(|| state.room(at, (ino, chunk))) else { break };
             let inner = &mut state.arenas[at];
-            if is_there.is_none() {
+            // It has less of the file than there is by now.
+            let is_short = is_there.is_some() && inner.arena.len(page) < bytes.len();
+            if is_short {
+                inner.arena.take(page);
+            }
+            if is_short || is_there.is_none() {
                 inner.keep(ino, generation, chunk, within, page);
                 inner.arena.put(page, (ino, generation), number, bytes);
             }

@@ -113,10 +113,11 @@ impl<'a> Out<'a> {
             return;
         }
         plan.ends_at(attr.size);
-        let there = client.arenas.find(client, ino, attr.generation, plan).unwrap_or_else(|| {
-            let pieces: SmallVec<[&[u8]; 4]> = pages.slices().collect();
-            client.arenas.fill(client, ino, attr.generation, plan, &pieces)
-        });
+        let there =
+            client.arenas.find(client, ino, attr.generation, plan, pages.len()).unwrap_or_else(|| {
+                let pieces: SmallVec<[&[u8]; 4]> = pages.slices().collect();
+                client.arenas.fill(client, ino, attr.generation, plan, &pieces)
+            });
         self.pages = there as u64;
         self.noted = attr.size.saturating_sub(offset).min(len as u64);
     }

@@ -20,7 +20,7 @@ use super::{Counters, Options};
 use crate::changes::Changes;
 use arriving::Refusals;
 use foldhash::fast::FixedState;
-use format::shared::SLOTS;
+use format::shared::{SLOTS, state};
 use fs::{Devices, FileSystem, Watched};
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -291,7 +291,19 @@ impl<F: FileSystem> Poller<F> {
                 task.begin(session.client.clone(), Work::Call(slot));
                 session.tasks[slot] = Some(task);
                 self.poll_task(id, slot);
+                self.give_up_early(id, slot);
             }
+        }
+    }
+
+    /// Drops a call that was begun just now if its client had given it up before: the bit that says so may have been taken before the one of the call.
+    fn give_up_early(&mut self, id: u64, slot: usize) {
+        let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
+        let waits = session.is_some_and(|s| {
+            s.tasks[slot].is_some() && s.client.region.state(slot).load(Ordering::SeqCst) == state::GIVEN_UP
+        });
+        if waits {
+            self.give_up(id, slot);
         }
     }
 

@@ -10,6 +10,7 @@ mod directories;
 mod directories_random;
 mod directory_attacks;
 mod given_up;
+mod growing;
 mod holds;
 mod hostile;
 mod hostile_pages;

@@ -186,11 +186,7 @@ impl Remote {
             table.need = (table.need.max(NEED) * 4).min(NEED_MAX);
             return;
         };
-        for name in names {
-            if let Some((known, _)) = table.may_be(parent, &name) {
-                known.gone = false;
-            }
-        }
+        names.iter().for_each(|name| table.listed(parent, name));
         if let (Some(lease), Some(dir)) = (&mut table.leases[place], table.dirs.get_mut(&parent)) {
             (lease.number, dir.attr) = (number, Some(attr));
         }

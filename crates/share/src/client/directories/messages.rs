@@ -142,6 +142,18 @@ impl Table {
         }
     }
 
+    /// A name is there when the directory is lent. A message that may remove it was possibly done before somebody else made what is there now, and is
+    /// not answered yet: as if that had been made by a message that began and ended after it.
+    pub fn listed(&mut self, dir: Ino, name: &[u8]) {
+        let Some((known, _)) = self.may_be(dir, name) else { return };
+        known.gone = false;
+        if known.removing > 0 {
+            let number = self.naming.begin();
+            self.may_be_made((dir, name), number);
+            self.naming.over(number);
+        }
+    }
+
     /// Whether all messages are over that may make or remove names in a directory and began before it came to stand here.
     pub fn is_settled(&self, dir: &Dir) -> bool {
         self.naming.are_after(dir.since.0) && self.removing.are_after(dir.since.1)
@@ -311,5 +323,26 @@ mod tests {
         table.may_be(DIR, b"old").unwrap();
         table.answered(b"old", there, true);
         assert!(table.dirs[&DIR].names.contains_key(&b"old"[..]));
+    }
+
+    #[test]
+    fn what_is_listed_with_the_lease_may_be_newer_than_a_removal() {
+        let mut table = Table::default();
+        table.begin(0, 0, Some(DIR), 0);
+        let before = table.removes((DIR, b"x"));
+        // It is done; somebody else makes the name; the directory is lent; and only now the answer is seen.
+        table.listed(DIR, b"x");
+        table.leases[0].as_mut().unwrap().number = 1;
+        assert!(!is_free(&table, b"x"));
+        table.answered(b"x", before, true);
+        assert!(!is_free(&table, b"x"), "it was another one that was removed");
+        let after = table.removes((DIR, b"x"));
+        table.answered(b"x", after, true);
+        assert!(is_free(&table, b"x"), "nobody else makes it now");
+        // Of a name that nobody removes meanwhile nothing else is different.
+        table.listed(DIR, b"y");
+        let there = table.removes((DIR, b"y"));
+        table.answered(b"y", there, true);
+        assert!(is_free(&table, b"y"));
     }
 }

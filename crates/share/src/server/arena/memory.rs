@@ -80,13 +80,21 @@ impl Arena {
         std::sync::atomic::fence(Ordering::SeqCst);
         self.field(page, offset_of!(PageHeader, ino)).store(ino.0, Ordering::Relaxed);
         self.field(page, offset_of!(PageHeader, page)).store(number, Ordering::Relaxed);
-        self.field(page, offset_of!(PageHeader, generation)).store(generation as u64, Ordering::Relaxed);
+        // The word of two fields.
+        let len = (bytes.len() as u64) << 32;
+        self.field(page, offset_of!(PageHeader, generation))
+            .store(len | generation as u64, Ordering::Relaxed);
         let at = ARENA_DATA_AT + page as usize * PAGE;
         self.memory.copy_in(at, bytes);
         if bytes.len() < PAGE {
             self.memory.copy_in(at + bytes.len(), &[0; PAGE][bytes.len()..]);
         }
         word.store(before + 3, Ordering::Release);
+    }
+
+    /// Bytes of its file that a page has.
+    pub(super) fn len(&self, page: u32) -> usize {
+        (self.field(page, offset_of!(PageHeader, generation)).load(Ordering::Relaxed) >> 32) as usize
     }
 
     /// Has clients find a page, which holds that one of a file.

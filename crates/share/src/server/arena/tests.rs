@@ -72,7 +72,9 @@ impl Rig {
                 offset_of!(PageHeader, page),
                 offset_of!(PageHeader, generation),
             ];
-            (word & 1 == 1 && fields.map(said) == [INO.0, number, generation as u64]).then_some((page, word))
+            let [ino, at, both] = fields.map(said);
+            let is_it = [ino, at, both as u32 as u64] == [INO.0, number, generation as u64];
+            (word & 1 == 1 && is_it).then_some((page, word))
         })
     }
 
@@ -85,7 +87,12 @@ impl Rig {
     }
 
     fn find(&self, client: &Client, generation: u32, plan: &Aligned) -> Option<Vec<Place>> {
-        let count = self.arenas.find(client, INO, generation, plan)?;
+        self.find_read(client, generation, plan, 0)
+    }
+
+    /// As [`Rig::find`], when so many bytes were read.
+    fn find_read(&self, client: &Client, generation: u32, plan: &Aligned, got: usize) -> Option<Vec<Place>> {
+        let count = self.arenas.find(client, INO, generation, plan, got)?;
         Some(self.places(client, generation, plan, count))
     }
 
@@ -264,4 +271,27 @@ fn one_answer_tells_of_several_pieces() {
     rig.change((CHUNK * PAGE) as u64, (CHUNK * PAGE) as u64 + 1);
     assert!(rig.find(&client, 1, &plan).is_none());
     assert!(!there(&client, filled[2]) && there(&client, filled[1]) && there(&client, filled[3]));
+}
+
+#[test]
+fn a_page_that_has_less_than_was_read_is_put_there_again() {
+    let rig = rig(1000);
+    let client = rig.client(1);
+    let plan = rig.plan(&client, 4096, 5000).unwrap();
+    let old = rig.fill(&client, 1, &plan, &[&[1; 5000]]);
+    assert_eq!(old.len(), 2);
+    assert_eq!(rig.find_read(&client, 1, &plan, 5000).unwrap(), old);
+    assert_eq!(rig.find_read(&client, 1, &plan, 4000).unwrap(), old, "what is cut off is told");
+    // It has grown, and nobody has been told.
+    assert!(rig.find_read(&client, 1, &plan, 5001).is_none());
+    let new = rig.fill(&client, 1, &plan, &[&[2; 5500]]);
+    assert_eq!(new[0], old[0], "that one is whole");
+    assert!(!there(&client, old[1]) && there(&client, new[1]), "who copies it copies it again");
+    assert_eq!(new[1].0, old[1].0);
+    assert_eq!((bytes(&client, new[1], 0), bytes(&client, new[1], 1402)), ([2, 2], [2, 2]));
+    assert_eq!(bytes(&client, new[1], 1403), [2, 0]);
+    assert_eq!(rig.find_read(&client, 1, &plan, 5500).unwrap(), new);
+    assert_eq!(rig.arenas.resident(), 2);
+    // One who read it earlier comes later.
+    assert_eq!(rig.fill(&client, 1, &plan, &[&[1; 5000]]), new);
 }
