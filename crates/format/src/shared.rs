@@ -99,8 +99,11 @@ pub const LOCKS_AT: usize = LEASES_AT + LEASE_WINDOWS * LEASE_BYTES;
 /// Bytes of the region of a session.
 pub const SESSION_BYTES: usize = LOCKS_AT + LOCK_LEASES * LOCK_LEASE_BYTES;
 
+/// Words of the changes for [`Kept::Access`], which stand first. All names of a directory depend on its own: the far more frequent changes of names
+/// and of what files hold are not to share it.
+pub const ACCESS_WORDS: usize = 1 << 16;
 /// Words of the changes: so many that unrelated things seldom share one.
-pub const CHANGE_WORDS: usize = 1 << 17;
+pub const CHANGE_WORDS: usize = ACCESS_WORDS + (1 << 17);
 /// Bytes of the memory of changes.
 pub const CHANGES_BYTES: usize = PAGE + 8 * CHANGE_WORDS;
 
@@ -154,7 +157,11 @@ pub fn kept_hash(kept: Kept<'_>) -> u64 {
 
 /// Index of the word that grows when `kept` changes. Different things may share a word: then both count as changed.
 pub fn change_word(kept: Kept<'_>) -> usize {
-    (mix(kept_hash(kept), 4) >> 40) as usize % CHANGE_WORDS
+    let hash = (mix(kept_hash(kept), 4) >> 40) as usize;
+    match kept {
+        Kept::Access(_) => hash % ACCESS_WORDS,
+        Kept::Attr(_) | Kept::Name(..) => ACCESS_WORDS + hash % (CHANGE_WORDS - ACCESS_WORDS),
+    }
 }
 
 /// Line of the holds in which an inode stands.

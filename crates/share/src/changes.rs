@@ -191,7 +191,7 @@ impl Word {
     /// From [`Word::number`]; any other number is some word.
     #[inline]
     pub fn again(number: u32) -> Word {
-        Word(number % CHANGE_WORDS as u32)
+        Word(number.min(CHANGE_WORDS as u32 - 1))
     }
 
     #[inline]
@@ -240,6 +240,7 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use format::shared::ACCESS_WORDS;
 
     #[test]
     fn who_shares_a_processor_is_in_the_way() {
@@ -342,11 +343,18 @@ mod tests {
 
     #[test]
     fn words_are_spread() {
-        let mut counts = vec![0u8; format::shared::CHANGE_WORDS];
+        let mut counts = vec![0u8; CHANGE_WORDS];
         for i in 0..20_000u64 {
             counts[change_word(Kept::Attr(i))] += 1;
             counts[change_word(Kept::Name(1, format!("f{i:07}").as_bytes()))] += 1;
         }
-        assert!(counts.iter().all(|&n| n < 10), "{:?}", counts.iter().max());
+        let (access, others) = counts.split_at_mut(ACCESS_WORDS);
+        assert!(access.iter().all(|&n| n == 0), "all names of a directory would go with one of those");
+        for i in 0..20_000u64 {
+            access[change_word(Kept::Access(i))] += 1;
+        }
+        for counts in [access, others] {
+            assert!(counts.iter().all(|&n| n < 10), "{:?}", counts.iter().max());
+        }
     }
 }

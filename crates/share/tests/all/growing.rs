@@ -28,10 +28,17 @@ fn what_a_write_has_added_so_far_is_not_read_as_zeros() {
     writer.write_all_at(&[2; PAGE], 0).unwrap();
     let appends = under_way.open("f", RW).unwrap();
     appends.write_all_at(&[3; 2 * PAGE], old as u64).unwrap();
-    let all = [vec![2; PAGE], vec![1; 1000], vec![3; 2 * PAGE]].concat();
+    let mut all = [vec![2; PAGE], vec![1; 1000], vec![3; 2 * PAGE]].concat();
     for (at, len) in [(old - 100, 300), (old, 10), (PAGE, 2 * PAGE), (0, 9 * PAGE), (old - 10, 20)] {
         assert!(read(at, len) == all[at..(at + len).min(all.len())], "{len} at {at}");
     }
     let asked = rig.count("read");
     assert!(read(old - 100, 300) == all[old - 100..old + 200] && rig.count("read") == asked, "it is again");
+    // Longer once more; now the client learns of it before it reads, because something else has changed.
+    appends.write_all_at(&[4; PAGE], all.len() as u64).unwrap();
+    writer.write_all_at(&[2; PAGE], 0).unwrap();
+    let end = all.len();
+    all.resize(end + PAGE, 4);
+    assert_eq!(client.stat("f").unwrap().size, all.len() as u64);
+    assert!(read(end - 100, 300) == all[end - 100..end + 200], "what stood behind the end");
 }
