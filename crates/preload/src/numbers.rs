@@ -27,6 +27,7 @@ pub(crate) unsafe fn served(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> O
             libc::SYS_faccessat => crate::stat::faccessat(fd, b as _, c as c_int, 0) as c_long,
             libc::SYS_faccessat2 => crate::stat::faccessat(fd, b as _, c as c_int, d as c_int) as c_long,
             libc::SYS_sendfile => crate::rw::sendfile(fd, second, c as _, d) as c_long,
+            libc::SYS_splice => crate::rw::splice(fd, b as _, c as c_int, d as _, e, f as _) as c_long,
             libc::SYS_preadv2 => crate::rw::preadv2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
             libc::SYS_pwritev2 => crate::rw::pwritev2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
             libc::SYS_getdents64 if crate::table::is_ours(fd) => {

@@ -296,21 +296,30 @@ unsafe fn copy_range(
     let (ha, hb) = (a.handle()?, b.handle()?);
     // SAFETY: as the caller says.
     let (fixed_a, fixed_b) = unsafe { (from_at.as_mut(), to_at.as_mut()) };
-    let here = |open: &Open, fixed: &Option<&mut off_t>| match fixed {
-        Some(at) => position(**at),
-        None => Ok(open.place.slot().offset.load(std::sync::atomic::Ordering::Relaxed)),
-    };
-    let (at_a, at_b) = (here(&a, &fixed_a)?, here(&b, &fixed_b)?);
+    let (at_a, at_b) = (place(&a, &fixed_a)?, place(&b, &fixed_b)?);
     let len = limits::room(len.min(1 << 30), || Ok(at_b))? as u64;
     let n = a.mount.run(|fs| fs.copy_range(ha, at_a, hb, at_b, len))?;
     mapped::grown((b.mount, b.ino), || Some(at_b + n));
-    for (open, fixed, at) in [(&a, fixed_a, at_a), (&b, fixed_b, at_b)] {
-        match fixed {
-            Some(place) => *place = (at + n) as off_t,
-            None => open.place.with_offset(|_| Ok((at + n, ())))?,
-        }
-    }
+    go_on(&a, fixed_a, at_a + n)?;
+    go_on(&b, fixed_b, at_b + n)?;
     Ok(n as ssize_t)
+}
+
+/// Where a call begins that is given a place, or goes by the file's own.
+pub(crate) fn place(open: &Open, fixed: &Option<&mut off_t>) -> Res<u64> {
+    match fixed {
+        Some(at) => position(**at),
+        None => Ok(open.place.slot().offset.load(std::sync::atomic::Ordering::Relaxed)),
+    }
+}
+
+/// Sets where such a call has ended.
+pub(crate) fn go_on(open: &Open, fixed: Option<&mut off_t>, end: u64) -> Res<()> {
+    match fixed {
+        Some(at) => *at = end as off_t,
+        None => open.place.with_offset(|_| Ok((end, ())))?,
+    }
+    Ok(())
 }
 
 hook! {
@@ -398,8 +407,8 @@ hook! {
         crate::sendfile::send(to, from, at, n)
     }
     fn splice(
-        from: c_int, _a: *mut off_t, to: c_int, _b: *mut off_t, _n: size_t, _flags: libc::c_uint
+        from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, n: size_t, flags: libc::c_uint
     ) -> ssize_t {
-        if table::is_ours(to) || table::is_ours(from) { fail(libc::EINVAL) } else { Err(Out::Libc) }
+        crate::splice::splice((from, from_at), (to, to_at), n, flags)
     }
 }

@@ -75,6 +75,51 @@ if platform.machine() == 'x86_64':
     rig.same("mkdir $T/p; python3 script.py $T/p");
 }
 
+/// As many bytes as the pipe has room for, or has; none is lost where the file takes none.
+#[test]
+fn splices() {
+    let Some(rig) = rig(&["python3"]) else { return };
+    std::fs::write(
+        rig.work.path().join("script.py"),
+        r#"
+import ctypes, fcntl, os, platform, resource, signal, sys
+t = sys.argv[1]
+a = os.open(t + '/a', os.O_CREAT | os.O_RDWR); os.write(a, bytes(i % 251 for i in range(300000)))
+b = os.open(t + '/b', os.O_CREAT | os.O_RDWR)
+r, w = os.pipe(); NOW = os.SPLICE_F_NONBLOCK
+def tries(*a, **k):
+    try: return os.splice(*a, **k)
+    except OSError as e: return e.errno
+def at(fd): return os.lseek(fd, 0, 1)
+# Files into pipes: by the offset given, by the file's own, to the end; a full pipe.
+print(tries(a, w, 5, offset_src=7), os.read(r, 9), at(a), os.lseek(a, 299990, 0), tries(a, w, 50), os.read(r, 50), at(a), tries(a, w, 50), at(a))
+os.lseek(a, 0, 0); n = tries(a, w, 10**6); print(n, at(a), tries(a, w, 9, flags=NOW), at(a), len(os.read(r, 4096)), tries(a, w, 10**6, flags=NOW), at(a))
+whole = b''
+while len(whole) < at(a) - 4096: whole += os.read(r, 9999)
+print(whole == bytes(i % 251 for i in range(4096, at(a))), tries(r, b, 9, flags=NOW))
+# Pipes into files: what there is, at most; over its end; by the offset given.
+os.write(w, b'0123456789' * 500); print(tries(r, b, 10), at(b), tries(r, b, 10**6), at(b), os.fstat(b).st_size)
+os.write(w, b'abc'); print(tries(r, b, 9, offset_dst=6000), at(b), os.fstat(b).st_size, os.pread(b, 12, 4995), os.pread(b, 9, 5995))
+if os.fork() == 0: os.write(w, b'waited for'); os._exit(0)
+print(tries(r, b, 99), at(b)); os.wait()
+# A limit: the rest stays in the pipe.
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN); os.ftruncate(b, 0); os.lseek(b, 0, 0); os.write(w, b'0123456789')
+resource.setrlimit(resource.RLIMIT_FSIZE, (4, resource.RLIM_INFINITY)); print(tries(r, b, 10), tries(r, b, 10), at(b)); resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+print(os.read(r, 99), os.pread(b, 9, 0))
+# What is refused.
+os.mkdir(t + '/dir'); p = os.open(t + '/b', os.O_WRONLY | os.O_APPEND); d = os.open(t + '/dir', 0); o = os.open(t + '/a', os.O_RDONLY); os.write(w, b'stays'); null = os.open('/dev/null', os.O_RDWR)
+print([tries(x, y, 3, flags=NOW) for x in (a, b, p, d, o, r, w, null, 77) for y in (a, b, p, d, o, r, w, null, 77)])
+print(tries(a, w, 3, offset_src=0, offset_dst=0), tries(r, b, 3, offset_src=0, offset_dst=0), tries(a, w, 3, flags=64), tries(a, w, 0), tries(a, w, 3, offset_src=-1))
+os.set_blocking(r, False); print(os.read(r, 99999)[-8:]); print(tries(r, b, 3)); os.set_blocking(r, True); os.close(w); print(tries(r, b, 3)); os.close(r)
+r, w = os.pipe(); os.close(r); signal.signal(signal.SIGPIPE, signal.SIG_IGN); print(tries(a, w, 3), at(a))
+if platform.machine() == 'x86_64':
+    r, w = os.pipe(); libc = ctypes.CDLL(None); libc.syscall.restype = ctypes.c_long; print(libc.syscall(275, a, ctypes.byref(ctypes.c_long(1)), w, None, ctypes.c_long(4), 0), os.read(r, 9))
+"#,
+    )
+    .unwrap();
+    rig.same("mkdir $T/p; python3 script.py $T/p");
+}
+
 /// A signal ends the waiting for a lock, unless its handler says that calls go on.
 #[test]
 fn signals_while_waiting_for_locks() {
