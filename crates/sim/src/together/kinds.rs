@@ -183,8 +183,13 @@ pub(super) fn kind_of_state(state: u64) -> u64 {
 }
 
 impl Object {
+    /// Whether it is where many others are.
+    pub fn is_common(&self) -> bool {
+        self.number < KINDS.len()
+    }
+
     fn directory(&self) -> String {
-        if self.number < KINDS.len() { "common".to_owned() } else { format!("own{}", self.number) }
+        if self.is_common() { "common".to_owned() } else { format!("own{}", self.number) }
     }
 
     /// A name, below the directory of all.

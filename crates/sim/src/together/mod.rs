@@ -1,7 +1,7 @@
 //! Several programs, each of several threads, that work on the same files at the same time. What each has been told holds for all.
 //!
 //! Verifies: that a call which begins after another one has returned sees what that has changed, whoever made the two and in whichever way (past the kernel
-//! under `freehold run`, through the mount, as another user, in a child), and never something that is older than what was seen before; that one of many wins where one can; that nothing which was
+//! under `freehold run`, through the mount, as another user, in a child, by which call: `ways`), and never something that is older than what was seen before; that one of many wins where one can; that nothing which was
 //! appended is lost, torn or there twice; that nothing fails that must not, and nothing hangs.
 //! Does not verify: what is seen while a change is under way, beyond that it is the state before or after (`register`); access times; crashes.
 //!
@@ -11,6 +11,7 @@ mod exclusion;
 mod kinds;
 mod objects;
 mod register;
+mod ways;
 mod worker;
 
 pub use worker::work;

@@ -3,6 +3,7 @@
 use super::exclusion;
 use super::kinds::*;
 use super::register::{Found, OBJECTS, Shared};
+use super::ways::Way;
 use super::worker::Worker;
 use std::ffi::CString;
 use std::fs::{self, OpenOptions, Permissions};
@@ -62,13 +63,17 @@ pub(super) fn change(object: &Object, worker: &mut Worker) -> io::Result<()> {
 fn make(object: &Object, worker: &mut Worker, state: u64) -> io::Result<()> {
     let path = worker.path(object, "");
     match object.kind {
-        Kind::Word => worker.file(object, |file| file.write_all_at(&state.to_le_bytes(), object.at())),
+        Kind::Word => {
+            let way = Way::any(worker, object);
+            worker.file(object, |file| way.write(file, &state.to_le_bytes(), object.at()))
+        }
         Kind::Pages => {
             let bytes = state.to_le_bytes().repeat(PAGES / 8);
             worker.file(object, |file| file.write_all_at(&bytes, PAGES_AT))
         }
         Kind::Hole if state % 2 == 1 => {
-            worker.file(object, |file| file.write_all_at(&state.to_le_bytes(), 4096))
+            let way = Way::any(worker, object);
+            worker.file(object, |file| way.write(file, &state.to_le_bytes(), 4096))
         }
         Kind::Hole => worker.file(object, |file| {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -170,9 +175,10 @@ fn make(object: &Object, worker: &mut Worker, state: u64) -> io::Result<()> {
 pub(super) fn look(object: &Object, worker: &mut Worker) -> io::Result<()> {
     let shared = worker.shared;
     // What is under way may be in the kernel's memory already, or not yet.
-    let alike = !worker.through_mount;
+    let way = Way::any(worker, object);
+    let alike = !worker.through_mount && !way.is_through_mount();
     let mut look = || loop {
-        match shared.registers[object.number].look(alike, |first| find(object, worker, first)) {
+        match shared.registers[object.number].look(alike, |first| find(object, worker, &way, first)) {
             // The name led elsewhere each time before the kernel came to what it had led to.
             Err(e) if !alike && is_stale(&e) => _ = shared.repeated.fetch_add(1, Ordering::Relaxed),
             looked => return looked,
@@ -200,7 +206,7 @@ fn state(found: u64, of: fn(u64) -> u64) -> Found {
     Found::State(found.to_string(), Box::new(move |state| of(state) == found))
 }
 
-fn find(object: &Object, worker: &mut Worker, first: u64) -> io::Result<Found> {
+fn find(object: &Object, worker: &mut Worker, way: &Way, first: u64) -> io::Result<Found> {
     let path = worker.path(object, "");
     let word_at = |worker: &mut Worker, at| {
         let mut word = [0; 8];
@@ -212,7 +218,7 @@ fn find(object: &Object, worker: &mut Worker, first: u64) -> io::Result<Found> {
         found => found.map(Some),
     };
     Ok(match object.kind {
-        Kind::Word => state(word_at(worker, object.at())?.1, |state| state),
+        Kind::Word => state(worker.file(object, |file| way.read(file, object.at()))?, |state| state),
         Kind::Pages => {
             let (from, len) = (worker.one_of(PAGES / 8) * 8, (worker.one_of(PAGES / 8) + 1) * 8);
             let mut bytes = vec![0; len.min(PAGES - from)];
@@ -220,7 +226,12 @@ fn find(object: &Object, worker: &mut Worker, first: u64) -> io::Result<Found> {
             let words = || bytes.chunks_exact(8).map(number_in);
             Found::Between(words().min().unwrap_or(0), words().max().unwrap_or(0))
         }
-        Kind::Hole => state(word_at(worker, 4096)?.1, |state| if state % 2 == 1 { state } else { 0 }),
+        Kind::Hole => {
+            state(
+                worker.file(object, |file| way.read(file, 4096))?,
+                |state| if state % 2 == 1 { state } else { 0 },
+            )
+        }
         Kind::Size => match worker.one_of(4) {
             0 => state(worker.file(object, |file| file.metadata())?.len(), size_of_state),
             // Many pages at once are not one state where the kernel reads.

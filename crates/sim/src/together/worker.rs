@@ -63,6 +63,11 @@ impl<'a> Worker<'a> {
         if is_relative { name.into() } else { self.dir.join(name) }
     }
 
+    /// A name of this thread's own.
+    pub fn scratch(&self) -> PathBuf {
+        self.dir.join(format!("scratch{}", self.thread))
+    }
+
     /// Uses the file of an object that is kept open.
     pub fn file_kept<T>(
         &mut self,
