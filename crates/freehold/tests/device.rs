@@ -7,12 +7,12 @@ mod fake;
 mod steps;
 
 use fake::{End, Fake};
-use freehold::device::{Address, Claim, DeviceError, Use};
+use freehold::device::{Claim, DeviceError, PciAddress, Use};
 
 const A: &str = "0000:04:00.0";
 const B: &str = "0000:05:00.0";
 
-fn at(text: &str) -> Address {
+fn at(text: &str) -> PciAddress {
     text.parse().unwrap()
 }
 

@@ -10,6 +10,13 @@ pub struct Blocking {
     id: ArenaId,
 }
 
+impl Drop for Blocking {
+    /// Nothing is under way: each call waits for what it began.
+    fn drop(&mut self) {
+        self.media.unregister(self.id);
+    }
+}
+
 /// Bytes of the bounce buffer.
 const BOUNCE: usize = 4 << 20;
 /// Bytes of one request of [`Blocking::read_many`].

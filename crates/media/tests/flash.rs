@@ -102,6 +102,18 @@ fn without_a_cache_completed_is_durable() {
     rig.reap_all();
     assert_eq!(sectors(&lost(&rig.flash), 1), [1]);
     assert!(rig.flash.pending().is_empty());
+    // Of a write that failed nobody knows; the next one is there.
+    rig.flash.inject(Fault::nth(Some(Op::Write), 1));
+    rig.submit(0, 1, 2, Flags::NONE);
+    assert!(rig.reap_all().pop().unwrap().result.is_err());
+    assert_eq!(sectors(&rig.flash, 1), [1]);
+    assert_eq!(sectors(&rig.flash.crash_image(|_, _| true), 1), [2]);
+    rig.write(0, 1, 3);
+    for all in [false, true] {
+        assert_eq!(sectors(&rig.flash.crash_image(|_, _| all), 1), [3]);
+    }
+    rig.flush();
+    assert!(rig.flash.pending().is_empty());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `freehold device`: NVMe controllers, taking them from the kernel's driver and back, and what they tell of themselves.
 
 use super::{Exit, facts, show};
-use freehold::device::{Address, Claim, Controller, DeviceError, Machine, Namespace, Released};
+use freehold::device::{Claim, Controller, DeviceError, Machine, Namespace, PciAddress, Released};
 use freehold::options::format_size;
 use serde_json::json;
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ put in order by freehold device release.")]
     Claim {
         /// PCI addresses, as freehold device list shows them
         #[arg(required = true, value_name = "ADDRESS", value_parser = address)]
-        addresses: Vec<Address>,
+        addresses: Vec<PciAddress>,
         /// Take controllers without an IOMMU, too: they, and whoever drives them, can then overwrite all memory
         #[arg(long)]
         no_iommu: bool,
@@ -57,7 +57,7 @@ program drives.")]
     Release {
         /// PCI addresses, as freehold device list shows them
         #[arg(required = true, value_name = "ADDRESS", value_parser = address)]
-        addresses: Vec<Address>,
+        addresses: Vec<PciAddress>,
     },
     /// Show what a claimed controller can do, and its namespaces
     #[command(after_help = ASKED)]
@@ -78,14 +78,15 @@ Exit codes: 0 it was asked, 1 it could not be, 2 wrong usage.";
 struct Asked {
     /// PCI address, as freehold device list shows it, with nvme: before it or not
     #[arg(value_name = "ADDRESS", value_parser = address)]
-    address: Address,
+    address: PciAddress,
     /// Tell it as JSON; sizes in bytes, temperatures in degrees Celsius
     #[arg(long)]
     json: bool,
 }
 
-fn address(text: &str) -> Result<Address, String> {
-    text.strip_prefix("nvme:").unwrap_or(text).parse().map_err(|e: DeviceError| e.to_string())
+fn address(text: &str) -> Result<PciAddress, String> {
+    let parsed = text.strip_prefix("nvme:").unwrap_or(text).parse();
+    parsed.map_err(|_| DeviceError::Address { text: text.into() }.to_string())
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
@@ -168,7 +169,7 @@ fn object(c: &Controller) -> serde_json::Value {
     })
 }
 
-fn claim(machine: &Machine, addresses: &[Address], no_iommu: bool) -> anyhow::Result<()> {
+fn claim(machine: &Machine, addresses: &[PciAddress], no_iommu: bool) -> anyhow::Result<()> {
     for c in machine.claim(addresses, no_iommu)? {
         let how = if c.already { "was bound to vfio-pci already" } else { "is claimed" };
         match c.node {
@@ -179,7 +180,7 @@ fn claim(machine: &Machine, addresses: &[Address], no_iommu: bool) -> anyhow::Re
     Ok(())
 }
 
-fn release(machine: &Machine, addresses: &[Address]) -> anyhow::Result<()> {
+fn release(machine: &Machine, addresses: &[PciAddress]) -> anyhow::Result<()> {
     let mut failed = false;
     for address in addresses {
         match machine.release(*address) {

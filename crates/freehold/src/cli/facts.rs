@@ -1,12 +1,12 @@
 //! What `freehold device info` and `smart` print.
 
 use super::show;
-use freehold::device::{Address, Facts, Format, Space};
+use freehold::device::{Facts, Format, PciAddress, Space};
 use freehold::options::format_size;
 use serde_json::{Value, json};
 
 /// All but the health, as an object.
-pub fn info_object(address: Address, facts: &Facts) -> Value {
+pub fn info_object(address: PciAddress, facts: &Facts) -> Value {
     let mut all = json!(facts);
     if let Some(fields) = all.as_object_mut() {
         fields.remove("health");
@@ -16,7 +16,7 @@ pub fn info_object(address: Address, facts: &Facts) -> Value {
 }
 
 /// The health, as an object.
-pub fn smart_object(address: Address, facts: &Facts) -> Value {
+pub fn smart_object(address: PciAddress, facts: &Facts) -> Value {
     let mut all = json!(facts.health);
     if let Some(fields) = all.as_object_mut() {
         fields.insert("address".into(), address.to_string().into());
@@ -27,7 +27,7 @@ pub fn smart_object(address: Address, facts: &Facts) -> Value {
 }
 
 /// All but the health, as text.
-pub fn info(address: Address, facts: &Facts) -> String {
+pub fn info(address: PciAddress, facts: &Facts) -> String {
     let or_none = |names: &[String]| if names.is_empty() { "none".into() } else { names.join(", ") };
     let size_or = |bytes: Option<u64>, none: &str| bytes.map_or(none.into(), format_size);
     let mut rows = vec![
@@ -103,7 +103,7 @@ fn format_of(f: &Format) -> String {
 }
 
 /// The health, as text.
-pub fn smart(address: Address, facts: &Facts) -> String {
+pub fn smart(address: PciAddress, facts: &Facts) -> String {
     let h = &facts.health;
     let degrees = |t: Option<i32>| t.map_or("not told".into(), |t| format!("{t} C"));
     let mut rows = vec![

@@ -11,7 +11,7 @@
 
 use super::controller::attribute;
 use super::uses::may_pass;
-use super::{Address, Controller, DeviceError, Kernel, Machine, Record, Result, Step, Use, VFIO};
+use super::{Controller, DeviceError, Kernel, Machine, PciAddress, Record, Result, Step, Use, VFIO};
 use std::any::Any;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ const LOOKING: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimed {
     /// Which.
-    pub address: Address,
+    pub address: PciAddress,
     /// The node by which it is opened, if the kernel has told its group.
     pub node: Option<PathBuf>,
     /// Whether it had been bound to `vfio-pci` before.
@@ -40,7 +40,7 @@ impl<K: Kernel> Machine<K> {
     /// # Errors
     /// `Absent`, `NotNvme`; `InUse`, `Foreign`, `Changing`, `Group`, `NoIommu`, `NoVfio`: refused, nothing has changed. `Step`, `Unwilling`: a step failed, and what
     /// had been done is undone. `Stranded`: that failed, too. `Locked`.
-    pub fn claim(&self, addresses: &[Address], no_iommu: bool) -> Result<Vec<Claimed>> {
+    pub fn claim(&self, addresses: &[PciAddress], no_iommu: bool) -> Result<Vec<Claimed>> {
         let _lock = self.lock()?;
         let mut all = Vec::new();
         for (n, address) in addresses.iter().enumerate() {
@@ -98,14 +98,14 @@ impl<K: Kernel> Machine<K> {
     }
 
     /// The kernel gives a group to user space when each of its devices has no driver, one that hands it out, or the one of PCI bridges.
-    fn check_group(&self, c: &Controller, together: &[Address], no_iommu: bool) -> Result<()> {
+    fn check_group(&self, c: &Controller, together: &[PciAddress], no_iommu: bool) -> Result<()> {
         let address = c.address;
         let Some(group) = c.iommu_group.clone() else {
             return if no_iommu { Ok(()) } else { Err(DeviceError::NoIommu { address }) };
         };
         let mut others = Vec::new();
         for name in self.names(format!("sys/kernel/iommu_groups/{group}/devices")) {
-            let is_ours = name.parse::<Address>().is_ok_and(|a| a == address || together.contains(&a));
+            let is_ours = name.parse::<PciAddress>().is_ok_and(|a| a == address || together.contains(&a));
             let driver = self.link_name(format!("sys/bus/pci/devices/{name}/driver"));
             match driver {
                 Some(d) if !is_ours && !matches!(d.as_str(), VFIO | "pcieport" | "pci-stub") => {
@@ -224,7 +224,7 @@ impl<K: Kernel> Machine<K> {
     }
 
     /// Forbids again what a claim has allowed, or leaves that to another claim that needs it.
-    pub(super) fn forbid_no_iommu(&self, address: Address) -> Result<()> {
+    pub(super) fn forbid_no_iommu(&self, address: PciAddress) -> Result<()> {
         // Of older versions only those that have allowed it are known to need it.
         let needs = |r: &Record| r.needs_no_iommu || r.allowed_no_iommu;
         let others = self.records().into_iter().filter(|(at, r)| *at != address && needs(r));

@@ -1,7 +1,7 @@
 //! What sysfs tells of NVMe controllers.
 
 use super::uses::Use;
-use super::{Address, DeviceError, Machine, Result, VFIO};
+use super::{DeviceError, Machine, PciAddress, Result, VFIO};
 use std::path::PathBuf;
 
 /// Class code of NVMe controllers: mass storage, non-volatile memory, NVMe (PCI Code and ID Assignment, 1.1.1.9).
@@ -11,7 +11,7 @@ const NVME: u32 = 0x01_08_02;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Controller {
     /// Where it stands.
-    pub address: Address,
+    pub address: PciAddress,
     /// Vendor and device: `1b36:0010`.
     pub id: String,
     /// Its model; as all that only its driver knows, the one of the claim's record while it is claimed, else empty.
@@ -61,7 +61,7 @@ impl<K> Machine<K> {
     pub fn list(&self) -> Result<Vec<Controller>> {
         let dir = self.at("sys/bus/pci/devices");
         std::fs::read_dir(&dir).map_err(DeviceError::step("reading", &dir))?;
-        let addresses = self.names(&dir).into_iter().filter_map(|name| name.parse::<Address>().ok());
+        let addresses = self.names(&dir).into_iter().filter_map(|name| name.parse::<PciAddress>().ok());
         let nvme = addresses.filter(|a| class(&self.text(attribute(*a, "class"))) == Some(NVME));
         let mut all: Vec<Controller> = nvme.map(|a| self.look(a)).collect();
         all.sort_by_key(|c| c.address);
@@ -76,7 +76,7 @@ impl<K> Machine<K> {
     ///
     /// # Errors
     /// `Absent`, `NotNvme`.
-    pub(super) fn controller(&self, address: Address) -> Result<Controller> {
+    pub(super) fn controller(&self, address: PciAddress) -> Result<Controller> {
         if !self.at(attribute(address, "")).exists() {
             return Err(DeviceError::Absent { address });
         }
@@ -87,7 +87,7 @@ impl<K> Machine<K> {
         Ok(self.look(address))
     }
 
-    fn look(&self, address: Address) -> Controller {
+    fn look(&self, address: PciAddress) -> Controller {
         let id = |name| self.text(attribute(address, name)).trim_start_matches("0x").to_owned();
         let names = self.names(attribute(address, "nvme"));
         let dir = names.first().map(|name| attribute(address, "nvme").join(name));
@@ -118,18 +118,18 @@ impl<K> Machine<K> {
     }
 
     /// The driver of a device.
-    pub(super) fn driver(&self, address: Address) -> Option<String> {
+    pub(super) fn driver(&self, address: PciAddress) -> Option<String> {
         self.link_name(attribute(address, "driver"))
     }
 
     /// What the kernel's driver says of a controller: `live`, `connecting`, ... Empty: no such driver has it, or none that is ready.
-    pub(super) fn state(&self, address: Address) -> String {
+    pub(super) fn state(&self, address: PciAddress) -> String {
         let name = self.character_device(address);
         name.map(|name| self.text(attribute(address, "nvme").join(name).join("state"))).unwrap_or_default()
     }
 
     /// Name of the controller's character device: `nvme0`.
-    pub(super) fn character_device(&self, address: Address) -> Option<String> {
+    pub(super) fn character_device(&self, address: PciAddress) -> Option<String> {
         self.names(attribute(address, "nvme")).into_iter().next()
     }
 
@@ -147,13 +147,13 @@ impl<K> Machine<K> {
     }
 
     /// The node by which iommufd takes a device that `vfio-pci` has, where the kernel can do that.
-    pub(super) fn vfio_device(&self, address: Address) -> Option<String> {
+    pub(super) fn vfio_device(&self, address: PciAddress) -> Option<String> {
         let name = self.names(attribute(address, "vfio-dev")).into_iter().next()?;
         Some(format!("/dev/vfio/devices/{name}"))
     }
 
     /// The node by which a device that `vfio-pci` has is opened: that of its group, unless the kernel has none.
-    pub(super) fn node(&self, address: Address) -> Option<PathBuf> {
+    pub(super) fn node(&self, address: PciAddress) -> Option<PathBuf> {
         let group = self.link_name(attribute(address, "iommu_group"))?;
         // Without an IOMMU the kernel makes a group for the device when it is bound.
         let is_bare = self.text(format!("sys/kernel/iommu_groups/{group}/name")) == "vfio-noiommu";
@@ -164,7 +164,7 @@ impl<K> Machine<K> {
 }
 
 /// An attribute of a PCI device in sysfs, below the root.
-pub(super) fn attribute(address: Address, name: &str) -> PathBuf {
+pub(super) fn attribute(address: PciAddress, name: &str) -> PathBuf {
     format!("sys/bus/pci/devices/{address}/{name}").into()
 }
 

@@ -1,6 +1,6 @@
 //! Why a controller is not taken or given back.
 
-use super::{Address, Use};
+use super::{PciAddress, Use};
 use std::io;
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub enum DeviceError {
     #[error("there is no PCI device {address}. See what there is with: freehold device list")]
     Absent {
         /// Where nothing is.
-        address: Address,
+        address: PciAddress,
     },
     /// The device is not an NVMe controller.
     #[error(
@@ -25,7 +25,7 @@ pub enum DeviceError {
     )]
     NotNvme {
         /// The device.
-        address: Address,
+        address: PciAddress,
         /// Its class code, as sysfs has it.
         class: String,
     },
@@ -33,7 +33,7 @@ pub enum DeviceError {
     #[error("{address} is in use: {}. Stop that first", joined(.by))]
     InUse {
         /// The device.
-        address: Address,
+        address: PciAddress,
         /// By whom: at least one.
         by: Vec<Use>,
     },
@@ -41,7 +41,7 @@ pub enum DeviceError {
     #[error("{address} is starting, or its namespaces are changing. Try again in a moment")]
     Changing {
         /// The device.
-        address: Address,
+        address: PciAddress,
     },
     /// A driver has it that is not the kernel's own, whose users cannot be seen.
     #[error(
@@ -49,7 +49,7 @@ pub enum DeviceError {
     )]
     Foreign {
         /// The device.
-        address: Address,
+        address: PciAddress,
         /// Its driver.
         driver: String,
     },
@@ -62,7 +62,7 @@ pub enum DeviceError {
     )]
     Group {
         /// The device.
-        address: Address,
+        address: PciAddress,
         /// Number of the group.
         group: String,
         /// The other devices that are in the way, and their drivers.
@@ -76,7 +76,7 @@ pub enum DeviceError {
     )]
     NoIommu {
         /// The device.
-        address: Address,
+        address: PciAddress,
     },
     /// The kernel cannot hand devices out.
     #[error("this kernel has no {missing}. {advice}")]
@@ -101,7 +101,7 @@ pub enum DeviceError {
     )]
     NotClaimed {
         /// The device.
-        address: Address,
+        address: PciAddress,
         /// The driver that it has.
         driver: Option<String>,
         /// The character device that the kernel's driver made for it.
@@ -111,7 +111,7 @@ pub enum DeviceError {
     #[error("{address} could not be asked: {why}")]
     Inspection {
         /// The device.
-        address: Address,
+        address: PciAddress,
         /// What happened.
         why: String,
         /// errno(3) value.
@@ -131,7 +131,7 @@ pub enum DeviceError {
     #[error("{address} should have the driver {wanted}, but has {}. The kernel's log says why: dmesg | tail", .has.as_deref().unwrap_or("none"))]
     Unwilling {
         /// The device.
-        address: Address,
+        address: PciAddress,
         /// The driver that it should have.
         wanted: String,
         /// The driver that it has.
@@ -144,7 +144,7 @@ pub enum DeviceError {
     )]
     NotBack {
         /// The device.
-        address: Address,
+        address: PciAddress,
         /// How long was waited.
         seconds: u64,
     },
@@ -154,7 +154,7 @@ pub enum DeviceError {
     )]
     Stranded {
         /// The device.
-        address: Address,
+        address: PciAddress,
         /// Why the claim failed.
         first: Box<DeviceError>,
         /// Why it could not be undone.
@@ -191,7 +191,7 @@ impl DeviceError {
     }
 }
 
-fn unclaimed(address: Address, device: &Option<String>) -> String {
+fn unclaimed(address: PciAddress, device: &Option<String>) -> String {
     let claim = format!("freehold device claim {address}");
     match device {
         Some(name) => format!("Ask the kernel's driver: nvme smart-log /dev/{name}   Or take it: {claim}"),

@@ -6,8 +6,8 @@
 //!
 //! Numbers that the controller counts in 128 bits end at the greatest of 64 bits here.
 
-use super::{Address, DeviceError, Machine, Result, VFIO};
-use crate::{control, nvme_address};
+use super::{DeviceError, Machine, PciAddress, Result, VFIO};
+use crate::control;
 use format::nvme::identify::{FUSES_COMPARE_AND_WRITE, OACS_NAMES, oncs};
 use format::nvme::{Health, Namespace, health};
 use media::MediaError;
@@ -268,7 +268,7 @@ impl<K> Machine<K> {
     /// # Errors
     /// `Absent`, `NotNvme`; `NotClaimed`; `InUse`: something other than a served volume drives it; `Inspection`: it cannot be
     /// opened, or does not answer.
-    pub fn inspect(&self, address: Address) -> Result<Facts> {
+    pub fn inspect(&self, address: PciAddress) -> Result<Facts> {
         let mut c = self.controller(address)?;
         if c.driver.as_deref() != Some(VFIO) {
             let device = self.character_device(address);
@@ -287,8 +287,7 @@ impl<K> Machine<K> {
             // Nobody serves it, or an older version that does not know the question.
             Err(_) => {}
         }
-        let Some(pci) = nvme_address(&name) else { return Err(DeviceError::Absent { address }) };
-        match VfioBus::open(pci) {
+        match VfioBus::open(address) {
             Ok(bus) => media::nvme::inspect(Arc::new(bus)).map(|i| Facts::new(&i)).map_err(failed),
             Err(e) if e.errno() == libc::EBUSY => {
                 c.uses = self.uses(&c, &self.open_devices());

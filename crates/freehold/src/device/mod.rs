@@ -15,7 +15,6 @@
 //! Everything is looked up below a root directory, and everything that changes the machine goes through [`Kernel`]: tests bring a tree of files
 //! and a kernel of their own. Tested in `tests/device.rs`, and with a real kernel in `lab/tests/claim.sh`. For operators: docs/DEVICES.md.
 
-mod address;
 mod claim;
 mod controller;
 mod error;
@@ -26,12 +25,12 @@ mod record;
 mod release;
 mod uses;
 
-pub use address::Address;
 pub use claim::Claimed;
 pub use controller::{Claim, Controller, Namespace};
 pub use error::DeviceError;
 pub use facts::{Facts, Fitness, Format, Space};
 pub use machine::{Host, Kernel, Machine};
+pub use media::nvme::PciAddress;
 pub use record::{Record, Step};
 pub use release::Released;
 pub use uses::Use;

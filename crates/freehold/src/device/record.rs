@@ -3,7 +3,7 @@
 //! Saved as a whole before the step that it speaks of, removed after the last one. It does not survive a reboot, and neither does what it is
 //! about: a record of another boot counts as none.
 
-use super::{Address, Controller, DeviceError, Kernel, Machine, Namespace, Result};
+use super::{Controller, DeviceError, Kernel, Machine, Namespace, PciAddress, Result};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
@@ -67,20 +67,20 @@ impl Record {
 pub struct Lock(#[expect(dead_code, reason = "it is held, not read")] OwnedFd);
 
 impl<K> Machine<K> {
-    pub(super) fn record_file(&self, address: Address) -> PathBuf {
+    pub(super) fn record_file(&self, address: PciAddress) -> PathBuf {
         self.at(DIRECTORY).join(address.to_string())
     }
 
     /// The record of a claim, if there is one of this boot.
-    pub(super) fn record(&self, address: Address) -> Option<Record> {
+    pub(super) fn record(&self, address: PciAddress) -> Option<Record> {
         let text = std::fs::read(self.record_file(address)).ok()?;
         let record: Record = serde_json::from_slice(&text).ok()?;
         (record.version == VERSION && record.boot == self.boot()).then_some(record)
     }
 
     /// The records of all claims.
-    pub(super) fn records(&self) -> Vec<(Address, Record)> {
-        let addresses = self.names(DIRECTORY).into_iter().filter_map(|name| name.parse::<Address>().ok());
+    pub(super) fn records(&self) -> Vec<(PciAddress, Record)> {
+        let addresses = self.names(DIRECTORY).into_iter().filter_map(|name| name.parse::<PciAddress>().ok());
         addresses.filter_map(|a| Some((a, self.record(a)?))).collect()
     }
 
@@ -144,14 +144,14 @@ fn make(dir: &Path) -> io::Result<()> {
 
 impl<K: Kernel> Machine<K> {
     /// Saves a record: before anything that it speaks of.
-    pub(super) fn save(&self, address: Address, record: &Record) -> Result<()> {
+    pub(super) fn save(&self, address: PciAddress, record: &Record) -> Result<()> {
         let path = self.record_file(address);
         let text = serde_json::to_vec_pretty(record).expect("a record is plain data");
         self.kernel.save(&path, &text).map_err(DeviceError::step("writing", path))
     }
 
     /// Removes a record: after everything that it speaks of.
-    pub(super) fn forget(&self, address: Address) -> Result<()> {
+    pub(super) fn forget(&self, address: PciAddress) -> Result<()> {
         let path = self.record_file(address);
         self.kernel.remove(&path).map_err(DeviceError::step("removing", path))
     }

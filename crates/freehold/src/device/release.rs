@@ -11,7 +11,7 @@
 //! Each step is left out where sysfs shows that it has happened, so that this leads to the same end from whatever was interrupted.
 
 use super::controller::attribute;
-use super::{Address, Controller, DeviceError, Kernel, Machine, Namespace, Result, Step, VFIO};
+use super::{Controller, DeviceError, Kernel, Machine, Namespace, PciAddress, Result, Step, VFIO};
 use std::time::{Duration, Instant};
 
 /// How long a server may still have it open: umount(8) returns before the server of the mount has ended.
@@ -21,7 +21,7 @@ const ENDING: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Released {
     /// Which.
-    pub address: Address,
+    pub address: PciAddress,
     /// Its driver now.
     pub driver: Option<String>,
     /// Its namespaces, as far as that driver has made block devices of them.
@@ -37,7 +37,7 @@ impl<K: Kernel> Machine<K> {
     /// # Errors
     /// `Absent`, `NotNvme`; `InUse`: somebody drives it, nothing has changed. `Step`, `Unwilling`: a step failed, and calling again goes on
     /// there. `NotBack`: it was given back, and does not work. `Locked`.
-    pub fn release(&self, address: Address) -> Result<Released> {
+    pub fn release(&self, address: PciAddress) -> Result<Released> {
         let _lock = self.lock()?;
         let c = match self.controller(address) {
             // It was pulled out while it was claimed.
@@ -96,7 +96,7 @@ impl<K: Kernel> Machine<K> {
     }
 
     /// The steps, without looking who uses it.
-    pub(super) fn give_back(&self, address: Address) -> Result<()> {
+    pub(super) fn give_back(&self, address: PciAddress) -> Result<()> {
         let name = address.to_string();
         let record = self.record(address);
         if let Some(mut record) = record.clone() {
@@ -135,7 +135,7 @@ impl<K: Kernel> Machine<K> {
     }
 
     /// Waits until the controller works, and has at least so many namespaces.
-    fn wait(&self, address: Address, namespaces: usize) -> Result<()> {
+    fn wait(&self, address: PciAddress, namespaces: usize) -> Result<()> {
         let until = Instant::now() + self.patience;
         loop {
             let c = self.controller(address)?;

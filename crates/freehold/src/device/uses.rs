@@ -5,7 +5,7 @@
 
 use super::controller::Controller;
 use super::nodes::{Node, Number};
-use super::{Address, Machine};
+use super::{Machine, PciAddress};
 use share::mounts::MountInfo;
 use std::collections::HashSet;
 use std::fmt;
@@ -126,7 +126,7 @@ impl<K> Machine<K> {
     }
 
     /// The nodes in `/dev` through which a controller can be used.
-    fn nodes(&self, address: Address, blocks: &[Block]) -> Vec<Node> {
+    fn nodes(&self, address: PciAddress, blocks: &[Block]) -> Vec<Node> {
         let mut nodes: Vec<Node> =
             blocks.iter().map(|b| self.node_of(format!("/dev/{}", b.name), "block")).collect();
         let generic = blocks.iter().filter_map(|b| Some(format!("/dev/ng{}", b.name.strip_prefix("nvme")?)));

@@ -3,7 +3,7 @@
 //! [`CrashState`] is a state machine driven by [`Event`]s; the device drives one while it runs, and a [`super::Trace`]
 //! replays the same events afterwards. Rules:
 //! - A write is pending from its submission. With a volatile cache it stays so until a flush that was submitted after the
-//!   write completed is done, or, with FUA, until it completes. Without a cache it is durable when it completes.
+//!   write completed is done, or, with FUA, until it completes. Without a cache it is durable when it completes with success.
 //! - A power failure keeps any subset of the units of the pending writes ([`PendingWrite::units`]): whole aligned atomic
 //!   units, and single sectors where a write covers an atomic unit in part.
 //! - Where two pending writes meet, the one that completed later wins if both are kept; writes that have not completed come
@@ -193,7 +193,7 @@ struct Settled {
     kept: u64,
     /// When it completed.
     at: u64,
-    /// Durable (FUA), and only here because older changes of the same place may be pending.
+    /// Durable (FUA, or no cache), and only here because older changes of the same place may be pending.
     forced: bool,
 }
 
@@ -263,10 +263,9 @@ impl CrashState {
         let Some(index) = self.flying.iter().position(|w| w.id == id) else { return };
         let mut write = self.flying.remove(index);
         write.completed = true;
-        if !self.config.volatile_cache {
-            return write.apply(write.offset..write.offset + kept, &mut self.durable);
-        }
-        let forced = write.flags.contains(Flags::FUA) && kept == write.len && !self.config.lies.fua;
+        let is_passed_on =
+            !self.config.volatile_cache || write.flags.contains(Flags::FUA) && !self.config.lies.fua;
+        let forced = is_passed_on && kept == write.len;
         if forced && self.honours_barrier() {
             self.settled.iter_mut().filter(|s| s.write.epoch < write.epoch).for_each(|s| s.forced = true);
         }
@@ -298,11 +297,6 @@ impl CrashState {
     /// Changes that a power failure may undo, completed ones first.
     pub fn pending(&self) -> impl Iterator<Item = &PendingWrite> {
         self.settled.iter().filter(|s| !s.forced).map(|s| &s.write).chain(&self.flying)
-    }
-
-    /// Copies durable bytes out. The range must lie within the device.
-    pub fn read_durable(&self, offset: u64, to: &mut [u8]) {
-        self.durable.read(offset, to);
     }
 
     /// The device after a power failure that keeps those units for which `choose` says so. It is asked once per unit, in

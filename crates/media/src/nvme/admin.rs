@@ -479,13 +479,12 @@ impl Admin {
         self.execute("creating a submission queue", entry).map(|_| ())
     }
 
-    /// Abort (5.1), while completions wait: true if the controller says that it aborted the command; its completion comes in any case.
-    pub(super) fn abort(&mut self, queue: u16, cid: u16) -> Result<bool, Trouble> {
+    /// Abort (5.1), while completions wait. Whether the controller aborted the command or not, its completion comes.
+    pub(super) fn abort(&mut self, queue: u16, cid: u16) -> Result<(), Trouble> {
         let mut entry = command(opcode::ABORT);
         entry.cdw10 = ((cid as u32) << 16 | queue as u32).into();
         match self.execute_within(self.timeout.min(PRESSED), "aborting a command", entry) {
-            Ok(done) => Ok(done.dw0.get() & 1 == 0),
-            Err(Trouble::Failed(..)) => Ok(false),
+            Ok(_) | Err(Trouble::Failed(..)) => Ok(()),
             Err(e) => Err(e),
         }
     }

@@ -45,9 +45,6 @@ pub(super) struct Context {
     pub(super) written: AtomicU64,
     /// Of these, how many a flush has made durable.
     pub(super) flushed: AtomicU64,
-    /// The controller was reset while completed writes may have been in its cache alone. Nobody can say any more what is durable, so
-    /// no flush succeeds.
-    pub(super) doubtful: std::sync::atomic::AtomicBool,
     /// Completions that were seen, of whatever status.
     pub(super) progress: AtomicU64,
 }
@@ -73,8 +70,8 @@ type Joined = SmallVec<[u32; 8]>;
 struct Flight {
     piece: Piece,
     sent: Instant,
-    /// Was asked to be aborted.
-    aborted: bool,
+    /// When it was asked to be aborted.
+    aborted: Option<Instant>,
 }
 
 struct Place {
@@ -183,11 +180,6 @@ impl Pair {
         while !self.free.is_empty()
             && let Some(piece) = self.again.pop_front()
         {
-            // What a flush was to make durable may have gone with the cache while it waited to be sent again.
-            if piece.kind == Kind::Flush && context.doubtful.load(SeqCst) {
-                self.piece_failed(piece.request, libc::EIO, context);
-                continue;
-            }
             self.send(piece, context);
         }
         while !self.free.is_empty()
@@ -219,10 +211,6 @@ impl Pair {
             Op::Flush => {
                 pending.cut = u64::MAX;
                 if !context.front.geometry.volatile_cache {
-                    return None;
-                }
-                if context.doubtful.load(SeqCst) {
-                    pending.error = Some(context.front.io(request, libc::EIO));
                     return None;
                 }
                 pending.written = context.written.load(SeqCst);
@@ -315,7 +303,7 @@ impl Pair {
         place.uses = place.uses.wrapping_add(1);
         let mut entry = entry(&piece, &pending.request, memory, context, &self.pages[number as usize]);
         entry.cid = cid(number, place.uses).into();
-        place.flight = Some(Flight { piece, sent: Instant::now(), aborted: false });
+        place.flight = Some(Flight { piece, sent: Instant::now(), aborted: None });
         self.ring.push(&entry);
     }
 
@@ -354,6 +342,8 @@ impl Pair {
             match piece.kind {
                 Kind::Flush => drop(context.flushed.fetch_max(pending.written, SeqCst)),
                 Kind::Transfer if pending.request.op == Op::Read => {}
+                // Nothing is lost when it has no effect.
+                Kind::Deallocate => {}
                 Kind::Transfer | Kind::Bounced if pending.request.flags.contains(Flags::FUA) => {}
                 _ => drop(context.written.fetch_add(1, SeqCst)),
             }
@@ -417,16 +407,16 @@ impl Pair {
         }
     }
 
-    /// Commands that were sent longer than `limit` ago, or, if they were to be aborted, than `limit` and `grace`.
+    /// Commands that were sent longer than `limit` ago, or, if they were to be aborted, were so longer than `grace` ago.
     pub(super) fn late(&self, now: Instant, limit: Duration, grace: Duration) -> Vec<Late> {
         let places =
             self.places.iter().enumerate().filter_map(|(n, p)| Some((n, p.uses, p.flight.as_ref()?)));
         places
             .filter(|(_, _, f)| {
-                let limit = if f.aborted { limit + grace } else { limit };
-                now.saturating_duration_since(f.sent) > limit
+                let (since, limit) = f.aborted.map_or((f.sent, limit), |aborted| (aborted, grace));
+                now.saturating_duration_since(since) > limit
             })
-            .map(|(n, uses, f)| Late { cid: cid(n as u16, uses), aborted: f.aborted })
+            .map(|(n, uses, f)| Late { cid: cid(n as u16, uses), aborted: f.aborted.is_some() })
             .collect()
     }
 
@@ -436,7 +426,7 @@ impl Pair {
         if cid(late.cid & PLACES_MAX, place.uses) == late.cid
             && let Some(flight) = &mut place.flight
         {
-            flight.aborted = true;
+            flight.aborted = Some(Instant::now());
         }
     }
 

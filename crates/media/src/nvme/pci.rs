@@ -86,6 +86,7 @@ mod tests {
         for (text, full) in [
             ("0000:00:04.0", "0000:00:04.0"),
             ("00:1F.7", "0000:00:1f.7"),
+            ("4:0.1", "0000:04:00.1"),
             ("10000:e1:00.0", "10000:e1:00.0"),
         ] {
             assert_eq!(text.parse::<PciAddress>().unwrap().to_string(), full);

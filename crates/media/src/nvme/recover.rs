@@ -10,11 +10,13 @@
 //! A reset (7.3.2) stops the controller: after CSTS.RDY is 0 it has forgotten its commands and leaves memory alone. If it does not
 //! stop, the function is reset; if that fails, the device is cut off from memory. Only then may the memory of requests be given
 //! back, so only then do they fail. A controller that stopped is started again, must be the same with the same namespace, and
-//! gets its queues back. After [`RESETS`] resets without a single completion in between it is given up.
+//! gets its queues back. After [`RESETS`] resets without a single completion in between it is given up; and at once where completed writes
+//! may have been in its cache alone, which a reset may have emptied.
 
-use super::admin::{self, Trouble};
+use super::admin::{self, Admin, Trouble};
 use super::{NvmeMedia, start};
 use format::nvme::register::csts;
+use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
@@ -41,12 +43,17 @@ impl Watch {
 }
 
 impl NvmeMedia {
-    /// Looks whether the controller lives, and for commands that take too long, unless that was done just now.
-    pub(super) fn look_after(&self, watch: &mut Watch, now: Instant) {
+    /// Looks whether the controller lives, and for commands that take too long, unless that was done just now: whether it was done.
+    pub(super) fn look_after(&self, watch: &mut Watch, now: Instant) -> bool {
         if now.saturating_duration_since(watch.looked) < LOOK || self.dead.load(SeqCst) {
-            return;
+            return false;
         }
         watch.looked = now;
+        self.examine(watch, now);
+        true
+    }
+
+    fn examine(&self, watch: &mut Watch, now: Instant) {
         // It says so again and again. Whose volume it is must decide: what it has written is not durable yet.
         if self.bus.is_wanted_back() {
             tracing::error!(
@@ -60,7 +67,7 @@ impl NvmeMedia {
             (admin.status(), admin.is_stuck())
         });
         match status {
-            Some((Err(_), _)) => return self.give_up("it is gone"),
+            Some((Err(_), _)) => return self.give_up(self.admin.lock(), "it is gone"),
             Some((Ok(status), _)) if status & csts::CFS != 0 => {
                 return self.recover(watch, "it reports a fatal error");
             }
@@ -98,16 +105,16 @@ impl NvmeMedia {
                 self.admin_needed.store(false, SeqCst);
                 self.aborts.fetch_add(1, Relaxed);
                 pair.lock().note_abort(&late);
-                let aborted = admin.abort(id, late.cid);
+                let asked = admin.abort(id, late.cid);
                 drop(admin);
-                if aborted.is_err() {
+                if asked.is_err() {
                     return self.recover(watch, "it does not answer");
                 }
             }
         }
     }
 
-    fn take_events(&self, admin: &mut super::Admin) {
+    fn take_events(&self, admin: &mut Admin) {
         if !admin.has_news() {
             return;
         }
@@ -142,36 +149,35 @@ impl NvmeMedia {
             Ok(()) => Ok(()),
         };
         if let Err(trouble) = stopped {
-            drop(admin);
-            return self.give_up(trouble.told().0);
+            return self.give_up(admin, trouble.told().0);
         }
-        // It keeps its cache over a reset, or has lost it, or has written it: nobody knows, least of all after a failure.
+        // It keeps its cache over a reset, or has lost it, or has written it: nobody knows, least of all after a failure. So nobody
+        // can say what is durable, and what is read may be older than what was written.
         let context = &self.context;
         if context.front.geometry.volatile_cache
             && context.written.load(SeqCst) > context.flushed.load(SeqCst)
         {
-            context.doubtful.store(true, SeqCst);
+            return self.give_up(admin, "its cache may be lost, with what was not flushed");
         }
         for pair in &self.pairs {
             pair.lock().forget_commands(context);
         }
         if watch.resets > RESETS {
-            drop(admin);
-            return self.give_up("resetting it does not help");
+            return self.give_up(admin, "resetting it does not help");
         }
-        let restarted = start::restart(self, &mut admin);
-        drop(admin);
-        match restarted {
+        match start::restart(self, &mut admin) {
             Ok(()) => self.pairs.iter().for_each(|pair| pair.lock().resume(context)),
-            Err(trouble) => self.give_up(trouble.told().0),
+            Err(trouble) => self.give_up(admin, trouble.told().0),
         }
     }
 
-    /// Nothing works from now on. All requests fail, after the device can do no harm to their memory.
-    pub(super) fn give_up(&self, why: &'static str) {
+    /// Nothing works from now on. All requests fail, after the device can do no harm to their memory. Who waits to ask it something is not
+    /// let in before that: there would be no answer.
+    fn give_up(&self, mut admin: MutexGuard<'_, Admin>, why: &'static str) {
         tracing::error!(device = self.bus.name(), "the controller is given up: {why}");
         self.bus.cut_off();
-        self.admin.lock().is_cut_off();
+        admin.is_cut_off();
+        drop(admin);
         self.dead.store(true, SeqCst);
         for pair in &self.pairs {
             pair.lock().fail_all(&self.context);

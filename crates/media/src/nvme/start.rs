@@ -76,7 +76,6 @@ pub(super) fn start(bus: Arc<dyn Bus>, options: Options) -> Result<NvmeMedia, Me
         zeros,
         written: AtomicU64::new(0),
         flushed: AtomicU64::new(0),
-        doubtful: AtomicBool::new(false),
         progress: AtomicU64::new(0),
     };
     let media = NvmeMedia {

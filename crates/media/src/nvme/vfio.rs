@@ -27,6 +27,10 @@ const COMMAND: u64 = 4;
 const COMMAND_MEMORY: u16 = 1 << 1;
 const COMMAND_MASTER: u16 = 1 << 2;
 
+/// Programming interface, subclass and base class (6.2.1): mass storage, non-volatile memory, NVM Express.
+const CLASS: u64 = 9;
+const NVME: [u8; 3] = [0x02, 0x08, 0x01];
+
 /// Registers and the doorbells of 64 queue pairs at the smallest strides, bytes.
 const BAR_MAX: u64 = 64 << 10;
 
@@ -58,7 +62,7 @@ impl VfioBus {
     /// Takes the function at this address. Its name is `nvme:` and the address.
     ///
     /// # Errors
-    /// `Setup`: `ENODEV` it does not exist, is not bound to vfio-pci, or there is no IOMMU; `EBUSY` somebody else has it;
+    /// `Setup`: `ENODEV` it does not exist, is no NVMe controller, is not bound to vfio-pci, or there is no IOMMU; `EBUSY` somebody else has it;
     /// `EPERM`, `EACCES`, `ENOMEM` (RLIMIT_MEMLOCK) as the system says.
     pub fn open(address: PciAddress) -> Result<VfioBus, MediaError> {
         let name = format!("nvme:{address}");
@@ -76,11 +80,18 @@ impl VfioBus {
             exchange(device, DEVICE_GET_REGION_INFO, &mut region).map(|()| region)
         };
         let config = region(REGION_CONFIG).map_err(|e| failed("finding its configuration space", e))?;
+        let mut class = [0; 3];
+        rustix::io::pread(device, &mut class, config.offset + CLASS)
+            .map_err(|e| failed("reading its class", e.into()))?;
+        if class != NVME {
+            let e = io::Error::from_raw_os_error(libc::ENODEV);
+            return Err(failed("taking it; it is not an NVMe controller", e));
+        }
         set_master(device, &config, true).map_err(|e| failed("making it a bus master", e))?;
         let registers = region(REGION_BAR0).map_err(|e| failed("finding its registers", e))?;
         if registers.flags & REGION_FLAG_MMAP == 0 || registers.size < 8192 {
             let e = io::Error::from_raw_os_error(libc::ENODEV);
-            return Err(failed("mapping its registers; it is not an NVMe controller", e));
+            return Err(failed("mapping its registers, of which it has too few", e));
         }
         let bar_len = registers.size.min(BAR_MAX) as usize;
         let bar =

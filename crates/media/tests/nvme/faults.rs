@@ -162,25 +162,94 @@ fn a_reset_with_many_requests_under_way() {
     }
 }
 
-/// A controller whose cache does not survive a reset: nobody may be told that what was in it is durable.
+/// A controller whose cache does not survive a reset: nobody may be told that what was in it is durable, or shown what was there before.
 #[test]
-fn no_flush_succeeds_after_the_cache_is_in_doubt() {
+fn nothing_works_once_the_cache_is_in_doubt() {
     let rig = Rig::new(Config { reset_loses_cache: true, ..Config::new(SIZE) }, impatient());
+    let hang = Fault::next(Some(nvm::READ), Failure::Hang);
     rig.write(0, 1).unwrap();
     rig.flush().unwrap();
-    rig.controller.inject(Fault::next(Some(nvm::READ), Failure::Hang));
+    // Durable by itself, and nothing to lose.
+    let fua = Request { flags: Flags::FUA, ..Request::transfer(Op::Write, 8192, rig.buf(0, 4096), 1) };
+    rig.one(fua).unwrap();
+    rig.one(Request::range(Op::Discard, 1 << 20, 1 << 20, 1)).unwrap();
+    rig.controller.inject(hang.clone());
     assert_eq!(rig.read(0).unwrap(), 1);
     assert_eq!(rig.media.health().resets, 1);
-    rig.flush().expect("everything was durable before the reset");
+    rig.flush().unwrap();
     rig.write(4096, 2).unwrap();
-    rig.controller.inject(Fault::next(Some(nvm::READ), Failure::Hang));
-    assert_eq!(rig.read(4096).unwrap(), 0, "the cache is lost");
-    for _ in 0..3 {
-        assert_eq!(errno(rig.flush()), libc::EIO);
-    }
-    let fua = Request { flags: Flags::FUA, ..Request::transfer(Op::Write, 8192, rig.buf(0, 4096), 1) };
-    rig.one(fua).expect("is durable by itself");
+    rig.controller.inject(hang);
+    gone(rig.read(0));
+    gone(rig.read(4096));
+    gone(rig.flush());
+    gone(rig.write(0, 3));
+    // Opened anew it is as after a power failure.
+    let rig = Rig::on(rig.end(), impatient());
+    assert_eq!((rig.read(0).unwrap(), rig.read(4096).unwrap()), (1, 0));
+    rig.write(4096, 2).unwrap();
+    rig.flush().unwrap();
     rig.end();
+}
+
+/// Nobody looked for long, and all was done in time.
+#[test]
+fn what_has_completed_is_not_late() {
+    let rig = Rig::new(Config::new(SIZE), impatient());
+    rig.write(0, 1).unwrap();
+    rig.media.submit(Request::transfer(Op::Read, 0, rig.buf(8192, 4096), 1));
+    rig.media.kick();
+    std::thread::sleep(Duration::from_millis(400));
+    rig.finish(1).pop().unwrap().result.unwrap();
+    assert_eq!(rig.media.health(), Health::default());
+    rig.end();
+}
+
+/// Whoever asks it something all the time does not get between a controller that is given up and its requests.
+#[test]
+fn a_question_does_not_hold_up_what_is_given_up() {
+    let options = Options { admin_timeout: Duration::from_secs(5), ..impatient() };
+    let rig = Rig::new(Config::new(SIZE), options);
+    rig.controller.refuse_to_stop(true);
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                // Not so fast that it never finds room for an Abort.
+                while !ended.load(std::sync::atomic::Ordering::Relaxed) {
+                    _ = rig.media.smart();
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            });
+        }
+        let begun = Instant::now();
+        // Its Abort is answered; what then stops nothing is asked for 5 seconds.
+        let lost = Failure::Lost { done: false, abortable: false };
+        rig.controller.inject(Fault::next(Some(nvm::READ), lost));
+        gone(rig.read(0));
+        ended.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
+    });
+    rig.end();
+}
+
+/// A write with FUA is there when it is acknowledged, however it was sent: whole, in parts, through another buffer.
+#[test]
+fn what_is_written_with_fua_is_durable() {
+    for (mdts, from, len) in [(5, 0, 4096), (1, 0, 64 << 10), (5, 512, 1024)] {
+        let rig = Rig::new(Config { mdts, sgl: false, ..Config::new(SIZE) }, patient());
+        rig.arena.copy_in(0, &[7; 128 << 10]);
+        let write = Request::transfer(Op::Write, 4096, rig.buf(from, len), 1);
+        rig.one(Request { flags: Flags::FUA, ..write.clone() }).unwrap();
+        rig.one(Request { offset: 1 << 20, ..write }).unwrap();
+        let image = rig.controller.crash_image(|_, _| false);
+        let at = |place| {
+            let mut bytes = vec![0; len as usize];
+            image.peek(place, &mut bytes);
+            bytes
+        };
+        assert_eq!((at(4096), at(1 << 20)), (vec![7; len as usize], vec![0; len as usize]));
+        rig.end();
+    }
 }
 
 /// A flush that fails for a moment while there is no place to send it again, and a controller that loses its cache before there is.
@@ -202,7 +271,7 @@ fn a_flush_that_waits_to_be_sent_again_knows_of_a_reset() {
         rig.media.kick();
         let done = rig.finish(9);
         let flush = done.iter().find(|c| c.token == 100).unwrap();
-        let there = rig.read(0).unwrap() == 9;
+        let there = rig.read(0).is_ok_and(|byte| byte == 9);
         assert!(there || flush.result.is_err(), "seed {seed}: a write is lost that a flush says is durable");
         rig.end();
     }
@@ -349,7 +418,7 @@ fn nothing_that_was_flushed_is_lost() {
             ..Config::new(SIZE)
         };
         let cache = config.volatile_cache;
-        let rig = Rig::new(config, impatient());
+        let mut rig = Rig::new(config, impatient());
         // Of each page: values that it may have, oldest first; the first is known to be durable.
         let mut values: Vec<Vec<u8>> = vec![vec![0]; PAGES as usize];
         for round in 0..12u8 {
@@ -364,10 +433,14 @@ fn nothing_that_was_flushed_is_lost() {
                 };
                 rig.controller.inject(Fault { after: random.below(40), ..Fault::next(None, failure) });
             }
+            let mut forced = Vec::new();
             let touched: Vec<u64> = (0..PAGES).filter(|_| random.below(3) == 0).collect();
             for &page in &touched {
                 rig.arena.copy_in(page * 4096, &[round + 1; 4096]);
                 let flags = if random.below(4) == 0 { Flags::FUA } else { Flags::NONE };
+                if flags == Flags::FUA {
+                    forced.push(page as usize);
+                }
                 let write = Request::transfer(Op::Write, page * 4096, rig.buf(page * 4096, 4096), page);
                 rig.media.submit(Request { flags, ..write });
                 values[page as usize].push(round + 1);
@@ -380,9 +453,9 @@ fn nothing_that_was_flushed_is_lost() {
                 }
             }
             let flushed = random.below(2) == 0 && rig.flush().is_ok();
-            if flushed || !cache {
+            for &page in &acknowledged {
                 // Pages whose newest write succeeded have that value; of others nobody knows more than before.
-                for &page in &acknowledged {
+                if flushed || !cache || forced.contains(&page) {
                     let newest = *values[page].last().unwrap();
                     values[page] = vec![newest];
                 }
@@ -400,6 +473,11 @@ fn nothing_that_was_flushed_is_lost() {
                     "seed {seed}, round {round}, page {page}: {} of {allowed:?}",
                     bytes[0]
                 );
+            }
+            // Given up; what it had not been told to keep is in doubt.
+            if matches!(rig.read(0), Err(MediaError::Gone { .. })) {
+                resets += rig.media.health().resets;
+                rig = Rig::on(rig.end(), impatient());
             }
         }
         resets += rig.media.health().resets;

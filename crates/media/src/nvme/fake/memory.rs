@@ -22,6 +22,8 @@ impl Memory {
     }
     pub(super) fn unmap(&mut self, device: u64) {
         self.mapped.remove(&device);
+        // The next one who takes it gets it anew.
+        self.cut &= !self.mapped.is_empty();
     }
     pub(super) fn cut_off(&mut self) {
         self.cut = true;

@@ -232,10 +232,11 @@ impl State {
             }
         }
         if self.config.reset_loses_cache {
+            let left = self.power.crash_image(|_, _| false);
             let mut part = vec![0; 1 << 20];
             for at in (0..self.config.bytes).step_by(part.len()) {
                 let part = &mut part[..(self.config.bytes - at).min(1 << 20) as usize];
-                self.power.read_durable(at, part);
+                left.peek(at, part);
                 self.visible.write(at, part);
             }
             self.power = CrashState::new(self.flash.clone(), self.visible.clone());
