@@ -10,6 +10,7 @@ mod lab;
 
 use format::checkpoint::CHECKPOINTS;
 use format::limits::{BLOCK_SIZE, SEGMENT_BLOCKS};
+use fs::{Cred, FileSystem, Ino, OpenFlags, block_on};
 use lab::*;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
@@ -216,5 +217,52 @@ fn log_records() {
                 volume.close_blocking().unwrap();
             }
         }
+    }
+}
+
+/// Everything was synced, one record is damaged: what stands behind it was durable as well, and can be read.
+#[test]
+fn records_behind_a_damaged_one() {
+    const FILES: usize = 300;
+    let content = |i: usize| pattern(1000, i as u32);
+    let image = made(|_| {});
+    let volume = block::Volume::open(image.clone(), options()).unwrap();
+    block_on(async {
+        for i in 0..FILES {
+            let name = format!("file {i}");
+            let made =
+                volume.create(&Cred::root(), Ino::ROOT, name.as_bytes(), 0o644, OpenFlags::WRITE).await;
+            let (_, h) = made.unwrap();
+            volume.write(h, 0, &content(i)).await.unwrap();
+            volume.fsync(h, false).await.unwrap();
+            volume.release(h).await.unwrap();
+        }
+    });
+    let lab = Lab { image: image.crash_image(|_, _| false), truth: picture(&volume).unwrap() };
+    drop(volume);
+    let (cp, _) = lab.checkpoint();
+    let mut at = cp.log_segments[0].first_block().0 + cp.log_position;
+    let mut records = Vec::new();
+    while let Some((_, blocks)) = format::log::probe_any(&lab.block(at), &cp.uuid) {
+        records.push(at);
+        at += blocks as u64;
+    }
+    assert_eq!(records.len(), FILES);
+    for n in [1, 20, 150, FILES - 3, FILES - 2] {
+        let what = format!("record {n} of {FILES}");
+        let image = lab.flipped(records[n] * BLOCK_SIZE as u64 + 100, 2);
+        let report = fsck(&image, true);
+        assert!(report.is_clean(), "{what}: {:#?}", report.problems);
+        let told = report.damage().find_map(|p| p.lost.clone()).unwrap_or_default();
+        // Nothing says of the last one that it was durable, and what it follows is gone.
+        let last = n == FILES - 2;
+        assert!(told.contains(" 1 epochs;") && told.contains("; 1 behind them") == last, "{what}: {told}");
+        let volume = block::Volume::open(image, options()).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let found = picture(&volume).unwrap();
+        for i in (0..FILES).filter(|&i| i != n && !(last && i == FILES - 1)) {
+            let file = found.get(&format!("/file {i}")).unwrap_or_else(|| panic!("{what}: file {i} is gone"));
+            assert!(file.content == Ok(content(i)), "{what}: file {i}");
+        }
+        volume.close_blocking().unwrap();
     }
 }

@@ -340,12 +340,14 @@ fn log(pass: &mut Pass<'_>, base: &mut Base, evidence: u64) -> Result<()> {
     Ok(())
 }
 
-/// Takes in what can be read of epochs that were durable and are cut off from the log.
-fn salvage(pass: &mut Pass<'_>, base: &mut Base, lost: u64, from: u64) -> Result<()> {
+/// Takes in what can be read of epochs that were durable and are cut off from the log. `proven`: one of them.
+fn salvage(pass: &mut Pass<'_>, base: &mut Base, proven: u64, from: u64) -> Result<()> {
     let cp = base.checkpoint.clone();
     let ring = LogRing { segments: cp.log_segments.clone(), head: 0, tail: 0, chain: 0, nonce: 0 };
     let reached = base.last_epoch;
-    let mut found: Vec<(u64, u64, u64, u64)> = Vec::new();
+    let mut lost = proven;
+    // Of records of one epoch the one that was made last counts: an epoch that did not come to count is made again.
+    let mut found: BTreeMap<u64, (u64, u64, u64)> = BTreeMap::new();
     load::scan_ring(
         pass.device,
         &cp,
@@ -354,37 +356,48 @@ fn salvage(pass: &mut Pass<'_>, base: &mut Base, lost: u64, from: u64) -> Result
         u64::MAX,
         |position, bytes| {
             if let Ok(record) = Record::parse(bytes) {
-                let h = record.header;
-                found.push((h.epoch.get(), h.time.get(), position, h.blocks.get() as u64));
+                let (h, epoch) = (record.header, record.epoch().0);
+                // The first that proves something lost is not the last that does.
+                lost = lost.max(h.durable_epoch.get().min(epoch - 1));
+                let this = (h.time.get(), position, h.blocks.get() as u64);
+                found.entry(epoch).and_modify(|other| *other = this.max(*other)).or_insert(this);
             }
             true
         },
         reached,
     )?;
-    found.sort_unstable();
-    let mut kept = 0;
-    for (epoch, _, position, blocks) in found {
-        // Beyond what was durable there are only leftovers; but later numbers must not be given out again.
-        if epoch > lost {
+    let (mut kept, mut left_out) = (0, 0);
+    let mut chain = None;
+    for (epoch, (_, position, blocks)) in found {
+        let mut bytes = vec![0; blocks as usize * BLOCK_SIZE];
+        let read = load::read_ring(pass.device, &ring, position, &mut bytes)?;
+        let (Ok(()), Ok(record)) = (read, Record::parse(&bytes)) else { continue };
+        // Beyond what was durable there may be leftovers, so there a record counts as it does in a whole log.
+        let durable = epoch <= lost;
+        if !durable && !goes_on(pass, base, &record, chain)? {
+            left_out += 1;
+            chain = None;
+            // Its number must not be given out again.
             base.last_epoch = base.last_epoch.max(epoch.min(lost.saturating_add(1 << 32)));
             continue;
         }
-        let mut bytes = vec![0; blocks as usize * BLOCK_SIZE];
-        let read = load::read_ring(pass.device, &ring, position, &mut bytes)?;
-        if let (Ok(()), Ok(record)) = (read, Record::parse(&bytes)) {
-            take_record(pass, base, &record);
-            base.last_epoch = base.last_epoch.max(epoch);
-            kept += 1;
-        }
+        take_record(pass, base, &record);
+        base.last_epoch = base.last_epoch.max(epoch);
+        chain = Some(record.header.crc.get());
+        kept += durable as u64;
     }
     let missing = (lost - reached).saturating_sub(kept);
+    let mut gone = format!("what only the log held of {missing} epochs; {kept} could still be read");
+    if left_out > 0 {
+        gone += &format!("; {left_out} behind them, of which nothing says that they were durable");
+    }
     pass.report.add(
         Problem::damage(
             "log",
             format!("epochs {} to {lost} were durable, but the log is damaged there", reached + 1),
         )
         .values(format!("epoch {lost}"), format!("epoch {reached}"))
-        .lost(format!("what only the log held of {missing} epochs; {kept} could still be read")),
+        .lost(gone),
     );
     base.salvaged = true;
     base.rewrite = true;
@@ -392,6 +405,18 @@ fn salvage(pass: &mut Pass<'_>, base: &mut Base, lost: u64, from: u64) -> Result
     base.log_pending = true;
     base.chain = rand::random();
     Ok(())
+}
+
+/// Whether a record follows the last one that was taken in, and the data that it covers is there.
+fn goes_on(pass: &Pass<'_>, base: &Base, record: &Record<'_>, chain: Option<u32>) -> Result<bool> {
+    if record.epoch().0 != base.last_epoch + 1 || chain != Some(record.header.chain.get()) {
+        return Ok(false);
+    }
+    let blocks = base.superblock.blocks.get();
+    match load::verify(pass.device, record, blocks, &mut false) {
+        Err(Err(e)) => Err(e),
+        outcome => Ok(outcome.is_ok()),
+    }
 }
 
 fn take_record(pass: &mut Pass<'_>, base: &mut Base, record: &Record<'_>) {
