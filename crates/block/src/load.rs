@@ -14,6 +14,7 @@ use format::{BlockNo, Epoch, FormatError, SegNo, crc32c};
 use fs::{Error, Result};
 use media::MediaError;
 use media::blocking::Blocking;
+use std::collections::BTreeSet;
 
 use crate::ring::LogRing;
 
@@ -71,6 +72,20 @@ pub(crate) fn read_place(
         return Err(failure.into());
     }
     Ok(device.read(at.byte(), to))
+}
+
+/// Reads blocks as [`read_place`], each by itself when that is needed. Those that cannot be read become zeros, and are returned.
+pub(crate) fn read_places(device: &Blocking, at: BlockNo, to: &mut [u8]) -> Result<BTreeSet<usize>> {
+    let mut unread = BTreeSet::new();
+    if read_place(device, at, to)?.is_err() {
+        for (i, block) in to.chunks_exact_mut(BLOCK_SIZE).enumerate() {
+            if read_place(device, BlockNo(at.0 + i as u64), block)?.is_err() {
+                block.fill(0);
+                unread.insert(i);
+            }
+        }
+    }
+    Ok(unread)
 }
 
 /// Reads from a position of the ring on, as [`read_place`].

@@ -64,6 +64,20 @@ fn is_zero(block: &[u8]) -> bool {
     block.iter().all(|&b| b == 0)
 }
 
+impl Base {
+    /// Where the slot of an inode is.
+    pub fn slot(&self, ino: u64) -> Option<BlockNo> {
+        let segment = (*self.table.get(Ino(ino).table_index())?)?;
+        Some(format::inode::slot_block(segment, Ino(ino)))
+    }
+}
+
+/// Reads a block as [`load::read_place`].
+fn read_block(device: &Blocking, at: BlockNo) -> Result<std::result::Result<Vec<u8>, MediaError>> {
+    let mut block = vec![0; BLOCK_SIZE];
+    Ok(load::read_place(device, at, &mut block)?.map(|()| block))
+}
+
 /// A block cannot be read, which is damage like any other.
 fn unread(structure: &'static str, at: BlockNo, e: &MediaError) -> Problem {
     Problem::damage(structure, format!("cannot be read: {e}")).block(at.0)
@@ -72,7 +86,7 @@ fn unread(structure: &'static str, at: BlockNo, e: &MediaError) -> Problem {
 /// Reads everything fixed. `evidence`: an epoch that slots show to have been durable.
 pub(super) fn read(pass: &mut Pass<'_>, evidence: u64) -> Result<Option<Base>> {
     let Some((superblock, bad_superblocks)) = superblocks(pass)? else { return Ok(None) };
-    let Some((checkpoint, bad)) = checkpoints(pass, &superblock) else { return Ok(None) };
+    let Some((checkpoint, bad)) = checkpoints(pass, &superblock)? else { return Ok(None) };
     let bad_checkpoint = !bad.is_empty();
     let mut base = Base {
         superblock,
@@ -107,7 +121,7 @@ pub(super) fn read(pass: &mut Pass<'_>, evidence: u64) -> Result<Option<Base>> {
             return Ok(None);
         }
     }
-    let whole = table(pass, &mut base);
+    let whole = table(pass, &mut base)?;
     base.table = base.medium_table.clone();
     log(pass, &mut base, evidence)?;
     torn(pass, &mut base, bad);
@@ -125,7 +139,7 @@ fn superblocks(pass: &mut Pass<'_>) -> Result<Option<(Superblock, Vec<BlockNo>)>
     let mut good: Option<Superblock> = None;
     let mut bad = Vec::new();
     for at in SUPERBLOCKS {
-        let block = match load::read_block(pass.device, at) {
+        let block = match read_block(pass.device, at)? {
             Ok(block) => block,
             Err(e) => {
                 pass.report.add(unread("superblock", at, &e));
@@ -197,12 +211,12 @@ fn torn(pass: &mut Pass<'_>, base: &mut Base, checkpoints: Vec<Problem>) {
     }
 }
 
-fn checkpoints(pass: &mut Pass<'_>, superblock: &Superblock) -> Option<(Checkpoint, Vec<Problem>)> {
+fn checkpoints(pass: &mut Pass<'_>, superblock: &Superblock) -> Result<Option<(Checkpoint, Vec<Problem>)>> {
     let mut good: Vec<(Checkpoint, BlockNo)> = Vec::new();
     let mut bad = Vec::new();
     let mut zero = None;
     for (i, at) in CHECKPOINTS.into_iter().enumerate() {
-        let block = match load::read_block(pass.device, at) {
+        let block = match read_block(pass.device, at)? {
             Ok(block) => block,
             Err(e) => {
                 bad.push(unread("checkpoint", at, &e));
@@ -224,19 +238,19 @@ fn checkpoints(pass: &mut Pass<'_>, superblock: &Superblock) -> Option<(Checkpoi
     let Some((newest, _)) = good.pop() else {
         bad.into_iter().for_each(|p| pass.report.add(p));
         pass.report.add(Problem::new(Severity::Fatal, "checkpoint", "neither of the two can be used"));
-        return None;
+        return Ok(None);
     };
     if let Some(at) = zero.filter(|_| newest.sequence > 1) {
         bad.push(Problem::damage("checkpoint", "is empty").block(at.0));
     }
-    Some((newest, bad))
+    Ok(Some((newest, bad)))
 }
 
 /// A valid home of a table block: which of the two, its sequence number, its entries.
 type HomeFound = (usize, u64, Vec<Option<SegNo>>);
 
 /// Reads the table; false when it is not the one that the checkpoint was made with.
-fn table(pass: &mut Pass<'_>, base: &mut Base) -> bool {
+fn table(pass: &mut Pass<'_>, base: &mut Base) -> Result<bool> {
     let (uuid, segments) = (base.superblock.uuid, base.superblock.segments());
     let used = base.checkpoint.inode_segments as usize;
     // The homes of each block: the current one first, as mount chooses.
@@ -245,7 +259,7 @@ fn table(pass: &mut Pass<'_>, base: &mut Base) -> bool {
     for index in 0..used.div_ceil(ENTRIES_PER_BLOCK) {
         let mut found = Vec::new();
         for (home, at) in homes(index).into_iter().enumerate() {
-            let block = match load::read_block(pass.device, at) {
+            let block = match read_block(pass.device, at)? {
                 Ok(block) => block,
                 Err(e) => {
                     base.home_faults.push((index, home, unread("inode segment table", at, &e)));
@@ -290,7 +304,7 @@ fn table(pass: &mut Pass<'_>, base: &mut Base) -> bool {
             }
             base.unfinished.append(&mut unreadable);
             (base.homes, base.medium_table) = (homes, table);
-            return true;
+            return Ok(true);
         }
     }
     pass.report.add(Problem::damage(
@@ -298,7 +312,7 @@ fn table(pass: &mut Pass<'_>, base: &mut Base) -> bool {
         "is not the one that the checkpoint was made with; it can be rebuilt from the inodes",
     ));
     (base.homes, base.medium_table) = pick(None);
-    false
+    Ok(false)
 }
 
 fn log(pass: &mut Pass<'_>, base: &mut Base, evidence: u64) -> Result<()> {
@@ -490,9 +504,7 @@ fn rebuild_table(pass: &mut Pass<'_>, base: &mut Base) -> Result<()> {
 /// The table position for which the inodes in a segment speak, and how many do.
 fn vote(device: &Blocking, seg: SegNo, last_epoch: u64) -> Result<Option<(usize, usize)>> {
     let mut bytes = vec![0; SEGMENT_BLOCKS * BLOCK_SIZE];
-    if device.read(seg.first_block().byte(), &mut bytes).is_err() {
-        return Ok(None);
-    }
+    load::read_places(device, seg.first_block(), &mut bytes)?;
     let mut counts: HashMap<usize, usize> = HashMap::new();
     for (slot, block) in bytes.chunks_exact(BLOCK_SIZE).enumerate() {
         if block[..4] != format::inode::MAGIC.to_le_bytes() {

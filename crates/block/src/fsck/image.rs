@@ -110,7 +110,7 @@ impl Image {
             outside_lost: false,
             changed: false,
         };
-        walk(pass.device, &view, pass.blocks, &mut load);
+        walk(pass.device, &view, pass.blocks, &mut load)?;
         let tail = tail(pass, &view, &mut h, &mut load, epoch)?;
         let mut xattrs = Vec::new();
         if load.outside == 0 {

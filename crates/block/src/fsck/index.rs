@@ -5,11 +5,13 @@ use super::report::{Problem, Severity};
 use super::usage::Usage;
 use super::walk::rule;
 use super::{Pass, inodes};
+use crate::load::read_place;
+use format::SegNo;
 use format::checkpoint::SegmentRun;
 use format::index::{MAGIC, PieceHeader, PieceKind, SegmentUsage, parse};
 use format::inode::{ENTRY_HAS_TAIL, ENTRY_NO_XATTRS, InodeView, SlotKind, parse_compact};
 use format::limits::{SEGMENT_BLOCKS, SEGMENT_SIZE};
-use format::{FormatError, SegNo};
+use fs::{Error, Result};
 use std::collections::HashSet;
 use zerocopy::FromBytes;
 
@@ -24,14 +26,14 @@ fn is_overwritten(piece: &[u8], uuid: &[u8; 16]) -> bool {
 }
 
 /// Compares the index checkpoint, when there is one that counts, with what the scan has found.
-pub(super) fn check(pass: &mut Pass<'_>, base: &mut Base) {
+pub(super) fn check(pass: &mut Pass<'_>, base: &mut Base) -> Result<()> {
     let cp = base.checkpoint.clone();
     if cp.index_pieces == 0 || !cp.clean {
-        return;
+        return Ok(());
     }
     if !base.clean {
         // Mount does not look at it any more.
-        return;
+        return Ok(());
     }
     pass.report.counts.index_inodes = cp.index_inodes;
     let mut c = Compare {
@@ -51,7 +53,7 @@ pub(super) fn check(pass: &mut Pass<'_>, base: &mut Base) {
         if !pass.usage.is_free(segment.first_block().0, SEGMENT_BLOCKS as u64) {
             c.fault(format!("{segment:?} of it is in use"));
         }
-        let read = pass.device.read(segment.first_block().byte(), &mut piece);
+        let read = read_place(pass.device, segment.first_block(), &mut piece)?;
         if read.is_ok() && is_overwritten(&piece, &cp.uuid) {
             let what = format!(
                 "{segment:?} of it holds other data: the volume was open since, and not stopped. A mount looks at the inodes instead"
@@ -62,9 +64,16 @@ pub(super) fn check(pass: &mut Pass<'_>, base: &mut Base) {
         }
         let outcome = match read {
             Err(e) => Err(e.to_string()),
-            Ok(()) => parse(&piece, &cp.uuid, cp.sequence, number as u32)
-                .and_then(|(kind, entries, bytes)| c.piece(pass, base, kind, entries, bytes))
-                .map_err(|e| e.at(segment.first_block()).to_string()),
+            Ok(()) => {
+                let parsed = parse(&piece, &cp.uuid, cp.sequence, number as u32);
+                match parsed
+                    .map_err(Error::Corrupt)
+                    .and_then(|(kind, entries, bytes)| c.piece(pass, base, kind, entries, bytes))
+                {
+                    Err(Error::Corrupt(e)) => Err(e.at(segment.first_block()).to_string()),
+                    other => Ok(other?),
+                }
+            }
         };
         if let Err(e) = outcome {
             c.fault(e);
@@ -84,6 +93,7 @@ pub(super) fn check(pass: &mut Pass<'_>, base: &mut Base) {
         pass.report.add(p.lost("the inode: name, attributes and contents"));
         base.rewrite = true;
     }
+    Ok(())
 }
 
 struct Compare {
@@ -109,7 +119,7 @@ impl Compare {
         kind: PieceKind,
         entries: u32,
         bytes: &[u8],
-    ) -> Result<(), FormatError> {
+    ) -> Result<()> {
         let short = || rule(NAME, "piece is cut short");
         match kind {
             PieceKind::Inodes => return self.entries(pass, base, entries, bytes),
@@ -145,19 +155,13 @@ impl Compare {
         Ok(())
     }
 
-    fn entries(
-        &mut self,
-        pass: &Pass<'_>,
-        base: &Base,
-        entries: u32,
-        mut bytes: &[u8],
-    ) -> Result<(), FormatError> {
+    fn entries(&mut self, pass: &Pass<'_>, base: &Base, entries: u32, mut bytes: &[u8]) -> Result<()> {
         for _ in 0..entries {
             let (len, rest) =
                 bytes.split_first_chunk::<4>().ok_or_else(|| rule(NAME, "piece is cut short"))?;
             let len = u32::from_le_bytes(*len) as usize;
             if len > rest.len() {
-                return Err(rule(NAME, "piece is cut short"));
+                return Err(rule(NAME, "piece is cut short").into());
             }
             let view = parse_compact(&rest[..len])?;
             bytes = &bytes[(4 + len).next_multiple_of(8).min(bytes.len())..];
@@ -167,8 +171,8 @@ impl Compare {
                 self.fault(format!("inode {ino} stands in it twice"));
                 continue;
             }
-            let truth = inodes::image(pass, base, ino);
-            if truth.is_none() && !pass.edits.contains_key(&ino) {
+            let truth = inodes::image(pass, base, ino)?;
+            if truth.is_none() && !pass.edits.contains_key(&ino) && !pass.nodes.contains_key(&ino) {
                 self.emptied.push(ino);
                 continue;
             }

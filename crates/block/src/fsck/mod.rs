@@ -65,15 +65,19 @@ pub fn check(
 ) -> Result<Report> {
     let device = Blocking::new(media)?;
     let mut report = Report::default();
-    for pass in 0..PASSES_MAX {
+    for _ in 0..PASSES_MAX {
         report.counts = Counts::default();
-        let before = report.problems.len();
-        let outcome = one_pass(&device, options, progress, &mut report, pass)?;
-        if pass == 0 {
+        let before = report.clone();
+        let outcome = one_pass(&device, options, progress, &mut report)?;
+        if outcome.again {
+            report = before;
+            continue;
+        }
+        if !report.written {
             report.stopped_cleanly = outcome.stopped_cleanly;
         }
         if outcome.sound || !options.repair {
-            if outcome.sound && pass > 0 {
+            if outcome.sound && report.written {
                 report
                     .problems
                     .iter_mut()
@@ -84,7 +88,10 @@ pub fn check(
         }
         if !outcome.wrote {
             // Nothing could be done about what was found.
-            tracing::error!("repair found {} problems and could mend none", report.problems.len() - before);
+            tracing::error!(
+                "repair found {} problems and could mend none",
+                report.problems.len() - before.problems.len()
+            );
             break;
         }
         report.written = true;
@@ -110,7 +117,7 @@ pub(crate) fn segment_usage(device: &Blocking, segment: format::SegNo) -> Result
     let first = segment.first_block().0;
     let end = (first + format::limits::SEGMENT_BLOCKS as u64).min(pass.blocks);
     let used = (first..end).filter(|&b| pass.usage.get(b)).count() as u64;
-    Ok((used, inodes::owners(&pass, &base, first, end)))
+    Ok((used, inodes::owners(&pass, &base, first, end)?))
 }
 
 /// How a pass ended.
@@ -118,6 +125,8 @@ struct Outcome {
     /// Nothing is damaged.
     sound: bool,
     wrote: bool,
+    /// Something that was bad was good when it was looked at once more, before anything was written.
+    again: bool,
     stopped_cleanly: bool,
 }
 
@@ -126,14 +135,13 @@ fn one_pass(
     options: &FsckOptions,
     progress: &mut dyn FnMut(Progress),
     report: &mut Report,
-    number: usize,
 ) -> Result<Outcome> {
     let mut evidence = 0;
     // A second look is needed when slots show that the log was longer; a third when that brings other slots.
     for _ in 0..3 {
         let mut pass = Pass::new(device, progress, report);
         let Some(mut base) = fixed::read(&mut pass, evidence)? else {
-            return Ok(Outcome { sound: false, wrote: false, stopped_cleanly: false });
+            return Ok(Outcome { sound: false, wrote: false, again: false, stopped_cleanly: false });
         };
         pass.blocks = base.superblock.blocks.get();
         pass.usage = Usage::new(pass.blocks);
@@ -144,20 +152,21 @@ fn one_pass(
             pass.report.counts = Counts::default();
             continue;
         }
-        inodes::resolve_twice(&mut pass, &base);
+        inodes::resolve_twice(&mut pass, &base)?;
         names::check(&mut pass);
-        index::check(&mut pass, &mut base);
+        index::check(&mut pass, &mut base)?;
         pass.finish(&base);
         let sound = pass.sound(&base);
         let stopped_cleanly = base.clean;
-        let wrote = match (options.repair, sound, number) {
-            (false, _, _) | (true, true, 0) => false,
-            (true, true, _) => repair::finish(&mut pass, &mut base)?,
-            (true, false, _) => repair::run(&mut pass, &mut base)?,
+        let again = options.repair && inodes::is_good_again(&pass, &base)?;
+        let wrote = match (options.repair && !again, sound) {
+            (false, _) => false,
+            (true, true) => pass.report.written && repair::finish(&mut pass, &mut base)?,
+            (true, false) => repair::run(&mut pass, &mut base)?,
         };
-        return Ok(Outcome { sound, wrote, stopped_cleanly });
+        return Ok(Outcome { sound, wrote, again, stopped_cleanly });
     }
-    Ok(Outcome { sound: false, wrote: false, stopped_cleanly: false })
+    Ok(Outcome { sound: false, wrote: false, again: false, stopped_cleanly: false })
 }
 
 /// An inode or additional name, as far as names are concerned.
@@ -176,6 +185,8 @@ struct Node {
 struct Edit {
     /// The slot becomes free.
     free: bool,
+    /// What stands in the slot cannot be read or is damaged.
+    bad_slot: bool,
     /// It becomes an empty root directory.
     make_root: bool,
     /// It becomes a new directory, under the name in `rename`.

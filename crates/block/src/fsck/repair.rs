@@ -10,6 +10,7 @@
 use super::fixed::Base;
 use super::image::Image;
 use super::{Edit, Pass, names};
+use crate::load;
 use crate::ring::LogRing;
 use format::checkpoint::{CHECKPOINTS, Checkpoint};
 use format::inode::{fill_block, parse_block};
@@ -138,7 +139,7 @@ fn write_slots(device: &Blocking, base: &Base) -> Result<()> {
         let Some(segment) = base.table.get(index).copied().flatten() else { continue };
         let mut bytes = vec![0; SEGMENT_SIZE];
         if base.salvaged {
-            let _ = device.read(segment.first_block().byte(), &mut bytes);
+            load::read_places(device, segment.first_block(), &mut bytes)?;
         }
         for (i, block) in bytes.chunks_exact_mut(BLOCK_SIZE).enumerate() {
             let ino = (index * SEGMENT_BLOCKS + i) as u64;
@@ -189,7 +190,11 @@ fn commit(pass: &mut Pass<'_>, base: &mut Base) -> Result<()> {
     let mut epoch = base.last_epoch + 1;
     let mut records: Vec<(RecordBuilder, u64)> = Vec::new();
     for &(ino, ref edit) in &edits {
-        let old = super::inodes::image(pass, base, ino);
+        let old = super::inodes::image(pass, base, ino)?;
+        if old.is_none() && !edit.free && !edit.make_dir && !edit.make_root {
+            // It has become bad since it was looked at: the next pass tells so, and what is lost.
+            continue;
+        }
         let image = Image::make(pass, ino, edit, old.as_deref(), epoch)?;
         bytes += image.len() + 16;
         total += image.len() + 16;
