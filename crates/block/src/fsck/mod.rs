@@ -78,11 +78,7 @@ pub fn check(
         }
         if outcome.sound || !options.repair {
             if outcome.sound && report.written {
-                report
-                    .problems
-                    .iter_mut()
-                    .filter(|p| p.severity == Severity::Damage)
-                    .for_each(|p| p.repaired = true);
+                report.repaired();
             }
             return Ok(report);
         }
@@ -250,8 +246,11 @@ impl<'a> Pass<'a> {
     /// Damage to an inode: it will be told, and the inode's image made anew.
     fn damaged(&mut self, ino: u64, problem: Problem) {
         self.edit(ino);
-        if self.pending.len() <= PROBLEMS_MAX {
-            self.pending.push(problem.inode(ino));
+        let problem = problem.inode(ino);
+        if self.pending.len() < PROBLEMS_MAX {
+            self.pending.push(problem);
+        } else {
+            self.report.omit(&problem);
         }
     }
 
