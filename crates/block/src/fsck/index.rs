@@ -8,6 +8,7 @@ use super::{Pass, inodes};
 use crate::load::read_place;
 use format::SegNo;
 use format::checkpoint::SegmentRun;
+use format::error::Fault;
 use format::index::{MAGIC, PieceHeader, PieceKind, SegmentUsage, parse};
 use format::inode::{ENTRY_HAS_TAIL, ENTRY_NO_XATTRS, InodeView, SlotKind, parse_compact};
 use format::limits::{SEGMENT_BLOCKS, SEGMENT_SIZE};
@@ -20,7 +21,8 @@ const NAME: &str = "index checkpoint";
 const TOLD_MAX: usize = 100;
 
 /// Whether other data stands where a piece was: nothing of the start of one of this volume's is there. Data may be written there as soon as the
-/// volume is open again, before anything else on the medium says that it is.
+/// volume is open again, before anything else on the medium says that it is. It may also have its place further within the segment: then
+/// the header is good, and the checksum wrong.
 fn is_overwritten(piece: &[u8], uuid: &[u8; 16]) -> bool {
     PieceHeader::read_from_prefix(piece).is_ok_and(|(h, _)| h.magic.get() != MAGIC && &h.uuid != uuid)
 }
@@ -50,13 +52,17 @@ pub(super) fn check(pass: &mut Pass<'_>, base: &mut Base) -> Result<()> {
     let mut readable = true;
     for (number, segment) in segments.into_iter().enumerate() {
         pass.step("checking the index checkpoint", number as u64, cp.index_pieces as u64);
-        if !pass.usage.is_free(segment.first_block().0, SEGMENT_BLOCKS as u64) {
+        let free = pass.usage.is_free(segment.first_block().0, SEGMENT_BLOCKS as u64);
+        if !free {
             c.fault(format!("{segment:?} of it is in use"));
         }
         let read = read_place(pass.device, segment.first_block(), &mut piece)?;
-        if read.is_ok() && is_overwritten(&piece, &cp.uuid) {
+        let parsed = parse(&piece, &cp.uuid, cp.sequence, number as u32);
+        let changed = free && matches!(&parsed, Err(e) if matches!(e.fault, Fault::Checksum { .. }));
+        if read.is_ok() && (changed || is_overwritten(&piece, &cp.uuid)) {
             let what = format!(
-                "{segment:?} of it holds other data: the volume was open since, and not stopped. A mount looks at the inodes instead"
+                "{segment:?} of it holds other data{}: the volume was open since, and not stopped. A mount looks at the inodes instead",
+                if changed { ", or is damaged" } else { "" }
             );
             pass.report.add(Problem::new(Severity::Note, NAME, what));
             readable = false;
@@ -64,16 +70,13 @@ pub(super) fn check(pass: &mut Pass<'_>, base: &mut Base) -> Result<()> {
         }
         let outcome = match read {
             Err(e) => Err(e.to_string()),
-            Ok(()) => {
-                let parsed = parse(&piece, &cp.uuid, cp.sequence, number as u32);
-                match parsed
-                    .map_err(Error::Corrupt)
-                    .and_then(|(kind, entries, bytes)| c.piece(pass, base, kind, entries, bytes))
-                {
-                    Err(Error::Corrupt(e)) => Err(e.at(segment.first_block()).to_string()),
-                    other => Ok(other?),
-                }
-            }
+            Ok(()) => match parsed
+                .map_err(Error::Corrupt)
+                .and_then(|(kind, entries, bytes)| c.piece(pass, base, kind, entries, bytes))
+            {
+                Err(Error::Corrupt(e)) => Err(e.at(segment.first_block()).to_string()),
+                other => Ok(other?),
+            },
         };
         if let Err(e) = outcome {
             c.fault(e);
