@@ -8,13 +8,14 @@ mod lab;
 use block::Volume;
 use format::extent::Extent;
 use format::inode::{InodeHeader, encode_compact, fill_block, parse_block};
-use format::limits::BLOCK_SIZE;
+use format::limits::{BLOCK_SIZE, SEGMENT_SIZE};
 use format::{BlockNo, Ino};
 use fs::{Cred, FileSystem, OpenFlags, block_on};
 use lab::*;
 use media::flash::SimFlash;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::sync::Arc;
+use zerocopy::FromZeros;
 
 fn slot_of(lab: &Lab, ino: u64) -> u64 {
     lab.slots().into_iter().find(|s| s.0 == ino).unwrap().1
@@ -298,6 +299,54 @@ fn table_is_lost() {
         told(&repairs(&image, &lab.truth, "table"), "rebuilt");
         assert_eq!(mounted(&image), lab.truth);
     }
+}
+
+/// A file looks like a segment of more inodes than the volume has in its first one. The checkpoint says which of the two it is, or, when another
+/// segment is lost, whose contents the one is.
+#[test]
+fn table_is_lost_and_a_file_looks_like_inodes() {
+    let root = Cred::root();
+    let fill = |volume: &Volume, count: usize| {
+        block_on(async {
+            for i in 0..count {
+                volume.mkdir(&root, fs::Ino::ROOT, format!("{i}").as_bytes(), 0o755).await.unwrap();
+            }
+            volume.sync().await.unwrap();
+        });
+    };
+    let other = made(|volume| fill(volume, 600));
+    let other = Lab { image: other.crash_image(|_, _| true), truth: Picture::new() };
+    let mut inodes = vec![0; SEGMENT_SIZE];
+    other.image.peek(other.table()[0].unwrap().first_block().byte(), &mut inodes);
+    let mut first = Vec::new();
+    encode_compact(&InodeHeader::new_zeroed(), b"", b"", b"", &mut first);
+    fill_block(&first, &mut inodes[..BLOCK_SIZE]);
+    let image = made(|volume| {
+        block_on(async {
+            let made = volume.create(&root, fs::Ino::ROOT, b"copy", 0o644, OpenFlags::WRITE).await;
+            let (_, h) = made.unwrap();
+            let allocate = fs::Fallocate::Allocate { keep_size: true };
+            volume.fallocate(h, allocate, 0, SEGMENT_SIZE as u64).await.unwrap();
+            volume.write(h, 0, &inodes).await.unwrap();
+            volume.release(h).await.unwrap();
+        });
+        fill(volume, 700);
+    });
+    let lab = Lab { truth: mounted(&image), image: image.crash_image(|_, _| true) };
+    let ino = lab.truth["/copy"].ino;
+    let block = lab.block(slot_of(&lab, ino));
+    let place = parse_block(&block, Ino(ino)).unwrap().unwrap().extents()[0];
+    assert_eq!((place.block.get() % 512, place.count.get()), (0, 512), "the file does not fill a segment");
+    for at in format::segtable::homes(0) {
+        image.poke(at.byte() + 100, b"garbage");
+    }
+    let without = Arc::new(image.crash_image(|_, _| true));
+    without.poke(lab.table()[1].unwrap().first_block().byte(), &vec![0; SEGMENT_SIZE]);
+    told(&repairs(&image, &lab.truth, "table"), "rebuilt");
+    assert_eq!(mounted(&image), lab.truth);
+    assert!(fsck(&without, true).is_clean());
+    let rest: Picture = lab.truth.into_iter().filter(|(_, seen)| seen.ino < 512).collect();
+    assert_eq!(mounted(&without), rest);
 }
 
 /// A repair that is cut off anywhere by a loss of power is repeated, and ends as it would have.

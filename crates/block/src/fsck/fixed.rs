@@ -9,8 +9,7 @@ use super::report::{Problem, Severity};
 use crate::load;
 use crate::ring::LogRing;
 use format::checkpoint::{CHECKPOINTS, Checkpoint};
-use format::inode::parse_block;
-use format::limits::{BLOCK_SIZE, INODE_SEGMENTS_MAX, SEGMENT_BLOCKS};
+use format::limits::{BLOCK_SIZE, INODE_SEGMENTS_MAX};
 use format::log::Record;
 use format::segtable::{ENTRIES_PER_BLOCK, homes};
 use format::superblock::{SUPERBLOCKS, Superblock};
@@ -126,7 +125,7 @@ pub(super) fn read(pass: &mut Pass<'_>, evidence: u64) -> Result<Option<Base>> {
     log(pass, &mut base, evidence)?;
     torn(pass, &mut base, bad);
     if !whole {
-        rebuild_table(pass, &mut base)?;
+        super::rebuild::table(pass, &mut base)?;
     }
     Ok(Some(base))
 }
@@ -466,56 +465,4 @@ fn take_record(pass: &mut Pass<'_>, base: &mut Base, record: &Record<'_>) {
         }
         base.pages.insert(page.block.get(), record.page(i).to_vec());
     }
-}
-
-/// Finds inode segments by the inodes in them: each knows its number, and so the position of its segment.
-fn rebuild_table(pass: &mut Pass<'_>, base: &mut Base) -> Result<()> {
-    let taken: BTreeSet<u32> = base.checkpoint.log_segments.iter().map(|s| s.0).collect();
-    let mut votes: HashMap<usize, (usize, u32)> = HashMap::new();
-    let segments = base.superblock.segments();
-    for seg in 1..segments {
-        pass.step("looking for inode segments", seg as u64, segments as u64);
-        if taken.contains(&seg) {
-            continue;
-        }
-        if let Some((index, count)) = vote(pass.device, SegNo(seg), base.last_epoch)? {
-            let best = votes.entry(index).or_insert((0, 0));
-            if count > best.0 {
-                *best = (count, seg);
-            }
-        }
-    }
-    let table = &mut base.table;
-    table.resize(base.checkpoint.inode_segments.max(table.len() as u32) as usize, None);
-    let mut found: Vec<(usize, u32)> = votes.into_iter().map(|(index, (_, seg))| (index, seg)).collect();
-    found.sort_unstable();
-    for (index, seg) in found {
-        // What a home of the table or the log says counts more than a vote.
-        let known = table.contains(&Some(SegNo(seg)));
-        if !known && index < table.len() && table[index].is_none() && !base.fresh.contains(&index) {
-            table[index] = Some(SegNo(seg));
-        }
-    }
-    base.rewrite = true;
-    base.clean = false;
-    Ok(())
-}
-
-/// The table position for which the inodes in a segment speak, and how many do.
-fn vote(device: &Blocking, seg: SegNo, last_epoch: u64) -> Result<Option<(usize, usize)>> {
-    let mut bytes = vec![0; SEGMENT_BLOCKS * BLOCK_SIZE];
-    load::read_places(device, seg.first_block(), &mut bytes)?;
-    let mut counts: HashMap<usize, usize> = HashMap::new();
-    for (slot, block) in bytes.chunks_exact(BLOCK_SIZE).enumerate() {
-        if block[..4] != format::inode::MAGIC.to_le_bytes() {
-            continue;
-        }
-        let ino = u64::from_le_bytes(block[8..16].try_into().expect("eight bytes"));
-        let index = Ino(ino).table_index();
-        let fits = Ino(ino).slot() == slot && index < INODE_SEGMENTS_MAX;
-        if fits && matches!(parse_block(block, Ino(ino)), Ok(Some(v)) if v.epoch().0 <= last_epoch) {
-            *counts.entry(index).or_default() += 1;
-        }
-    }
-    Ok(counts.into_iter().max_by_key(|(index, count)| (*count, usize::MAX - index)))
 }

@@ -19,6 +19,7 @@ mod image;
 mod index;
 mod inodes;
 mod names;
+mod rebuild;
 mod repair;
 mod report;
 mod usage;
