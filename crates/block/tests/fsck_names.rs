@@ -204,6 +204,36 @@ fn names_in_a_directory_without_a_name() {
     }
 }
 
+/// The last position that there may be is there twice: the other one goes where there is room.
+#[test]
+fn no_position_behind_the_last() {
+    let lab = Lab::clean();
+    let image = lab.clone_image();
+    for path in ["/a/large", "/a/inline"] {
+        change(&lab, &image, path, |h, _, _| h.cookie = ((1u64 << 62) - 1).into());
+    }
+    told(&repairs(&image, &lab.truth, "positions"), "position");
+    assert_eq!(mounted(&image), lab.truth);
+}
+
+/// In attributes outside of the inode: those that are good are written anew.
+#[test]
+fn an_attribute_stands_twice() {
+    let lab = Lab::clean();
+    let image = lab.clone_image();
+    let path = "/a/sub/attributes";
+    let both = [pattern(8000, 1), b"later".to_vec()].map(|value| (b"user.large"[..].into(), value.into()));
+    let outside = format::xattr::encode_outside(Ino(lab.truth[path].ino), &both);
+    change(&lab, &image, path, |h, _, _| {
+        image.poke(BlockNo(h.xattr_block.get()).byte(), &outside);
+        (h.xattr_bytes, h.xattr_crc) = ((outside.len() as u32).into(), format::crc32c(&outside).into());
+    });
+    told(&repairs(&image, &lab.truth, "attributes"), "a name stands twice");
+    let found = &mounted(&image)[path];
+    assert_eq!(found.xattrs.as_ref().unwrap()[&b"user.large"[..]], pattern(8000, 1));
+    assert_eq!(found.content, lab.truth[path].content);
+}
+
 #[test]
 fn lost_root() {
     for lab in [Lab::clean(), Lab::crashed()] {
@@ -299,6 +329,22 @@ fn table_is_lost() {
         told(&repairs(&image, &lab.truth, "table"), "rebuilt");
         assert_eq!(mounted(&image), lab.truth);
     }
+}
+
+/// With the table the segment of the root is lost: the root has no place to be made anew in.
+#[test]
+fn root_without_a_segment() {
+    let lab = Lab::clean();
+    let image = lab.clone_image();
+    image.poke(lab.table()[0].unwrap().first_block().byte(), &vec![0; SEGMENT_SIZE]);
+    for at in format::segtable::homes(0) {
+        image.poke(at.byte() + 100, b"garbage");
+    }
+    let report = fsck(&image, true);
+    assert!(report.is_clean(), "{:#?}", report.problems);
+    let again = fsck(&image, false);
+    assert_eq!(again.damage().count(), 0, "{:#?}", again.problems);
+    assert!(mounted(&image).is_empty());
 }
 
 /// A file looks like a segment of more inodes than the volume has in its first one. The checkpoint says which of the two it is, or, when another

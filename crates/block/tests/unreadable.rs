@@ -401,3 +401,17 @@ fn slots_that_change_their_mind() {
     assert!(report.is_clean(), "{:#?}", report.problems);
     assert!(seen(&image) == expected, "{:#?}", report.problems);
 }
+
+/// A place that cannot be read after it was written either: a repair says so, and does not go on for ever.
+#[test]
+fn a_repair_that_changes_nothing() {
+    let lab = Lab::clean();
+    let image = with_bad_sector(&lab, 1);
+    let mut passes = 0;
+    let mut progress =
+        |p: block::fsck::Progress| passes += (p.phase == "checking inodes" && p.done == 0) as u32;
+    let repair = block::fsck::FsckOptions { repair: true };
+    let report = block::fsck::check(image.clone(), &repair, &mut progress).unwrap();
+    assert!(!report.is_clean() && passes == 2, "{passes}: {:#?}", report.problems);
+    assert!(mounts_right(&image, &lab.truth, "a superblock that stays bad"));
+}

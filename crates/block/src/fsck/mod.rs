@@ -10,7 +10,7 @@
 //!
 //! A repair is a check whose findings become new images of inodes. They are committed through the log like any other change,
 //! so a crash in the middle of a repair leaves a volume on which the repair can be run again. It runs check after check
-//! until nothing is found.
+//! until nothing is found, or nothing but what the one before it found.
 //!
 //! Tested by planted damage in tests/fsck.rs, and after every crash of the crash tests.
 
@@ -31,6 +31,7 @@ use fs::Result;
 use media::Media;
 use media::blocking::Blocking;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use usage::Usage;
 
@@ -66,6 +67,7 @@ pub fn check(
 ) -> Result<Report> {
     let device = Blocking::new(media)?;
     let mut report = Report::default();
+    let mut last = None;
     for _ in 0..PASSES_MAX {
         report.counts = Counts::default();
         let before = report.clone();
@@ -92,6 +94,10 @@ pub fn check(
             break;
         }
         report.written = true;
+        if last.replace(outcome.found) == Some(outcome.found) {
+            tracing::error!("repair finds what it has found before, and changes nothing about it");
+            break;
+        }
     }
     Ok(report)
 }
@@ -118,12 +124,15 @@ pub(crate) fn segment_usage(device: &Blocking, segment: format::SegNo) -> Result
 }
 
 /// How a pass ended.
+#[derive(Default)]
 struct Outcome {
     /// Nothing is damaged.
     sound: bool,
     wrote: bool,
     /// Something that was bad was good when it was looked at once more, before anything was written.
     again: bool,
+    /// What had to be put in order, as a number that tells it from anything else.
+    found: u64,
     stopped_cleanly: bool,
 }
 
@@ -137,8 +146,9 @@ fn one_pass(
     // A second look is needed when slots show that the log was longer; a third when that brings other slots.
     for _ in 0..3 {
         let mut pass = Pass::new(device, progress, report);
+        pass.step("reading the log", 0, 1);
         let Some(mut base) = fixed::read(&mut pass, evidence)? else {
-            return Ok(Outcome { sound: false, wrote: false, again: false, stopped_cleanly: false });
+            return Ok(Outcome::default());
         };
         pass.blocks = base.superblock.blocks.get();
         pass.usage = Usage::new(pass.blocks);
@@ -155,15 +165,19 @@ fn one_pass(
         pass.finish(&base);
         let sound = pass.sound(&base);
         let stopped_cleanly = base.clean;
+        let mut hasher = DefaultHasher::new();
+        (&pass.edits, &pass.stray, pass.homeless.len()).hash(&mut hasher);
+        (&base.bad_superblocks, &base.bad_homes, base.unread_log, base.rewrite).hash(&mut hasher);
+        let found = hasher.finish();
         let again = options.repair && inodes::is_good_again(&pass, &base)?;
         let wrote = match (options.repair && !again, sound) {
             (false, _) => false,
             (true, true) => pass.report.written && repair::finish(&mut pass, &mut base)?,
             (true, false) => repair::run(&mut pass, &mut base)?,
         };
-        return Ok(Outcome { sound, wrote, again, stopped_cleanly });
+        return Ok(Outcome { sound, wrote, again, found, stopped_cleanly });
     }
-    Ok(Outcome { sound: false, wrote: false, again: false, stopped_cleanly: false })
+    Ok(Outcome::default())
 }
 
 /// An inode or additional name, as far as names are concerned.
@@ -178,7 +192,7 @@ struct Node {
 }
 
 /// What has to become of an inode. An edit that says nothing makes its image anew from what can be read of it.
-#[derive(Default)]
+#[derive(Default, Hash)]
 struct Edit {
     /// The slot becomes free.
     free: bool,

@@ -96,8 +96,11 @@ fn duplicates(pass: &mut Pass<'_>, inos: &[u64], stray: &mut Vec<u64>) {
     for ino in unplaced {
         let node = &pass.nodes[&ino];
         let entry = next.entry(node.parent).or_insert(COOKIE_MIN);
+        // Behind the last one that may be given, what others have left free.
+        while *entry >= COOKIE_MAX || !cookies.insert((node.parent, *entry)) {
+            *entry = if *entry >= COOKIE_MAX { COOKIE_MIN } else { *entry + 1 };
+        }
         let (found, cookie) = (node.cookie, *entry);
-        *entry += 1;
         let p = Problem::damage("name", "position in the directory is taken or out of range");
         pass.damaged(ino, p.values(cookie, found));
         pass.edit(ino).cookie = Some(cookie);

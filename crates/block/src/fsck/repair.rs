@@ -112,6 +112,11 @@ fn bring_home(device: &Blocking, base: &mut Base) -> Result<()> {
         let block = encode_table(&base.superblock.uuid, sequence, index, entries);
         device.write(homes(index)[home].byte(), &block)?;
     }
+    let blocks = base.table.len().div_ceil(ENTRIES_PER_BLOCK);
+    for &(index, home) in base.bad_homes.iter().filter(|(index, _)| *index >= blocks) {
+        // The table no longer has this block: its homes are empty, as before it had one.
+        device.write(homes(index)[home].byte(), &[0; BLOCK_SIZE])?;
+    }
     device.flush()?;
     let capacity = (base.checkpoint.log_segments.len() * SEGMENT_BLOCKS) as u64;
     let block = Checkpoint {
@@ -174,6 +179,13 @@ fn commit(pass: &mut Pass<'_>, base: &mut Base) -> Result<()> {
         nonce: rand::random(),
     };
     let mut builder = RecordBuilder::default();
+    if pass.edits.get(&Ino::ROOT.0).is_some_and(|edit| edit.make_root)
+        && base.slot(Ino::ROOT.0).is_none()
+        && let Some(segment) = new_segment(pass, &mut builder, 0)
+    {
+        base.table.resize(base.table.len().max(1), None);
+        base.table[0] = Some(segment);
+    }
     plan_lost_and_found(pass, base, &mut builder);
     // What nothing refers to any more may hold what other images still need, so new blocks come from what no pass has
     // seen in use; images in the log hold theirs as well.
@@ -311,12 +323,18 @@ fn free_slot(pass: &mut Pass<'_>, base: &Base, builder: &mut RecordBuilder) -> O
         }
     }
     let index = base.table.iter().position(Option::is_none).unwrap_or(base.table.len());
-    let segment = SEGMENT_BLOCKS as u64;
-    let seg = (1..pass.blocks / segment).find(|s| pass.usage.is_free(s * segment, segment))?;
     if index >= INODE_SEGMENTS_MAX {
         return None;
     }
-    pass.usage.claim(seg * segment, segment);
-    builder.assignment(index as u32, SegNo(seg as u32).0);
+    new_segment(pass, builder, index)?;
     Some(((index * SEGMENT_BLOCKS) as u64).max(2))
+}
+
+/// A segment that nobody uses becomes one of inodes, at a position of the table.
+fn new_segment(pass: &mut Pass<'_>, builder: &mut RecordBuilder, index: usize) -> Option<SegNo> {
+    let segment = SEGMENT_BLOCKS as u64;
+    let seg = (1..pass.blocks / segment).find(|s| pass.usage.is_free(s * segment, segment))?;
+    pass.usage.claim(seg * segment, segment);
+    builder.assignment(index as u32, seg as u32);
+    Some(SegNo(seg as u32))
 }
