@@ -234,6 +234,23 @@ fn an_attribute_stands_twice() {
     assert_eq!(found.content, lab.truth[path].content);
 }
 
+/// A mount frees an inode without a name. Where additional names lead to it one of them becomes its own.
+#[test]
+fn additional_names_of_an_inode_without_a_name() {
+    let lab = Lab::clean();
+    let image = lab.clone_image();
+    let ino = change(&lab, &image, "/a/sub/attributes", |h, name, _| {
+        (h.parent, h.cookie) = (0.into(), 0.into());
+        name.clear();
+    });
+    told(&repairs(&image, &lab.truth, "without a name"), "has no name of its own");
+    let found = mounted(&image);
+    let content = &lab.truth["/a/sub/attributes"].content;
+    for path in ["/a/third name", "/a/sub/deep/another name"] {
+        assert_eq!((found[path].ino, &found[path].content, found[path].nlink), (ino, content, 2), "{path}");
+    }
+}
+
 #[test]
 fn lost_root() {
     for lab in [Lab::clean(), Lab::crashed()] {
