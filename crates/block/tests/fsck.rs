@@ -211,6 +211,14 @@ fn index_checkpoint_with_new_data_in_it() {
     assert!(mounts_right(&image, &lab.truth, "an index with new data in it"));
 }
 
+/// Inodes are read in large pieces, also when the index checkpoint is compared with them.
+#[test]
+fn a_check_reads_few_times() {
+    let image = many_names().clone_image();
+    assert!(fsck(&image, false).is_clean());
+    assert!(image.counters().reads < 150, "{:?}", image.counters());
+}
+
 /// The log is a chain: damage cuts it. What was durable before the last record is missed; the last records may be told as
 /// a cut, as after a loss of power. Mount never shows a state that was not there.
 #[test]
