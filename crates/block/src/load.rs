@@ -14,6 +14,7 @@ use format::{BlockNo, Epoch, FormatError, SegNo, crc32c};
 use fs::{Error, Result};
 use media::MediaError;
 use media::blocking::Blocking;
+use std::collections::BTreeSet;
 
 use crate::ring::LogRing;
 
@@ -71,6 +72,20 @@ pub(crate) fn read_place(
         return Err(failure.into());
     }
     Ok(device.read(at.byte(), to))
+}
+
+/// Reads blocks as [`read_place`], each by itself when that is needed. Those that cannot be read become zeros, and are returned.
+pub(crate) fn read_places(device: &Blocking, at: BlockNo, to: &mut [u8]) -> Result<BTreeSet<usize>> {
+    let mut unread = BTreeSet::new();
+    if read_place(device, at, to)?.is_err() {
+        for (i, block) in to.chunks_exact_mut(BLOCK_SIZE).enumerate() {
+            if read_place(device, BlockNo(at.0 + i as u64), block)?.is_err() {
+                block.fill(0);
+                unread.insert(i);
+            }
+        }
+    }
+    Ok(unread)
 }
 
 /// Reads from a position of the ring on, as [`read_place`].
@@ -335,13 +350,11 @@ pub(crate) fn log(
     Ok(tail)
 }
 
-/// Most records behind the end of the log that are read as a whole: bounds what crafted headers can cost.
-const STRAY_RECORDS_MAX: usize = 256;
-
 /// Looks for whole records of later epochs behind ring position `from` (counted from the checkpoint's) and calls
 /// `each(position, bytes)` until it returns false. Such records are leftovers of epochs that were on their way when power
 /// failed, or what damage has cut off; a record that says that a lost epoch was durable proves the latter. Blocks that cannot be
-/// read hold nothing; whether there are none.
+/// read hold nothing; whether there are none. What looks like a record within a whole one is contents of a file. Records do not
+/// overlap, so of what headers promise no more is read than twice the ring holds.
 pub(crate) fn scan_ring(
     device: &Blocking,
     checkpoint: &Checkpoint,
@@ -357,7 +370,7 @@ pub(crate) fn scan_ring(
     let mut found: Vec<(u64, u64)> = Vec::new();
     let mut bytes = vec![0; 1 << 20];
     let mut at = from;
-    while at < end && found.len() < STRAY_RECORDS_MAX {
+    while at < end {
         let n = (end - at).min((bytes.len() / BLOCK_SIZE) as u64);
         let position = checkpoint.log_position + at;
         let piece = &mut bytes[..n as usize * BLOCK_SIZE];
@@ -379,10 +392,18 @@ pub(crate) fn scan_ring(
         }
         at += n;
     }
-    for (position, count) in found.into_iter().take(STRAY_RECORDS_MAX) {
+    let (mut left, mut behind) = (2 * ring.capacity(), 0);
+    for (position, count) in found {
+        if position < behind || count > left {
+            continue;
+        }
+        left -= count;
         let mut record = vec![0; count as usize * BLOCK_SIZE];
-        let read = read_ring(device, &ring, position, &mut record)?;
-        if read.is_ok() && Record::parse(&record).is_ok() && !each(position, &record) {
+        if read_ring(device, &ring, position, &mut record)?.is_err() || Record::parse(&record).is_err() {
+            continue;
+        }
+        behind = position + count;
+        if !each(position, &record) {
             break;
         }
     }
@@ -391,7 +412,7 @@ pub(crate) fn scan_ring(
 
 /// Checks the data that a record covers: `Err(Ok(why))` when it is not what was written or cannot be read there (`unread`),
 /// `Err(Err(_))` when the device fails as a whole.
-fn verify(
+pub(crate) fn verify(
     device: &Blocking,
     record: &Record<'_>,
     blocks: u64,

@@ -8,13 +8,14 @@ mod lab;
 use block::Volume;
 use format::extent::Extent;
 use format::inode::{InodeHeader, encode_compact, fill_block, parse_block};
-use format::limits::BLOCK_SIZE;
+use format::limits::{BLOCK_SIZE, SEGMENT_SIZE};
 use format::{BlockNo, Ino};
 use fs::{Cred, FileSystem, OpenFlags, block_on};
 use lab::*;
 use media::flash::SimFlash;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::sync::Arc;
+use zerocopy::FromZeros;
 
 fn slot_of(lab: &Lab, ino: u64) -> u64 {
     lab.slots().into_iter().find(|s| s.0 == ino).unwrap().1
@@ -139,6 +140,35 @@ fn more_lost_files_than_the_log_takes_at_once() {
     }
 }
 
+/// More damage than a report lists, and more than one pass mends: all of it is mended, and counted once.
+#[test]
+fn more_problems_than_are_listed() {
+    const BAD: usize = block::fsck::PROBLEMS_MAX + 50;
+    let image = made(|volume| {
+        block_on(async {
+            for i in 0..BAD + 20 {
+                let name = format!("{i}");
+                let flags = OpenFlags::WRITE;
+                let made = volume.create(&Cred::root(), fs::Ino::ROOT, name.as_bytes(), 0o644, flags).await;
+                volume.release(made.unwrap().1).await.unwrap();
+            }
+        });
+    });
+    let lab = Lab { image: image.crash_image(|_, _| true), truth: Picture::new() };
+    for (_, slot) in lab.slots().into_iter().filter(|(ino, _)| *ino > 1).take(BAD) {
+        image.poke(slot * BLOCK_SIZE as u64 + 50, b"??");
+    }
+    for repair in [false, true] {
+        let report = fsck(&image, repair);
+        assert_eq!(report.problems.len(), block::fsck::PROBLEMS_MAX);
+        // The index checkpoint contradicts what is left, in up to a hundred places.
+        assert!((50..=150).contains(&report.omitted), "{}", report.omitted);
+        assert_eq!(report.is_clean(), repair, "{:?}", report.counts);
+    }
+    assert_eq!(fsck(&image, false).damage().count(), 0);
+    assert_eq!(mounted(&image).len(), 20);
+}
+
 /// Nothing has its place in a directory that was removed: no directory, whichever of the two is looked at first, and no file.
 #[test]
 fn names_in_a_directory_without_a_name() {
@@ -171,6 +201,53 @@ fn names_in_a_directory_without_a_name() {
         let seen = &lab.truth[&format!("/a/sub/{path}")];
         let other = found.values().find(|s| s.ino == seen.ino).unwrap();
         assert!(other.content == seen.content, "{path}");
+    }
+}
+
+/// The last position that there may be is there twice: the other one goes where there is room.
+#[test]
+fn no_position_behind_the_last() {
+    let lab = Lab::clean();
+    let image = lab.clone_image();
+    for path in ["/a/large", "/a/inline"] {
+        change(&lab, &image, path, |h, _, _| h.cookie = ((1u64 << 62) - 1).into());
+    }
+    told(&repairs(&image, &lab.truth, "positions"), "position");
+    assert_eq!(mounted(&image), lab.truth);
+}
+
+/// In attributes outside of the inode: those that are good are written anew.
+#[test]
+fn an_attribute_stands_twice() {
+    let lab = Lab::clean();
+    let image = lab.clone_image();
+    let path = "/a/sub/attributes";
+    let both = [pattern(8000, 1), b"later".to_vec()].map(|value| (b"user.large"[..].into(), value.into()));
+    let outside = format::xattr::encode_outside(Ino(lab.truth[path].ino), &both);
+    change(&lab, &image, path, |h, _, _| {
+        image.poke(BlockNo(h.xattr_block.get()).byte(), &outside);
+        (h.xattr_bytes, h.xattr_crc) = ((outside.len() as u32).into(), format::crc32c(&outside).into());
+    });
+    told(&repairs(&image, &lab.truth, "attributes"), "a name stands twice");
+    let found = &mounted(&image)[path];
+    assert_eq!(found.xattrs.as_ref().unwrap()[&b"user.large"[..]], pattern(8000, 1));
+    assert_eq!(found.content, lab.truth[path].content);
+}
+
+/// A mount frees an inode without a name. Where additional names lead to it one of them becomes its own.
+#[test]
+fn additional_names_of_an_inode_without_a_name() {
+    let lab = Lab::clean();
+    let image = lab.clone_image();
+    let ino = change(&lab, &image, "/a/sub/attributes", |h, name, _| {
+        (h.parent, h.cookie) = (0.into(), 0.into());
+        name.clear();
+    });
+    told(&repairs(&image, &lab.truth, "without a name"), "has no name of its own");
+    let found = mounted(&image);
+    let content = &lab.truth["/a/sub/attributes"].content;
+    for path in ["/a/third name", "/a/sub/deep/another name"] {
+        assert_eq!((found[path].ino, &found[path].content, found[path].nlink), (ino, content, 2), "{path}");
     }
 }
 
@@ -269,6 +346,70 @@ fn table_is_lost() {
         told(&repairs(&image, &lab.truth, "table"), "rebuilt");
         assert_eq!(mounted(&image), lab.truth);
     }
+}
+
+/// With the table the segment of the root is lost: the root has no place to be made anew in.
+#[test]
+fn root_without_a_segment() {
+    let lab = Lab::clean();
+    let image = lab.clone_image();
+    image.poke(lab.table()[0].unwrap().first_block().byte(), &vec![0; SEGMENT_SIZE]);
+    for at in format::segtable::homes(0) {
+        image.poke(at.byte() + 100, b"garbage");
+    }
+    let report = fsck(&image, true);
+    assert!(report.is_clean(), "{:#?}", report.problems);
+    let again = fsck(&image, false);
+    assert_eq!(again.damage().count(), 0, "{:#?}", again.problems);
+    assert!(mounted(&image).is_empty());
+}
+
+/// A file looks like a segment of more inodes than the volume has in its first one. The checkpoint says which of the two it is, or, when another
+/// segment is lost, whose contents the one is.
+#[test]
+fn table_is_lost_and_a_file_looks_like_inodes() {
+    let root = Cred::root();
+    let fill = |volume: &Volume, count: usize| {
+        block_on(async {
+            for i in 0..count {
+                volume.mkdir(&root, fs::Ino::ROOT, format!("{i}").as_bytes(), 0o755).await.unwrap();
+            }
+            volume.sync().await.unwrap();
+        });
+    };
+    let other = made(|volume| fill(volume, 600));
+    let other = Lab { image: other.crash_image(|_, _| true), truth: Picture::new() };
+    let mut inodes = vec![0; SEGMENT_SIZE];
+    other.image.peek(other.table()[0].unwrap().first_block().byte(), &mut inodes);
+    let mut first = Vec::new();
+    encode_compact(&InodeHeader::new_zeroed(), b"", b"", b"", &mut first);
+    fill_block(&first, &mut inodes[..BLOCK_SIZE]);
+    let image = made(|volume| {
+        block_on(async {
+            let made = volume.create(&root, fs::Ino::ROOT, b"copy", 0o644, OpenFlags::WRITE).await;
+            let (_, h) = made.unwrap();
+            let allocate = fs::Fallocate::Allocate { keep_size: true };
+            volume.fallocate(h, allocate, 0, SEGMENT_SIZE as u64).await.unwrap();
+            volume.write(h, 0, &inodes).await.unwrap();
+            volume.release(h).await.unwrap();
+        });
+        fill(volume, 700);
+    });
+    let lab = Lab { truth: mounted(&image), image: image.crash_image(|_, _| true) };
+    let ino = lab.truth["/copy"].ino;
+    let block = lab.block(slot_of(&lab, ino));
+    let place = parse_block(&block, Ino(ino)).unwrap().unwrap().extents()[0];
+    assert_eq!((place.block.get() % 512, place.count.get()), (0, 512), "the file does not fill a segment");
+    for at in format::segtable::homes(0) {
+        image.poke(at.byte() + 100, b"garbage");
+    }
+    let without = Arc::new(image.crash_image(|_, _| true));
+    without.poke(lab.table()[1].unwrap().first_block().byte(), &vec![0; SEGMENT_SIZE]);
+    told(&repairs(&image, &lab.truth, "table"), "rebuilt");
+    assert_eq!(mounted(&image), lab.truth);
+    assert!(fsck(&without, true).is_clean());
+    let rest: Picture = lab.truth.into_iter().filter(|(_, seen)| seen.ino < 512).collect();
+    assert_eq!(mounted(&without), rest);
 }
 
 /// A repair that is cut off anywhere by a loss of power is repeated, and ends as it would have.

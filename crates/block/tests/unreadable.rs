@@ -1,5 +1,6 @@
 //! Places of the device that cannot be read: what is there twice, or is not needed, is done without; where the log cannot be read it
-//! ends, as where it is damaged; and a device that fails as a whole is not taken for one whose log has ended.
+//! ends, as where it is damaged; and a device that fails as a whole is not taken for one whose log has ended. A repair gives up only what
+//! cannot be read at all.
 //!
 //! Not verified: places that cannot be written either.
 
@@ -308,4 +309,109 @@ fn reads_that_fail_for_a_moment() {
             }
         }
     }
+}
+
+/// A volume to be repaired: a directory is lost, and what is in it has to be made anew elsewhere. The slot of the directory, and
+/// what there is after the repair.
+fn without_a_directory(lab: &Lab) -> (Arc<SimFlash>, u64, Picture) {
+    let ino = lab.truth["/a/sub"].ino;
+    let (_, slot) = lab.slots().into_iter().find(|(i, _)| *i == ino).unwrap();
+    let image = lab.flipped(slot * BLOCK_SIZE as u64 + 50, 1);
+    let repaired = Arc::new(image.crash_image(|_, _| true));
+    repairs(&repaired, &lab.truth, "a lost directory");
+    (image, slot, seen(&repaired))
+}
+
+fn seen(image: &SimFlash) -> Picture {
+    let volume = Volume::open(Arc::new(image.crash_image(|_, _| true)), options()).unwrap();
+    let found = picture(&volume).unwrap();
+    volume.close_blocking().unwrap();
+    found
+}
+
+fn repair(image: &Arc<SimFlash>) -> fs::Result<block::fsck::Report> {
+    block::fsck::check(image.clone(), &block::fsck::FsckOptions { repair: true }, &mut |_| {})
+}
+
+/// Nothing is given up by a repair because it could not be read for a moment, nor when the device stops reading at any point.
+#[test]
+fn repairs_while_reads_fail() {
+    let lab = Lab::clean();
+    let (damaged, _, expected) = without_a_directory(&lab);
+    let moments = [(2, 2), (6, 7)].map(|(count, step)| (Failure::Errno(libc::EIO), count, step));
+    let ends = [Failure::Errno(libc::EIO), Failure::Gone].map(|failure| (failure, 0, 9));
+    for (failure, count, step) in moments.into_iter().chain(ends) {
+        let mut finished = 0;
+        // All passes of a repair read about a hundred times.
+        for n in (1..120).step_by(step) {
+            let what = format!("{failure:?}, {count} reads from {n} on");
+            let image = Arc::new(damaged.crash_image(|_, _| true));
+            if count == 0 {
+                image.inject(Fault { failure, forever: true, ..Fault::nth(Some(Op::Read), n) });
+            }
+            (n..n + count).for_each(|n| image.inject(Fault::nth(Some(Op::Read), n)));
+            let outcome = repair(&image);
+            image.clear_faults();
+            match outcome {
+                Ok(report) => {
+                    assert!(report.is_clean(), "{what}: {:#?}", report.problems);
+                    finished += 1;
+                }
+                Err(Error::Media(_)) => assert!(repair(&image).unwrap().is_clean(), "{what}"),
+                Err(e) => panic!("{what}: {e}"),
+            }
+            assert!(seen(&image) == expected, "{what}: something is lost");
+        }
+        assert!(finished > 0, "{failure:?}, {count}");
+    }
+}
+
+/// A slot can be read again before a repair gives up what is in it, or cannot any more when it is about to be made anew.
+#[test]
+fn slots_that_change_their_mind() {
+    let lab = Lab::clean();
+    let (damaged, directory, expected) = without_a_directory(&lab);
+    let file = lab.truth["/a/sub/small"].ino;
+    let (_, file) = lab.slots().into_iter().find(|(i, _)| *i == file).unwrap();
+    let repair = |image: &Arc<SimFlash>, then: &dyn Fn(u64)| {
+        let device = image.clone();
+        let mut scanned = false;
+        let mut progress = |p: block::fsck::Progress| {
+            // All slots were read by then, and nothing was written.
+            scanned |= p.phase == "checking the index checkpoint";
+            if scanned {
+                then(device.counters().writes);
+            }
+        };
+        let repair = block::fsck::FsckOptions { repair: true };
+        block::fsck::check(image.clone(), &repair, &mut progress).unwrap()
+    };
+    for slot in [directory, file] {
+        let image = with_bad_sector(&lab, slot);
+        let report = repair(&image, &|_| image.clear_faults());
+        assert!(report.is_clean() && !report.written, "{:#?}", report.problems);
+        assert_eq!(report.damage().count(), 0, "{:#?}", report.problems);
+        assert_eq!(seen(&image), lab.truth);
+    }
+    let image = Arc::new(damaged.crash_image(|_, _| true));
+    let report = repair(&image, &|writes| match writes {
+        0 => bad_sector(&image, file),
+        _ => image.clear_faults(),
+    });
+    assert!(report.is_clean(), "{:#?}", report.problems);
+    assert!(seen(&image) == expected, "{:#?}", report.problems);
+}
+
+/// A place that cannot be read after it was written either: a repair says so, and does not go on for ever.
+#[test]
+fn a_repair_that_changes_nothing() {
+    let lab = Lab::clean();
+    let image = with_bad_sector(&lab, 1);
+    let mut passes = 0;
+    let mut progress =
+        |p: block::fsck::Progress| passes += (p.phase == "checking inodes" && p.done == 0) as u32;
+    let repair = block::fsck::FsckOptions { repair: true };
+    let report = block::fsck::check(image.clone(), &repair, &mut progress).unwrap();
+    assert!(!report.is_clean() && passes == 2, "{passes}: {:#?}", report.problems);
+    assert!(mounts_right(&image, &lab.truth, "a superblock that stays bad"));
 }

@@ -9,8 +9,7 @@ use super::report::{Problem, Severity};
 use crate::load;
 use crate::ring::LogRing;
 use format::checkpoint::{CHECKPOINTS, Checkpoint};
-use format::inode::parse_block;
-use format::limits::{BLOCK_SIZE, INODE_SEGMENTS_MAX, SEGMENT_BLOCKS};
+use format::limits::{BLOCK_SIZE, INODE_SEGMENTS_MAX};
 use format::log::Record;
 use format::segtable::{ENTRIES_PER_BLOCK, homes};
 use format::superblock::{SUPERBLOCKS, Superblock};
@@ -64,6 +63,20 @@ fn is_zero(block: &[u8]) -> bool {
     block.iter().all(|&b| b == 0)
 }
 
+impl Base {
+    /// Where the slot of an inode is.
+    pub fn slot(&self, ino: u64) -> Option<BlockNo> {
+        let segment = (*self.table.get(Ino(ino).table_index())?)?;
+        Some(format::inode::slot_block(segment, Ino(ino)))
+    }
+}
+
+/// Reads a block as [`load::read_place`].
+fn read_block(device: &Blocking, at: BlockNo) -> Result<std::result::Result<Vec<u8>, MediaError>> {
+    let mut block = vec![0; BLOCK_SIZE];
+    Ok(load::read_place(device, at, &mut block)?.map(|()| block))
+}
+
 /// A block cannot be read, which is damage like any other.
 fn unread(structure: &'static str, at: BlockNo, e: &MediaError) -> Problem {
     Problem::damage(structure, format!("cannot be read: {e}")).block(at.0)
@@ -72,7 +85,7 @@ fn unread(structure: &'static str, at: BlockNo, e: &MediaError) -> Problem {
 /// Reads everything fixed. `evidence`: an epoch that slots show to have been durable.
 pub(super) fn read(pass: &mut Pass<'_>, evidence: u64) -> Result<Option<Base>> {
     let Some((superblock, bad_superblocks)) = superblocks(pass)? else { return Ok(None) };
-    let Some((checkpoint, bad)) = checkpoints(pass, &superblock) else { return Ok(None) };
+    let Some((checkpoint, bad)) = checkpoints(pass, &superblock)? else { return Ok(None) };
     let bad_checkpoint = !bad.is_empty();
     let mut base = Base {
         superblock,
@@ -107,12 +120,12 @@ pub(super) fn read(pass: &mut Pass<'_>, evidence: u64) -> Result<Option<Base>> {
             return Ok(None);
         }
     }
-    let whole = table(pass, &mut base);
+    let whole = table(pass, &mut base)?;
     base.table = base.medium_table.clone();
     log(pass, &mut base, evidence)?;
     torn(pass, &mut base, bad);
     if !whole {
-        rebuild_table(pass, &mut base)?;
+        super::rebuild::table(pass, &mut base)?;
     }
     Ok(Some(base))
 }
@@ -125,7 +138,7 @@ fn superblocks(pass: &mut Pass<'_>) -> Result<Option<(Superblock, Vec<BlockNo>)>
     let mut good: Option<Superblock> = None;
     let mut bad = Vec::new();
     for at in SUPERBLOCKS {
-        let block = match load::read_block(pass.device, at) {
+        let block = match read_block(pass.device, at)? {
             Ok(block) => block,
             Err(e) => {
                 pass.report.add(unread("superblock", at, &e));
@@ -197,12 +210,12 @@ fn torn(pass: &mut Pass<'_>, base: &mut Base, checkpoints: Vec<Problem>) {
     }
 }
 
-fn checkpoints(pass: &mut Pass<'_>, superblock: &Superblock) -> Option<(Checkpoint, Vec<Problem>)> {
+fn checkpoints(pass: &mut Pass<'_>, superblock: &Superblock) -> Result<Option<(Checkpoint, Vec<Problem>)>> {
     let mut good: Vec<(Checkpoint, BlockNo)> = Vec::new();
     let mut bad = Vec::new();
     let mut zero = None;
     for (i, at) in CHECKPOINTS.into_iter().enumerate() {
-        let block = match load::read_block(pass.device, at) {
+        let block = match read_block(pass.device, at)? {
             Ok(block) => block,
             Err(e) => {
                 bad.push(unread("checkpoint", at, &e));
@@ -224,19 +237,19 @@ fn checkpoints(pass: &mut Pass<'_>, superblock: &Superblock) -> Option<(Checkpoi
     let Some((newest, _)) = good.pop() else {
         bad.into_iter().for_each(|p| pass.report.add(p));
         pass.report.add(Problem::new(Severity::Fatal, "checkpoint", "neither of the two can be used"));
-        return None;
+        return Ok(None);
     };
     if let Some(at) = zero.filter(|_| newest.sequence > 1) {
         bad.push(Problem::damage("checkpoint", "is empty").block(at.0));
     }
-    Some((newest, bad))
+    Ok(Some((newest, bad)))
 }
 
 /// A valid home of a table block: which of the two, its sequence number, its entries.
 type HomeFound = (usize, u64, Vec<Option<SegNo>>);
 
 /// Reads the table; false when it is not the one that the checkpoint was made with.
-fn table(pass: &mut Pass<'_>, base: &mut Base) -> bool {
+fn table(pass: &mut Pass<'_>, base: &mut Base) -> Result<bool> {
     let (uuid, segments) = (base.superblock.uuid, base.superblock.segments());
     let used = base.checkpoint.inode_segments as usize;
     // The homes of each block: the current one first, as mount chooses.
@@ -245,7 +258,7 @@ fn table(pass: &mut Pass<'_>, base: &mut Base) -> bool {
     for index in 0..used.div_ceil(ENTRIES_PER_BLOCK) {
         let mut found = Vec::new();
         for (home, at) in homes(index).into_iter().enumerate() {
-            let block = match load::read_block(pass.device, at) {
+            let block = match read_block(pass.device, at)? {
                 Ok(block) => block,
                 Err(e) => {
                     base.home_faults.push((index, home, unread("inode segment table", at, &e)));
@@ -290,7 +303,7 @@ fn table(pass: &mut Pass<'_>, base: &mut Base) -> bool {
             }
             base.unfinished.append(&mut unreadable);
             (base.homes, base.medium_table) = (homes, table);
-            return true;
+            return Ok(true);
         }
     }
     pass.report.add(Problem::damage(
@@ -298,7 +311,7 @@ fn table(pass: &mut Pass<'_>, base: &mut Base) -> bool {
         "is not the one that the checkpoint was made with; it can be rebuilt from the inodes",
     ));
     (base.homes, base.medium_table) = pick(None);
-    false
+    Ok(false)
 }
 
 fn log(pass: &mut Pass<'_>, base: &mut Base, evidence: u64) -> Result<()> {
@@ -340,12 +353,14 @@ fn log(pass: &mut Pass<'_>, base: &mut Base, evidence: u64) -> Result<()> {
     Ok(())
 }
 
-/// Takes in what can be read of epochs that were durable and are cut off from the log.
-fn salvage(pass: &mut Pass<'_>, base: &mut Base, lost: u64, from: u64) -> Result<()> {
+/// Takes in what can be read of epochs that were durable and are cut off from the log. `proven`: one of them.
+fn salvage(pass: &mut Pass<'_>, base: &mut Base, proven: u64, from: u64) -> Result<()> {
     let cp = base.checkpoint.clone();
     let ring = LogRing { segments: cp.log_segments.clone(), head: 0, tail: 0, chain: 0, nonce: 0 };
     let reached = base.last_epoch;
-    let mut found: Vec<(u64, u64, u64, u64)> = Vec::new();
+    let mut lost = proven;
+    // Of records of one epoch the one that was made last counts: an epoch that did not come to count is made again.
+    let mut found: BTreeMap<u64, (u64, u64, u64)> = BTreeMap::new();
     load::scan_ring(
         pass.device,
         &cp,
@@ -354,37 +369,48 @@ fn salvage(pass: &mut Pass<'_>, base: &mut Base, lost: u64, from: u64) -> Result
         u64::MAX,
         |position, bytes| {
             if let Ok(record) = Record::parse(bytes) {
-                let h = record.header;
-                found.push((h.epoch.get(), h.time.get(), position, h.blocks.get() as u64));
+                let (h, epoch) = (record.header, record.epoch().0);
+                // The first that proves something lost is not the last that does.
+                lost = lost.max(h.durable_epoch.get().min(epoch - 1));
+                let this = (h.time.get(), position, h.blocks.get() as u64);
+                found.entry(epoch).and_modify(|other| *other = this.max(*other)).or_insert(this);
             }
             true
         },
         reached,
     )?;
-    found.sort_unstable();
-    let mut kept = 0;
-    for (epoch, _, position, blocks) in found {
-        // Beyond what was durable there are only leftovers; but later numbers must not be given out again.
-        if epoch > lost {
+    let (mut kept, mut left_out) = (0, 0);
+    let mut chain = None;
+    for (epoch, (_, position, blocks)) in found {
+        let mut bytes = vec![0; blocks as usize * BLOCK_SIZE];
+        let read = load::read_ring(pass.device, &ring, position, &mut bytes)?;
+        let (Ok(()), Ok(record)) = (read, Record::parse(&bytes)) else { continue };
+        // Beyond what was durable there may be leftovers, so there a record counts as it does in a whole log.
+        let durable = epoch <= lost;
+        if !durable && !goes_on(pass, base, &record, chain)? {
+            left_out += 1;
+            chain = None;
+            // Its number must not be given out again.
             base.last_epoch = base.last_epoch.max(epoch.min(lost.saturating_add(1 << 32)));
             continue;
         }
-        let mut bytes = vec![0; blocks as usize * BLOCK_SIZE];
-        let read = load::read_ring(pass.device, &ring, position, &mut bytes)?;
-        if let (Ok(()), Ok(record)) = (read, Record::parse(&bytes)) {
-            take_record(pass, base, &record);
-            base.last_epoch = base.last_epoch.max(epoch);
-            kept += 1;
-        }
+        take_record(pass, base, &record);
+        base.last_epoch = base.last_epoch.max(epoch);
+        chain = Some(record.header.crc.get());
+        kept += durable as u64;
     }
     let missing = (lost - reached).saturating_sub(kept);
+    let mut gone = format!("what only the log held of {missing} epochs; {kept} could still be read");
+    if left_out > 0 {
+        gone += &format!("; {left_out} behind them, of which nothing says that they were durable");
+    }
     pass.report.add(
         Problem::damage(
             "log",
             format!("epochs {} to {lost} were durable, but the log is damaged there", reached + 1),
         )
         .values(format!("epoch {lost}"), format!("epoch {reached}"))
-        .lost(format!("what only the log held of {missing} epochs; {kept} could still be read")),
+        .lost(gone),
     );
     base.salvaged = true;
     base.rewrite = true;
@@ -392,6 +418,18 @@ fn salvage(pass: &mut Pass<'_>, base: &mut Base, lost: u64, from: u64) -> Result
     base.log_pending = true;
     base.chain = rand::random();
     Ok(())
+}
+
+/// Whether a record follows the last one that was taken in, and the data that it covers is there.
+fn goes_on(pass: &Pass<'_>, base: &Base, record: &Record<'_>, chain: Option<u32>) -> Result<bool> {
+    if record.epoch().0 != base.last_epoch + 1 || chain != Some(record.header.chain.get()) {
+        return Ok(false);
+    }
+    let blocks = base.superblock.blocks.get();
+    match load::verify(pass.device, record, blocks, &mut false) {
+        Err(Err(e)) => Err(e),
+        outcome => Ok(outcome.is_ok()),
+    }
 }
 
 fn take_record(pass: &mut Pass<'_>, base: &mut Base, record: &Record<'_>) {
@@ -427,58 +465,4 @@ fn take_record(pass: &mut Pass<'_>, base: &mut Base, record: &Record<'_>) {
         }
         base.pages.insert(page.block.get(), record.page(i).to_vec());
     }
-}
-
-/// Finds inode segments by the inodes in them: each knows its number, and so the position of its segment.
-fn rebuild_table(pass: &mut Pass<'_>, base: &mut Base) -> Result<()> {
-    let taken: BTreeSet<u32> = base.checkpoint.log_segments.iter().map(|s| s.0).collect();
-    let mut votes: HashMap<usize, (usize, u32)> = HashMap::new();
-    let segments = base.superblock.segments();
-    for seg in 1..segments {
-        pass.step("looking for inode segments", seg as u64, segments as u64);
-        if taken.contains(&seg) {
-            continue;
-        }
-        if let Some((index, count)) = vote(pass.device, SegNo(seg), base.last_epoch)? {
-            let best = votes.entry(index).or_insert((0, 0));
-            if count > best.0 {
-                *best = (count, seg);
-            }
-        }
-    }
-    let table = &mut base.table;
-    table.resize(base.checkpoint.inode_segments.max(table.len() as u32) as usize, None);
-    let mut found: Vec<(usize, u32)> = votes.into_iter().map(|(index, (_, seg))| (index, seg)).collect();
-    found.sort_unstable();
-    for (index, seg) in found {
-        // What a home of the table or the log says counts more than a vote.
-        let known = table.contains(&Some(SegNo(seg)));
-        if !known && index < table.len() && table[index].is_none() && !base.fresh.contains(&index) {
-            table[index] = Some(SegNo(seg));
-        }
-    }
-    base.rewrite = true;
-    base.clean = false;
-    Ok(())
-}
-
-/// The table position for which the inodes in a segment speak, and how many do.
-fn vote(device: &Blocking, seg: SegNo, last_epoch: u64) -> Result<Option<(usize, usize)>> {
-    let mut bytes = vec![0; SEGMENT_BLOCKS * BLOCK_SIZE];
-    if device.read(seg.first_block().byte(), &mut bytes).is_err() {
-        return Ok(None);
-    }
-    let mut counts: HashMap<usize, usize> = HashMap::new();
-    for (slot, block) in bytes.chunks_exact(BLOCK_SIZE).enumerate() {
-        if block[..4] != format::inode::MAGIC.to_le_bytes() {
-            continue;
-        }
-        let ino = u64::from_le_bytes(block[8..16].try_into().expect("eight bytes"));
-        let index = Ino(ino).table_index();
-        let fits = Ino(ino).slot() == slot && index < INODE_SEGMENTS_MAX;
-        if fits && matches!(parse_block(block, Ino(ino)), Ok(Some(v)) if v.epoch().0 <= last_epoch) {
-            *counts.entry(index).or_default() += 1;
-        }
-    }
-    Ok(counts.into_iter().max_by_key(|(index, count)| (*count, usize::MAX - index)))
 }

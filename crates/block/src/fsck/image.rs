@@ -4,9 +4,9 @@ use super::walk::{Visit, walk};
 use super::{Edit, Pass};
 use format::extent::{EXTENTS_INLINE_MAX, Extent, NODE_ENTRIES, NodeEntry, encode_inner, encode_leaf};
 use format::inode::{InodeHeader, InodeView, SlotKind, TailKind, Timespec, encode_compact, parse_compact};
-use format::limits::PATH_MAX;
+use format::limits::{BLOCK_SIZE, PATH_MAX};
 use format::xattr::Xattr;
-use format::{BlockNo, FormatError, Ino};
+use format::{BlockNo, FormatError, Ino, crc32c};
 use fs::{Error, FileType, Result, Time};
 use std::collections::HashSet;
 use zerocopy::{FromZeros, IntoBytes};
@@ -22,6 +22,8 @@ struct Load<'e> {
     /// Attributes outside of the inode that stay where they are.
     outside: u32,
     outside_lost: bool,
+    /// A name stands twice among the attributes.
+    twice: bool,
     changed: bool,
 }
 
@@ -53,9 +55,11 @@ impl Visit for Load<'_> {
     }
     fn xattrs(&mut self, xattrs: Vec<Xattr>) {
         for (name, value) in xattrs {
-            if !self.outside_lost && !self.xattrs.iter().any(|(n, _)| *n == name) {
+            let twice = self.xattrs.iter().any(|(n, _)| *n == name);
+            if !self.outside_lost && !twice {
                 self.xattrs.push((name, value));
             }
+            self.twice |= twice;
         }
     }
     fn fault(&mut self, _: FormatError, _: String) {
@@ -108,10 +112,17 @@ impl Image {
             xattrs: Vec::new(),
             outside: 0,
             outside_lost: false,
+            twice: false,
             changed: false,
         };
-        walk(pass.device, &view, pass.blocks, &mut load);
+        walk(pass.device, &view, pass.blocks, &mut load)?;
         let tail = tail(pass, &view, &mut h, &mut load, epoch)?;
+        if load.outside > 0 && load.twice {
+            let bytes = format::xattr::encode_outside(view.ino(), &load.xattrs);
+            h.xattr_block = put(pass, &bytes)?.into();
+            (h.xattr_bytes, h.xattr_crc) = ((bytes.len() as u32).into(), crc32c(&bytes).into());
+            load.outside = bytes.len().div_ceil(BLOCK_SIZE) as u32;
+        }
         let mut xattrs = Vec::new();
         if load.outside == 0 {
             (h.xattr_block, h.xattr_bytes, h.xattr_crc) = (0.into(), 0.into(), 0.into());
@@ -215,12 +226,21 @@ fn tail(
     Ok(entries.as_bytes().to_vec())
 }
 
-fn place(pass: &mut Pass<'_>, bytes: &[u8], crc: u32, file_block: u64, count: usize) -> Result<NodeEntry> {
-    let block = pass.usage.take_free(0).ok_or(Error::NoSpace)?;
-    if block >= pass.blocks {
+/// Writes to new blocks.
+fn put(pass: &mut Pass<'_>, bytes: &[u8]) -> Result<u64> {
+    let count = bytes.len().div_ceil(BLOCK_SIZE);
+    let block = pass.usage.take_free(count as u64).ok_or(Error::NoSpace)?;
+    if block + count as u64 > pass.blocks {
         return Err(Error::NoSpace);
     }
-    pass.device.write(BlockNo(block).byte(), bytes)?;
+    let mut blocks = bytes.to_vec();
+    blocks.resize(count * BLOCK_SIZE, 0);
+    pass.device.write(BlockNo(block).byte(), &blocks)?;
+    Ok(block)
+}
+
+fn place(pass: &mut Pass<'_>, bytes: &[u8], crc: u32, file_block: u64, count: usize) -> Result<NodeEntry> {
+    let block = put(pass, bytes)?;
     Ok(NodeEntry {
         file_block: file_block.into(),
         block: block.into(),

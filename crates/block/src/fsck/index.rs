@@ -5,11 +5,14 @@ use super::report::{Problem, Severity};
 use super::usage::Usage;
 use super::walk::rule;
 use super::{Pass, inodes};
+use crate::load::{read_place, read_places};
 use format::checkpoint::SegmentRun;
+use format::error::Fault;
 use format::index::{MAGIC, PieceHeader, PieceKind, SegmentUsage, parse};
-use format::inode::{ENTRY_HAS_TAIL, ENTRY_NO_XATTRS, InodeView, SlotKind, parse_compact};
-use format::limits::{SEGMENT_BLOCKS, SEGMENT_SIZE};
-use format::{FormatError, SegNo};
+use format::inode::{ENTRY_HAS_TAIL, ENTRY_NO_XATTRS, InodeView, SlotKind, parse_block, parse_compact};
+use format::limits::{BLOCK_SIZE, SEGMENT_BLOCKS, SEGMENT_SIZE};
+use format::{Ino, SegNo};
+use fs::{Error, Result};
 use std::collections::HashSet;
 use zerocopy::FromBytes;
 
@@ -18,20 +21,21 @@ const NAME: &str = "index checkpoint";
 const TOLD_MAX: usize = 100;
 
 /// Whether other data stands where a piece was: nothing of the start of one of this volume's is there. Data may be written there as soon as the
-/// volume is open again, before anything else on the medium says that it is.
+/// volume is open again, before anything else on the medium says that it is. It may also have its place further within the segment: then
+/// the header is good, and the checksum wrong.
 fn is_overwritten(piece: &[u8], uuid: &[u8; 16]) -> bool {
     PieceHeader::read_from_prefix(piece).is_ok_and(|(h, _)| h.magic.get() != MAGIC && &h.uuid != uuid)
 }
 
 /// Compares the index checkpoint, when there is one that counts, with what the scan has found.
-pub(super) fn check(pass: &mut Pass<'_>, base: &mut Base) {
+pub(super) fn check(pass: &mut Pass<'_>, base: &mut Base) -> Result<()> {
     let cp = base.checkpoint.clone();
     if cp.index_pieces == 0 || !cp.clean {
-        return;
+        return Ok(());
     }
     if !base.clean {
         // Mount does not look at it any more.
-        return;
+        return Ok(());
     }
     pass.report.counts.index_inodes = cp.index_inodes;
     let mut c = Compare {
@@ -40,6 +44,7 @@ pub(super) fn check(pass: &mut Pass<'_>, base: &mut Base) {
         faults: Vec::new(),
         emptied: Vec::new(),
         inodes: 0,
+        slots: None,
     };
     c.usage.claim(0, SEGMENT_BLOCKS as u64);
     let segments: Vec<SegNo> =
@@ -48,13 +53,17 @@ pub(super) fn check(pass: &mut Pass<'_>, base: &mut Base) {
     let mut readable = true;
     for (number, segment) in segments.into_iter().enumerate() {
         pass.step("checking the index checkpoint", number as u64, cp.index_pieces as u64);
-        if !pass.usage.is_free(segment.first_block().0, SEGMENT_BLOCKS as u64) {
+        let free = pass.usage.is_free(segment.first_block().0, SEGMENT_BLOCKS as u64);
+        if !free {
             c.fault(format!("{segment:?} of it is in use"));
         }
-        let read = pass.device.read(segment.first_block().byte(), &mut piece);
-        if read.is_ok() && is_overwritten(&piece, &cp.uuid) {
+        let read = read_place(pass.device, segment.first_block(), &mut piece)?;
+        let parsed = parse(&piece, &cp.uuid, cp.sequence, number as u32);
+        let changed = free && matches!(&parsed, Err(e) if matches!(e.fault, Fault::Checksum { .. }));
+        if read.is_ok() && (changed || is_overwritten(&piece, &cp.uuid)) {
             let what = format!(
-                "{segment:?} of it holds other data: the volume was open since, and not stopped. A mount looks at the inodes instead"
+                "{segment:?} of it holds other data{}: the volume was open since, and not stopped. A mount looks at the inodes instead",
+                if changed { ", or is damaged" } else { "" }
             );
             pass.report.add(Problem::new(Severity::Note, NAME, what));
             readable = false;
@@ -62,9 +71,13 @@ pub(super) fn check(pass: &mut Pass<'_>, base: &mut Base) {
         }
         let outcome = match read {
             Err(e) => Err(e.to_string()),
-            Ok(()) => parse(&piece, &cp.uuid, cp.sequence, number as u32)
+            Ok(()) => match parsed
+                .map_err(Error::Corrupt)
                 .and_then(|(kind, entries, bytes)| c.piece(pass, base, kind, entries, bytes))
-                .map_err(|e| e.at(segment.first_block()).to_string()),
+            {
+                Err(Error::Corrupt(e)) => Err(e.at(segment.first_block()).to_string()),
+                other => Ok(other?),
+            },
         };
         if let Err(e) = outcome {
             c.fault(e);
@@ -84,6 +97,7 @@ pub(super) fn check(pass: &mut Pass<'_>, base: &mut Base) {
         pass.report.add(p.lost("the inode: name, attributes and contents"));
         base.rewrite = true;
     }
+    Ok(())
 }
 
 struct Compare {
@@ -93,6 +107,8 @@ struct Compare {
     /// Inodes whose slots hold nothing.
     emptied: Vec<u64>,
     inodes: u64,
+    /// The segment of inodes that was read last: its position in the table, and its slots.
+    slots: Option<(usize, Vec<u8>)>,
 }
 
 impl Compare {
@@ -109,7 +125,7 @@ impl Compare {
         kind: PieceKind,
         entries: u32,
         bytes: &[u8],
-    ) -> Result<(), FormatError> {
+    ) -> Result<()> {
         let short = || rule(NAME, "piece is cut short");
         match kind {
             PieceKind::Inodes => return self.entries(pass, base, entries, bytes),
@@ -145,19 +161,13 @@ impl Compare {
         Ok(())
     }
 
-    fn entries(
-        &mut self,
-        pass: &Pass<'_>,
-        base: &Base,
-        entries: u32,
-        mut bytes: &[u8],
-    ) -> Result<(), FormatError> {
+    fn entries(&mut self, pass: &Pass<'_>, base: &Base, entries: u32, mut bytes: &[u8]) -> Result<()> {
         for _ in 0..entries {
             let (len, rest) =
                 bytes.split_first_chunk::<4>().ok_or_else(|| rule(NAME, "piece is cut short"))?;
             let len = u32::from_le_bytes(*len) as usize;
             if len > rest.len() {
-                return Err(rule(NAME, "piece is cut short"));
+                return Err(rule(NAME, "piece is cut short").into());
             }
             let view = parse_compact(&rest[..len])?;
             bytes = &bytes[(4 + len).next_multiple_of(8).min(bytes.len())..];
@@ -167,8 +177,8 @@ impl Compare {
                 self.fault(format!("inode {ino} stands in it twice"));
                 continue;
             }
-            let truth = inodes::image(pass, base, ino);
-            if truth.is_none() && !pass.edits.contains_key(&ino) {
+            let truth = self.truth(pass, base, ino)?;
+            if truth.is_none() && !pass.edits.contains_key(&ino) && !pass.nodes.contains_key(&ino) {
                 self.emptied.push(ino);
                 continue;
             }
@@ -179,6 +189,27 @@ impl Compare {
             }
         }
         Ok(())
+    }
+
+    /// The image of an inode as it stands in its slot. Entries are in the order of slots, so each segment is read once; what is not in order
+    /// is read by itself.
+    fn truth(&mut self, pass: &Pass<'_>, base: &Base, ino: u64) -> Result<Option<Vec<u8>>> {
+        let index = Ino(ino).table_index();
+        if let Some(Some(segment)) = base.table.get(index)
+            && self.slots.as_ref().is_none_or(|(last, _)| *last < index)
+        {
+            let mut slots = vec![0; SEGMENT_SIZE];
+            read_places(pass.device, segment.first_block(), &mut slots)?;
+            self.slots = Some((index, slots));
+        }
+        match &self.slots {
+            Some((last, slots)) if *last == index => {
+                let block = &slots[Ino(ino).slot() * BLOCK_SIZE..][..BLOCK_SIZE];
+                let view = parse_block(block, Ino(ino)).ok().flatten();
+                Ok(view.map(|view| block[..view.header.used.get() as usize].to_vec()))
+            }
+            _ => inodes::image(pass, base, ino),
+        }
     }
 
     fn finish(&mut self, pass: &Pass<'_>, expected: u64) {

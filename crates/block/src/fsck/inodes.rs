@@ -4,6 +4,7 @@ use super::fixed::Base;
 use super::report::{Problem, Severity};
 use super::walk::{Visit, rule, walk};
 use super::{Edit, Node, Pass};
+use crate::load;
 use format::extent::Extent;
 use format::inode::{InodeView, SlotKind, TailKind, parse_block, parse_compact};
 use format::limits::{BLOCK_SIZE, PATH_MAX, SEGMENT_BLOCKS};
@@ -60,13 +61,12 @@ pub(super) fn scan(pass: &mut Pass<'_>, base: &mut Base) -> Result<Option<u64>> 
         for first in (0..SEGMENT_BLOCKS).step_by(PIECE) {
             let at = BlockNo(segment.first_block().0 + first as u64);
             let mut bytes = vec![0; PIECE * BLOCK_SIZE];
-            let readable = pass.device.read(at.byte(), &mut bytes).is_ok();
+            let unread = load::read_places(pass.device, at, &mut bytes)?;
             for i in 0..PIECE {
                 let ino = (index * SEGMENT_BLOCKS + first + i) as u64;
                 let place = BlockNo(at.0 + i as u64);
-                let block = &mut bytes[i * BLOCK_SIZE..][..BLOCK_SIZE];
-                let failed = !readable && pass.device.read(place.byte(), block).is_err();
-                if let Some(epoch) = slot(pass, base, ino, block, place, failed, fresh) {
+                let block = &bytes[i * BLOCK_SIZE..][..BLOCK_SIZE];
+                if let Some(epoch) = slot(pass, base, ino, block, place, unread.contains(&i), fresh)? {
                     beyond = beyond.max(Some(epoch));
                 }
             }
@@ -79,7 +79,7 @@ pub(super) fn scan(pass: &mut Pass<'_>, base: &mut Base) -> Result<Option<u64>> 
         let Ok(view) = parse_compact(&images[&ino]) else { continue };
         let known = base.table.get(Ino(ino).table_index()).is_some_and(Option::is_some) && ino != 0;
         if known {
-            inode(pass, &view);
+            inode(pass, &view)?;
         } else if view.kind != SlotKind::Free {
             // The segment was given up later; an image that is in use contradicts that.
             pass.report.add(
@@ -103,22 +103,22 @@ fn slot(
     place: BlockNo,
     failed: bool,
     fresh: bool,
-) -> Option<u64> {
+) -> Result<Option<u64>> {
     if base.images.contains_key(&ino) && !base.salvaged {
         // The log is newer, and repairs a torn slot.
-        return None;
+        return Ok(None);
     }
     let parsed = match failed {
         true => Err(rule("inode", "cannot be read").at(place)),
         false => parse_block(block, Ino(ino)).map_err(|e| e.at(place)),
     };
     match parsed {
-        Ok(None) => None,
+        Ok(None) => {}
         Ok(Some(view)) => {
             if let Some(image) = base.images.get(&ino) {
                 let image_epoch = parse_compact(image).map_or(0, |v| v.epoch().0);
                 if image_epoch >= view.epoch().0 {
-                    return None;
+                    return Ok(None);
                 }
                 base.images.remove(&ino);
             }
@@ -128,7 +128,7 @@ fn slot(
                     Problem::damage("inode", "number 0 is in use").block(place.0).lost("the inode"),
                 );
                 pass.edit(0).free = true;
-                return None;
+                return Ok(None);
             }
             let beyond = (view.epoch().0 > base.last_epoch).then_some(view.epoch().0);
             if beyond.is_some() && !fresh {
@@ -139,10 +139,10 @@ fn slot(
                     );
                 pass.damaged(ino, p.block(place.0));
             }
-            inode(pass, &view);
-            beyond
+            inode(pass, &view)?;
+            return Ok(beyond);
         }
-        Err(_) if base.images.contains_key(&ino) || fresh => None,
+        Err(_) if base.images.contains_key(&ino) || fresh => {}
         Err(e) => {
             let lost = if ino == 1 {
                 "attributes of the root directory"
@@ -150,10 +150,25 @@ fn slot(
                 "the inode: name, attributes and contents"
             };
             pass.damaged(ino, Problem::from_format(Severity::Damage, &e).lost(lost));
-            pass.edit(ino).free = ino != 1;
-            None
+            let edit = pass.edit(ino);
+            (edit.free, edit.bad_slot) = (ino != 1, true);
         }
     }
+    Ok(None)
+}
+
+/// Whether a slot that was bad is good when it is looked at once more: what fails in passing is no damage.
+pub(super) fn is_good_again(pass: &Pass<'_>, base: &Base) -> Result<bool> {
+    for (&ino, _) in pass.edits.iter().filter(|(_, edit)| edit.bad_slot) {
+        let mut block = vec![0; BLOCK_SIZE];
+        if let Some(at) = base.slot(ino)
+            && load::read_place(pass.device, at, &mut block)?.is_ok()
+            && parse_block(&block, Ino(ino)).is_ok()
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Claims what one inode points to, and counts it.
@@ -220,21 +235,21 @@ fn type_rules(view: &InodeView<'_>) -> Option<&'static str> {
 }
 
 /// Checks one inode or additional name and takes it in.
-fn inode(pass: &mut Pass<'_>, view: &InodeView<'_>) {
+fn inode(pass: &mut Pass<'_>, view: &InodeView<'_>) -> Result<()> {
     let (h, ino) = (view.header, view.ino().0);
     if view.kind == SlotKind::Free {
         if view.tail_kind != TailKind::None || !view.name.is_empty() || h.parent.get() != 0 {
             pass.damaged(ino, Problem::damage("inode", "slot is free but not empty"));
             pass.edit(ino).free = true;
         }
-        return;
+        return Ok(());
     }
     if view.kind == SlotKind::Inode {
         let volume = pass.blocks;
         let mut claim =
             Claim { ino, blocks: 0, faults: Vec::new(), names: HashSet::new(), outside: false, pass };
         let device = claim.pass.device;
-        walk(device, view, volume, &mut claim);
+        walk(device, view, volume, &mut claim)?;
         let Claim { blocks, faults, outside, ino, pass, .. } = claim;
         let broken = !faults.is_empty();
         for (error, lost) in faults {
@@ -272,24 +287,28 @@ fn inode(pass: &mut Pass<'_>, view: &InodeView<'_>) {
             name: view.name.into(),
         },
     );
+    Ok(())
 }
 
-/// The current image of an inode: from the log, else from its slot. `None` when neither can be parsed.
-pub(super) fn image(pass: &Pass<'_>, base: &Base, ino: u64) -> Option<Vec<u8>> {
+/// The current image of an inode: from the log, else from its slot. `None` when neither can be read and parsed.
+pub(super) fn image(pass: &Pass<'_>, base: &Base, ino: u64) -> Result<Option<Vec<u8>>> {
     if let Some(image) = base.images.get(&ino) {
-        return Some(image.clone());
+        return Ok(Some(image.clone()));
     }
-    let segment = (*base.table.get(Ino(ino).table_index())?)?;
+    let Some(at) = base.slot(ino) else { return Ok(None) };
     let mut block = vec![0; BLOCK_SIZE];
-    pass.device.read(format::inode::slot_block(segment, Ino(ino)).byte(), &mut block).ok()?;
-    let used = parse_block(&block, Ino(ino)).ok()??.header.used.get() as usize;
+    if load::read_place(pass.device, at, &mut block)?.is_err() {
+        return Ok(None);
+    }
+    let Ok(Some(view)) = parse_block(&block, Ino(ino)) else { return Ok(None) };
+    let used = view.header.used.get() as usize;
     block.truncate(used);
-    Some(block)
+    Ok(Some(block))
 }
 
 /// Finds the owners of blocks used twice and takes them from all but one: fixed structures keep theirs, then the inode
 /// with the newest epoch does.
-pub(super) fn resolve_twice(pass: &mut Pass<'_>, base: &Base) {
+pub(super) fn resolve_twice(pass: &mut Pass<'_>, base: &Base) -> Result<()> {
     struct Owned<'u> {
         usage: &'u super::usage::Usage,
         parts: Vec<(u64, u64)>,
@@ -314,7 +333,7 @@ pub(super) fn resolve_twice(pass: &mut Pass<'_>, base: &Base) {
         fn fault(&mut self, _: FormatError, _: String) {}
     }
     if pass.usage.twice.is_empty() {
-        return;
+        return Ok(());
     }
     let mut fixed = super::usage::Usage::new(pass.blocks);
     let segment = SEGMENT_BLOCKS as u64;
@@ -327,10 +346,10 @@ pub(super) fn resolve_twice(pass: &mut Pass<'_>, base: &Base) {
     inos.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
     // Newest first: the first to claim a block keeps it.
     for (_, ino) in inos {
-        let Some(image) = image(pass, base, ino) else { continue };
+        let Some(image) = image(pass, base, ino)? else { continue };
         let Ok(view) = parse_compact(&image) else { continue };
         let mut owned = Owned { usage: &pass.usage, parts: Vec::new() };
-        walk(pass.device, &view, pass.blocks, &mut owned);
+        walk(pass.device, &view, pass.blocks, &mut owned)?;
         let parts = owned.parts;
         for (start, end) in parts {
             let mut lost: Vec<(u64, u64)> = Vec::new();
@@ -352,13 +371,14 @@ pub(super) fn resolve_twice(pass: &mut Pass<'_>, base: &Base) {
             }
         }
     }
+    Ok(())
 }
 
 /// Most runs that [`owners`] returns.
 const OWNERS_MAX: usize = 1000;
 
 /// The runs within `first..end` with the inodes that own them: (inode, block, count).
-pub(super) fn owners(pass: &Pass<'_>, base: &Base, first: u64, end: u64) -> Vec<super::Owned> {
+pub(super) fn owners(pass: &Pass<'_>, base: &Base, first: u64, end: u64) -> Result<Vec<super::Owned>> {
     struct Within {
         ino: u64,
         range: (u64, u64),
@@ -391,14 +411,14 @@ pub(super) fn owners(pass: &Pass<'_>, base: &Base, first: u64, end: u64) -> Vec<
     inos.sort_unstable();
     let mut v = Within { ino: 0, range: (first, end), seen: HashSet::new(), found: Vec::new() };
     for ino in inos {
-        let Some(image) = image(pass, base, ino) else { continue };
+        let Some(image) = image(pass, base, ino)? else { continue };
         if let Ok(view) = parse_compact(&image) {
             v.ino = ino;
             v.seen.clear();
-            walk(pass.device, &view, pass.blocks, &mut v);
+            walk(pass.device, &view, pass.blocks, &mut v)?;
         }
     }
-    v.found
+    Ok(v.found)
 }
 
 impl Edit {

@@ -10,7 +10,7 @@
 //!
 //! A repair is a check whose findings become new images of inodes. They are committed through the log like any other change,
 //! so a crash in the middle of a repair leaves a volume on which the repair can be run again. It runs check after check
-//! until nothing is found.
+//! until nothing is found, or nothing but what the one before it found.
 //!
 //! Tested by planted damage in tests/fsck.rs, and after every crash of the crash tests.
 
@@ -19,6 +19,7 @@ mod image;
 mod index;
 mod inodes;
 mod names;
+mod rebuild;
 mod repair;
 mod report;
 mod usage;
@@ -30,6 +31,7 @@ use fs::Result;
 use media::Media;
 use media::blocking::Blocking;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use usage::Usage;
 
@@ -65,29 +67,37 @@ pub fn check(
 ) -> Result<Report> {
     let device = Blocking::new(media)?;
     let mut report = Report::default();
-    for pass in 0..PASSES_MAX {
+    let mut last = None;
+    for _ in 0..PASSES_MAX {
         report.counts = Counts::default();
-        let before = report.problems.len();
-        let outcome = one_pass(&device, options, progress, &mut report, pass)?;
-        if pass == 0 {
+        let before = report.clone();
+        let outcome = one_pass(&device, options, progress, &mut report)?;
+        if outcome.again {
+            report = before;
+            continue;
+        }
+        if !report.written {
             report.stopped_cleanly = outcome.stopped_cleanly;
         }
         if outcome.sound || !options.repair {
-            if outcome.sound && pass > 0 {
-                report
-                    .problems
-                    .iter_mut()
-                    .filter(|p| p.severity == Severity::Damage)
-                    .for_each(|p| p.repaired = true);
+            if outcome.sound && report.written {
+                report.repaired();
             }
             return Ok(report);
         }
         if !outcome.wrote {
             // Nothing could be done about what was found.
-            tracing::error!("repair found {} problems and could mend none", report.problems.len() - before);
+            tracing::error!(
+                "repair found {} problems and could mend none",
+                report.problems.len() - before.problems.len()
+            );
             break;
         }
         report.written = true;
+        if last.replace(outcome.found) == Some(outcome.found) {
+            tracing::error!("repair finds what it has found before, and changes nothing about it");
+            break;
+        }
     }
     Ok(report)
 }
@@ -110,14 +120,19 @@ pub(crate) fn segment_usage(device: &Blocking, segment: format::SegNo) -> Result
     let first = segment.first_block().0;
     let end = (first + format::limits::SEGMENT_BLOCKS as u64).min(pass.blocks);
     let used = (first..end).filter(|&b| pass.usage.get(b)).count() as u64;
-    Ok((used, inodes::owners(&pass, &base, first, end)))
+    Ok((used, inodes::owners(&pass, &base, first, end)?))
 }
 
 /// How a pass ended.
+#[derive(Default)]
 struct Outcome {
     /// Nothing is damaged.
     sound: bool,
     wrote: bool,
+    /// Something that was bad was good when it was looked at once more, before anything was written.
+    again: bool,
+    /// What had to be put in order, as a number that tells it from anything else.
+    found: u64,
     stopped_cleanly: bool,
 }
 
@@ -126,14 +141,14 @@ fn one_pass(
     options: &FsckOptions,
     progress: &mut dyn FnMut(Progress),
     report: &mut Report,
-    number: usize,
 ) -> Result<Outcome> {
     let mut evidence = 0;
     // A second look is needed when slots show that the log was longer; a third when that brings other slots.
     for _ in 0..3 {
         let mut pass = Pass::new(device, progress, report);
+        pass.step("reading the log", 0, 1);
         let Some(mut base) = fixed::read(&mut pass, evidence)? else {
-            return Ok(Outcome { sound: false, wrote: false, stopped_cleanly: false });
+            return Ok(Outcome::default());
         };
         pass.blocks = base.superblock.blocks.get();
         pass.usage = Usage::new(pass.blocks);
@@ -144,20 +159,25 @@ fn one_pass(
             pass.report.counts = Counts::default();
             continue;
         }
-        inodes::resolve_twice(&mut pass, &base);
+        inodes::resolve_twice(&mut pass, &base)?;
         names::check(&mut pass);
-        index::check(&mut pass, &mut base);
+        index::check(&mut pass, &mut base)?;
         pass.finish(&base);
         let sound = pass.sound(&base);
         let stopped_cleanly = base.clean;
-        let wrote = match (options.repair, sound, number) {
-            (false, _, _) | (true, true, 0) => false,
-            (true, true, _) => repair::finish(&mut pass, &mut base)?,
-            (true, false, _) => repair::run(&mut pass, &mut base)?,
+        let mut hasher = DefaultHasher::new();
+        (&pass.edits, &pass.stray, pass.homeless.len()).hash(&mut hasher);
+        (&base.bad_superblocks, &base.bad_homes, base.unread_log, base.rewrite).hash(&mut hasher);
+        let found = hasher.finish();
+        let again = options.repair && inodes::is_good_again(&pass, &base)?;
+        let wrote = match (options.repair && !again, sound) {
+            (false, _) => false,
+            (true, true) => pass.report.written && repair::finish(&mut pass, &mut base)?,
+            (true, false) => repair::run(&mut pass, &mut base)?,
         };
-        return Ok(Outcome { sound, wrote, stopped_cleanly });
+        return Ok(Outcome { sound, wrote, again, found, stopped_cleanly });
     }
-    Ok(Outcome { sound: false, wrote: false, stopped_cleanly: false })
+    Ok(Outcome::default())
 }
 
 /// An inode or additional name, as far as names are concerned.
@@ -172,10 +192,12 @@ struct Node {
 }
 
 /// What has to become of an inode. An edit that says nothing makes its image anew from what can be read of it.
-#[derive(Default)]
+#[derive(Default, Hash)]
 struct Edit {
     /// The slot becomes free.
     free: bool,
+    /// What stands in the slot cannot be read or is damaged.
+    bad_slot: bool,
     /// It becomes an empty root directory.
     make_root: bool,
     /// It becomes a new directory, under the name in `rename`.
@@ -239,8 +261,11 @@ impl<'a> Pass<'a> {
     /// Damage to an inode: it will be told, and the inode's image made anew.
     fn damaged(&mut self, ino: u64, problem: Problem) {
         self.edit(ino);
-        if self.pending.len() <= PROBLEMS_MAX {
-            self.pending.push(problem.inode(ino));
+        let problem = problem.inode(ino);
+        if self.pending.len() < PROBLEMS_MAX {
+            self.pending.push(problem);
+        } else {
+            self.report.omit(&problem);
         }
     }
 

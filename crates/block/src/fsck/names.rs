@@ -1,7 +1,7 @@
 //! Names: every inode but the root hangs in a directory that leads up to the root, under a name that is there once.
 
 use super::report::Problem;
-use super::{Pass, report::Severity};
+use super::{Node, Pass, report::Severity};
 use std::collections::{HashMap, HashSet};
 
 /// Cookies at and above this are refused: the next one must still fit.
@@ -15,9 +15,10 @@ pub(super) fn check(pass: &mut Pass<'_>) {
     let mut inos: Vec<u64> = pass.nodes.keys().copied().collect();
     inos.sort_unstable();
     root(pass);
+    heirs(pass, &inos);
     let mut stray: Vec<u64> = Vec::new();
     for &ino in &inos {
-        if ino == ROOT {
+        if ino == ROOT || pass.gone.contains(&ino) {
             continue;
         }
         let node = &pass.nodes[&ino];
@@ -59,6 +60,26 @@ fn root(pass: &mut Pass<'_>) {
     }
 }
 
+/// Where an inode without a name of its own has additional ones, the first of them becomes its own: it is no orphan.
+fn heirs(pass: &mut Pass<'_>, inos: &[u64]) {
+    for &ino in inos {
+        let link = &pass.nodes[&ino];
+        let (target, parent, cookie) = (link.target, link.parent, link.cookie);
+        let orphan = |t: &&Node| !t.link && !t.dir && t.parent == 0;
+        if !link.link || parent == 0 || pass.nodes.get(&target).filter(orphan).is_none() {
+            continue;
+        }
+        let name = link.name.clone();
+        pass.damaged(target, Problem::damage("name", "has no name of its own, but an additional one"));
+        pass.edit(target).rename = Some((parent, name.to_vec(), cookie));
+        pass.edit(ino).free = true;
+        pass.gone.insert(ino);
+        if let Some(node) = pass.nodes.get_mut(&target) {
+            (node.parent, node.name, node.cookie) = (parent, name, cookie);
+        }
+    }
+}
+
 /// Names and positions that two inodes claim in the same directory: the older one has to go.
 fn duplicates(pass: &mut Pass<'_>, inos: &[u64], stray: &mut Vec<u64>) {
     let mut by_age: Vec<u64> =
@@ -96,8 +117,11 @@ fn duplicates(pass: &mut Pass<'_>, inos: &[u64], stray: &mut Vec<u64>) {
     for ino in unplaced {
         let node = &pass.nodes[&ino];
         let entry = next.entry(node.parent).or_insert(COOKIE_MIN);
+        // Behind the last one that may be given, what others have left free.
+        while *entry >= COOKIE_MAX || !cookies.insert((node.parent, *entry)) {
+            *entry = if *entry >= COOKIE_MAX { COOKIE_MIN } else { *entry + 1 };
+        }
         let (found, cookie) = (node.cookie, *entry);
-        *entry += 1;
         let p = Problem::damage("name", "position in the directory is taken or out of range");
         pass.damaged(ino, p.values(cookie, found));
         pass.edit(ino).cookie = Some(cookie);

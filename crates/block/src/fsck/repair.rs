@@ -10,6 +10,7 @@
 use super::fixed::Base;
 use super::image::Image;
 use super::{Edit, Pass, names};
+use crate::load;
 use crate::ring::LogRing;
 use format::checkpoint::{CHECKPOINTS, Checkpoint};
 use format::inode::{fill_block, parse_block};
@@ -111,6 +112,11 @@ fn bring_home(device: &Blocking, base: &mut Base) -> Result<()> {
         let block = encode_table(&base.superblock.uuid, sequence, index, entries);
         device.write(homes(index)[home].byte(), &block)?;
     }
+    let blocks = base.table.len().div_ceil(ENTRIES_PER_BLOCK);
+    for &(index, home) in base.bad_homes.iter().filter(|(index, _)| *index >= blocks) {
+        // The table no longer has this block: its homes are empty, as before it had one.
+        device.write(homes(index)[home].byte(), &[0; BLOCK_SIZE])?;
+    }
     device.flush()?;
     let capacity = (base.checkpoint.log_segments.len() * SEGMENT_BLOCKS) as u64;
     let block = Checkpoint {
@@ -138,7 +144,7 @@ fn write_slots(device: &Blocking, base: &Base) -> Result<()> {
         let Some(segment) = base.table.get(index).copied().flatten() else { continue };
         let mut bytes = vec![0; SEGMENT_SIZE];
         if base.salvaged {
-            let _ = device.read(segment.first_block().byte(), &mut bytes);
+            load::read_places(device, segment.first_block(), &mut bytes)?;
         }
         for (i, block) in bytes.chunks_exact_mut(BLOCK_SIZE).enumerate() {
             let ino = (index * SEGMENT_BLOCKS + i) as u64;
@@ -173,6 +179,13 @@ fn commit(pass: &mut Pass<'_>, base: &mut Base) -> Result<()> {
         nonce: rand::random(),
     };
     let mut builder = RecordBuilder::default();
+    if pass.edits.get(&Ino::ROOT.0).is_some_and(|edit| edit.make_root)
+        && base.slot(Ino::ROOT.0).is_none()
+        && let Some(segment) = new_segment(pass, &mut builder, 0)
+    {
+        base.table.resize(base.table.len().max(1), None);
+        base.table[0] = Some(segment);
+    }
     plan_lost_and_found(pass, base, &mut builder);
     // What nothing refers to any more may hold what other images still need, so new blocks come from what no pass has
     // seen in use; images in the log hold theirs as well.
@@ -189,7 +202,11 @@ fn commit(pass: &mut Pass<'_>, base: &mut Base) -> Result<()> {
     let mut epoch = base.last_epoch + 1;
     let mut records: Vec<(RecordBuilder, u64)> = Vec::new();
     for &(ino, ref edit) in &edits {
-        let old = super::inodes::image(pass, base, ino);
+        let old = super::inodes::image(pass, base, ino)?;
+        if old.is_none() && !edit.free && !edit.make_dir && !edit.make_root {
+            // It has become bad since it was looked at: the next pass tells so, and what is lost.
+            continue;
+        }
         let image = Image::make(pass, ino, edit, old.as_deref(), epoch)?;
         bytes += image.len() + 16;
         total += image.len() + 16;
@@ -306,12 +323,18 @@ fn free_slot(pass: &mut Pass<'_>, base: &Base, builder: &mut RecordBuilder) -> O
         }
     }
     let index = base.table.iter().position(Option::is_none).unwrap_or(base.table.len());
-    let segment = SEGMENT_BLOCKS as u64;
-    let seg = (1..pass.blocks / segment).find(|s| pass.usage.is_free(s * segment, segment))?;
     if index >= INODE_SEGMENTS_MAX {
         return None;
     }
-    pass.usage.claim(seg * segment, segment);
-    builder.assignment(index as u32, SegNo(seg as u32).0);
+    new_segment(pass, builder, index)?;
     Some(((index * SEGMENT_BLOCKS) as u64).max(2))
+}
+
+/// A segment that nobody uses becomes one of inodes, at a position of the table.
+fn new_segment(pass: &mut Pass<'_>, builder: &mut RecordBuilder, index: usize) -> Option<SegNo> {
+    let segment = SEGMENT_BLOCKS as u64;
+    let seg = (1..pass.blocks / segment).find(|s| pass.usage.is_free(s * segment, segment))?;
+    pass.usage.claim(seg * segment, segment);
+    builder.assignment(index as u32, seg as u32);
+    Some(SegNo(seg as u32))
 }

@@ -4,6 +4,7 @@ use format::FormatError;
 use format::error::Fault;
 use serde::Serialize;
 use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// How bad a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -170,8 +171,10 @@ pub struct Counts {
 pub struct Report {
     /// Everything found, notes included, in the order found.
     pub problems: Vec<Problem>,
-    /// Problems beyond the [`PROBLEMS_MAX`] that are listed.
+    /// Problems beyond the [`PROBLEMS_MAX`] that are listed, without notes.
     pub omitted: u64,
+    /// Those were put in order.
+    pub omitted_repaired: bool,
     /// What there is, after repair when that was asked for.
     pub counts: Counts,
     /// The volume was stopped cleanly.
@@ -181,7 +184,7 @@ pub struct Report {
     /// Something was written to the medium.
     pub written: bool,
     #[serde(skip)]
-    seen: HashSet<(&'static str, Option<u64>, Option<u64>, String)>,
+    seen: HashSet<u64>,
 }
 
 /// Most problems that a report lists.
@@ -190,7 +193,7 @@ pub const PROBLEMS_MAX: usize = 10_000;
 impl Report {
     /// Nothing is damaged, or everything that was is repaired.
     pub fn is_clean(&self) -> bool {
-        self.omitted == 0 && self.damage().all(|p| p.repaired)
+        (self.omitted == 0 || self.omitted_repaired) && self.damage().all(|p| p.repaired)
     }
     /// The problems that are more than notes.
     pub fn damage(&self) -> impl Iterator<Item = &Problem> {
@@ -200,12 +203,25 @@ impl Report {
     /// Adds a problem, unless an earlier pass of a repair has told it already.
     pub(crate) fn add(&mut self, problem: Problem) {
         if self.problems.len() >= PROBLEMS_MAX {
-            self.omitted += 1;
-            return;
-        }
-        let key = (problem.structure, problem.block, problem.inode, problem.what.clone());
-        if self.seen.insert(key) {
+            self.omit(&problem);
+        } else if self.is_new(&problem) {
             self.problems.push(problem);
         }
+    }
+    /// Counts a problem that is not listed.
+    pub(crate) fn omit(&mut self, problem: &Problem) {
+        self.omitted += (self.is_new(problem) && problem.severity > Severity::Note) as u64;
+    }
+    /// Everything that was found is in order now.
+    pub(crate) fn repaired(&mut self) {
+        let damage = self.problems.iter_mut().filter(|p| p.severity == Severity::Damage);
+        damage.for_each(|p| p.repaired = true);
+        self.omitted_repaired = true;
+    }
+
+    fn is_new(&mut self, problem: &Problem) -> bool {
+        let mut hasher = DefaultHasher::new();
+        (problem.structure, problem.block, problem.inode, &problem.what).hash(&mut hasher);
+        self.seen.insert(hasher.finish())
     }
 }

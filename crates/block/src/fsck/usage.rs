@@ -8,11 +8,13 @@ pub(super) struct Usage {
     pub used: u64,
     /// Ranges claimed more than once: first block and the one behind the last. Neighbours are joined.
     pub twice: BTreeMap<u64, u64>,
+    /// No block before it is free.
+    first_free: u64,
 }
 
 impl Usage {
     pub fn new(blocks: u64) -> Usage {
-        Usage { bits: vec![0; blocks.div_ceil(64) as usize], used: 0, twice: BTreeMap::new() }
+        Usage { bits: vec![0; blocks.div_ceil(64) as usize], used: 0, twice: BTreeMap::new(), first_free: 0 }
     }
 
     pub fn get(&self, block: u64) -> bool {
@@ -60,12 +62,12 @@ impl Usage {
             .collect()
     }
 
-    /// Finds and claims a free block at or behind `from`.
-    pub fn take_free(&mut self, from: u64) -> Option<u64> {
-        let blocks = self.bits.len() as u64 * 64;
-        let block = (from..blocks)
-            .find(|&b| (b % 64 != 0 || self.bits[b as usize / 64] != u64::MAX) && !self.get(b))?;
-        self.claim(block, 1);
+    /// Finds and claims so many free blocks side by side.
+    pub fn take_free(&mut self, count: u64) -> Option<u64> {
+        let end = self.bits.len() as u64 * 64;
+        self.first_free = (self.first_free..end).find(|&b| !self.get(b))?;
+        let block = (self.first_free..end.saturating_sub(count - 1)).find(|&b| self.is_free(b, count))?;
+        self.claim(block, count);
         Some(block)
     }
 
@@ -88,7 +90,10 @@ mod tests {
         assert_eq!(u.used, 115);
         assert_eq!(u.twice.iter().map(|(a, b)| (*a, *b)).collect::<Vec<_>>(), [(10, 12), (105, 110)]);
         assert_eq!(u.twice_within(11, 95), [(11, 12), (105, 106)]);
-        assert_eq!(u.take_free(0), Some(115));
+        assert_eq!(u.take_free(1), Some(115));
         assert!(u.is_free(116, 4) && !u.is_free(114, 4));
+        assert!(u.claim(118, 1));
+        assert_eq!((u.take_free(3), u.take_free(1), u.take_free(1)), (Some(119), Some(116), Some(117)));
+        assert_eq!((u.take_free(1), u.take_free(389), u.take_free(388)), (Some(122), Some(123), None));
     }
 }

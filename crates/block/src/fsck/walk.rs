@@ -2,11 +2,13 @@
 //! read is believed before it was checked, and the walk ends on any bytes: a block that a visitor refuses is not
 //! entered, and visitors refuse blocks that are in use already.
 
+use crate::load::read_place;
 use format::extent::{Extent, LEVELS_MAX, Node, NodeEntry};
 use format::inode::{InodeView, TailKind};
 use format::limits::{BLOCK_SIZE, XATTR_TOTAL_MAX};
 use format::xattr::{Xattr, XattrHeader};
 use format::{BlockNo, FormatError, Ino, crc32c};
+use fs::Result;
 use media::blocking::Blocking;
 
 /// Receives what a walk finds.
@@ -36,8 +38,13 @@ struct Walk<'a, V> {
     visit: &'a mut V,
 }
 
-/// Walks everything that `view` points to, on a volume of `blocks` blocks.
-pub(super) fn walk(device: &Blocking, view: &InodeView<'_>, blocks: u64, visit: &mut impl Visit) {
+/// Walks everything that `view` points to, on a volume of `blocks` blocks. Fails when the device does as a whole.
+pub(super) fn walk(
+    device: &Blocking,
+    view: &InodeView<'_>,
+    blocks: u64,
+    visit: &mut impl Visit,
+) -> Result<()> {
     let mut w = Walk { device, ino: view.ino(), blocks, next: 0, visit };
     match view.tail_kind {
         TailKind::None | TailKind::Inline => {}
@@ -45,13 +52,13 @@ pub(super) fn walk(device: &Blocking, view: &InodeView<'_>, blocks: u64, visit: 
         TailKind::Tree => {
             let levels = view.header.tree_levels as usize;
             if (1..=LEVELS_MAX).contains(&levels) && !view.tree_root().is_empty() {
-                w.nodes(view.tree_root(), levels as u16 - 1);
+                w.nodes(view.tree_root(), levels as u16 - 1)?;
             } else {
                 w.visit.fault(rule("extent node", "tree without levels or entries"), "all data".into());
             }
         }
     }
-    w.xattrs(view);
+    w.xattrs(view)
 }
 
 impl<V: Visit> Walk<'_, V> {
@@ -71,7 +78,7 @@ impl<V: Visit> Walk<'_, V> {
         self.visit.extent(e);
     }
 
-    fn nodes(&mut self, entries: &[NodeEntry], level: u16) {
+    fn nodes(&mut self, entries: &[NodeEntry], level: u16) -> Result<()> {
         for entry in entries {
             let at = entry.block.get();
             let lost = || {
@@ -88,20 +95,21 @@ impl<V: Visit> Walk<'_, V> {
                 continue;
             }
             let mut block = vec![0; BLOCK_SIZE];
-            if self.device.read(BlockNo(at).byte(), &mut block).is_err() {
+            if read_place(self.device, BlockNo(at), &mut block)?.is_err() {
                 self.visit.fault(rule("extent node", "cannot be read").at(BlockNo(at)), lost());
                 continue;
             }
             match format::extent::parse(&block, self.ino, level, entry) {
                 Ok(Node::Leaf(extents)) => extents.iter().for_each(|e| self.extent(e)),
-                Ok(Node::Inner(below)) if level > 0 => self.nodes(&below, level - 1),
+                Ok(Node::Inner(below)) if level > 0 => self.nodes(&below, level - 1)?,
                 Ok(Node::Inner(_)) => {}
                 Err(e) => self.visit.fault(e.at(BlockNo(at)), lost()),
             }
         }
+        Ok(())
     }
 
-    fn xattrs(&mut self, view: &InodeView<'_>) {
+    fn xattrs(&mut self, view: &InodeView<'_>) -> Result<()> {
         const NAME: &str = "extended attributes";
         let lost = || "all extended attributes".to_string();
         let h = view.header;
@@ -116,7 +124,7 @@ impl<V: Visit> Walk<'_, V> {
             if bytes != 0 || h.xattr_crc.get() != 0 {
                 self.visit.fault(rule(NAME, "length without a place"), lost());
             }
-            return;
+            return Ok(());
         }
         let count = bytes.div_ceil(BLOCK_SIZE as u32);
         let fits = (size_of::<XattrHeader>()..=XATTR_TOTAL_MAX + BLOCK_SIZE).contains(&(bytes as usize));
@@ -125,11 +133,13 @@ impl<V: Visit> Walk<'_, V> {
             || !view.xattrs.is_empty()
         {
             let error = rule(NAME, "have a wrong length, lie outside of the volume, or stand in two places");
-            return self.visit.fault(error.at(BlockNo(at)), lost());
+            self.visit.fault(error.at(BlockNo(at)), lost());
+            return Ok(());
         }
         let mut raw = vec![0; count as usize * BLOCK_SIZE];
-        if self.device.read(BlockNo(at).byte(), &mut raw).is_err() {
-            return self.visit.fault(rule(NAME, "cannot be read").at(BlockNo(at)), lost());
+        if read_place(self.device, BlockNo(at), &mut raw)?.is_err() {
+            self.visit.fault(rule(NAME, "cannot be read").at(BlockNo(at)), lost());
+            return Ok(());
         }
         let used = &raw[..bytes as usize];
         let decoded = format::error::check_crc(NAME, h.xattr_crc.get(), crc32c(used))
@@ -141,5 +151,6 @@ impl<V: Visit> Walk<'_, V> {
             }
             Err(e) => self.visit.fault(e.at(BlockNo(at)), lost()),
         }
+        Ok(())
     }
 }
