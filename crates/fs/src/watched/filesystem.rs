@@ -381,11 +381,13 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         sink: &mut (dyn FnMut(DirEntry<'_>) -> bool + Send),
     ) -> Result<()> {
         self.settle_handle(handle, Call::Other).await?;
+        let mut settled = None;
         loop {
             let (mut lent, at) = (None, offset);
-            self.fs.readdir(handle, at, &mut self.unlent(sink, &mut offset, &mut lent)).await?;
+            self.fs.readdir(handle, at, &mut self.unlent(sink, settled, &mut offset, &mut lent)).await?;
             let Some(attr) = lent else { return Ok(()) };
             self.is_settled(&attr).await;
+            settled = Some(attr.ino);
         }
     }
 
