@@ -358,9 +358,13 @@ impl<F: FileSystem> Watched<F> {
         self.fs.lookup(&cred, parent, name).await.ok().map(|a| a.ino)
     }
 
-    /// Takes the turn of names, of which the last may be taken from a directory. That one is settled before: nothing must be made there any more that is not
-    /// there yet. Until the result is dropped there will be no lease on it. Also what that name leads to.
-    async fn leaving(&self, names: &[(Ino, &[u8])]) -> (Turn<'_>, Option<Changing<'_>>, Option<Ino>) {
+    /// Takes the turn of names, of which the last may be taken from a directory, or leads to a file that may be emptied. That one is settled before: nothing must be
+    /// made there any more that is not there yet. Until the result is dropped there will be no lease on it. Also what that name leads to, and what came of
+    /// settling it: what a directory says then, its lender keeps for the next sync.
+    async fn leaving(
+        &self,
+        names: &[(Ino, &[u8])],
+    ) -> (Turn<'_>, Option<Changing<'_>>, Option<Ino>, Result<()>) {
         let last = names.last().copied();
         let victim = async || match last {
             Some((parent, name)) => self.victim(parent, name).await,
@@ -369,14 +373,14 @@ impl<F: FileSystem> Watched<F> {
         loop {
             let before = victim().await;
             let changing = before.map(|ino| self.changing(ino));
-            if let Some(ino) = before {
-                // What a directory says here, its lender keeps for the next sync.
-                let _ = self.settle(ino, Call::Other).await;
-            }
+            let settled = match before {
+                Some(ino) => self.settle(ino, Call::Other).await,
+                None => Ok(()),
+            };
             let turn = self.hub.names.take(names).await;
             let now = victim().await;
             if now.is_none() || now == before {
-                return (turn, changing, now);
+                return (turn, changing, now, settled);
             }
         }
     }

@@ -121,8 +121,9 @@ impl<F: FileSystem> FileSystem for Watched<F> {
 
     async fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
         let _entering = self.entering(parent).await?;
-        let turn = self.hub.names.take(&[(parent, name)]).await;
+        let _changing = self.changing(ino);
         self.settle(ino, Call::Other).await?;
+        let turn = self.hub.names.take(&[(parent, name)]).await;
         let telling = self.telling_name(parent, name, Some(ino)).after(turn);
         telling.over_name(self.fs.link(cred, ino, parent, name)).await
     }
@@ -150,7 +151,7 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         flags: RenameFlags,
     ) -> Result<()> {
         let _entering = (self.entering(parent).await?, self.entering(new_parent).await?);
-        let (turn, _leaving, replaced) = self.leaving(&[(parent, name), (new_parent, new_name)]).await;
+        let (turn, _leaving, replaced, _) = self.leaving(&[(parent, name), (new_parent, new_name)]).await;
         let moved = self.victim(parent, name).await;
         let _declared = self.declared(replaced).await;
         let mut telling = self.telling_name(new_parent, new_name, replaced).after(turn);
@@ -187,17 +188,19 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         flags: OpenFlags,
     ) -> Result<(Attr, Handle)> {
         let _entering = self.entering(parent).await?;
-        let turn = self.hub.names.take(&[(parent, name)]).await;
-        let mut telling = self.telling_name(parent, name, None).after(turn);
-        let mut _changing = None;
-        let before = if self.heard() || flags.contains(OpenFlags::TRUNCATE) {
-            self.victim(parent, name).await
+        let empties = flags.contains(OpenFlags::TRUNCATE);
+        let (turn, _emptying, before) = if empties {
+            let (turn, emptying, before, settled) = self.leaving(&[(parent, name)]).await;
+            // Of what is gone nothing is left to be written.
+            before.map_or(Ok(()), |_| settled)?;
+            (turn, emptying, before)
         } else {
-            None
+            let turn = self.hub.names.take(&[(parent, name)]).await;
+            let before = if self.heard() { self.victim(parent, name).await } else { None };
+            (turn, None, before)
         };
-        if let Some(ino) = before.filter(|_| flags.contains(OpenFlags::TRUNCATE)) {
-            _changing = Some(self.changing(ino));
-            self.settle(ino, Call::Other).await?;
+        let mut telling = self.telling_name(parent, name, None).after(turn);
+        if let Some(ino) = before.filter(|_| empties) {
             telling.changes.push(Change::Data { ino, start: 0, end: u64::MAX });
         }
         let made = self.fs.create(cred, parent, name, perm, flags).await;
