@@ -386,24 +386,29 @@ impl<F: FileSystem> Watched<F> {
     }
 
     /// Before `ino` may lose its last name, or be opened by fewer: whoever has it open has it open with the engine from now on, and until what
-    /// is returned is dropped nobody opens it in another way.
-    async fn declared(&self, ino: Option<Ino>) -> SmallVec<[Box<dyn Send + Sync>; 1]> {
-        let Some(ino) = ino else { return SmallVec::new() };
+    /// is returned is dropped nobody opens it in another way. On an error that must not be done: somebody would lose what he has open.
+    async fn declared(&self, ino: Option<Ino>) -> Result<SmallVec<[Box<dyn Send + Sync>; 1]>> {
+        use Error::*;
+        let Some(ino) = ino else { return Ok(SmallVec::new()) };
         let all: SmallVec<[Undeclared; 2]> =
             self.hub.watchers.read().iter().map(|(_, watcher)| watcher.undeclared(ino)).collect();
         let mut held = SmallVec::new();
         for Undeclared { openers, until } in all {
             held.extend(until);
             for opener in openers {
-                // Who may not open it never had it open.
-                let Ok(handle) = self.fs.open(opener.cred(), ino, opener.flags()).await else { continue };
+                let handle = match self.fs.open(opener.cred(), ino, opener.flags()).await {
+                    Ok(handle) => handle,
+                    // Who may not open it never had it open.
+                    Err(AccessDenied | NotPermitted | Stale | IsDirectory | Invalid(_)) => continue,
+                    Err(e) => return Err(e),
+                };
                 self.opened(handle, ino, opener.flags()).taken();
                 if let Err(handle) = opener.opened(handle) {
                     let _ = self.release(handle).await;
                 }
             }
         }
-        held
+        Ok(held)
     }
 
     fn telling_name<'a>(&'a self, parent: Ino, name: &'a [u8], inode: Option<Ino>) -> Telling<'a, F> {

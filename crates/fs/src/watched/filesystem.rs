@@ -79,7 +79,7 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     async fn setattr(&self, cred: &Cred, ino: Ino, set: SetAttr) -> Result<Attr> {
         let ino = set.handle.and_then(|h| self.file(h)).map_or(ino, |file| file.ino);
         let access = set.perm.is_some() || set.uid.is_some() || set.gid.is_some();
-        let _declared = self.declared(access.then_some(ino)).await;
+        let _declared = self.declared(access.then_some(ino)).await?;
         let _changing = self.changing(ino);
         self.settle(ino, Call::Other).await?;
         let telling = self.telling(smallvec![match set.size {
@@ -132,7 +132,7 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         let _entering = self.entering(parent).await?;
         let turn = self.hub.names.take(&[(parent, name)]).await;
         let victim = self.victim(parent, name).await;
-        let _declared = self.declared(victim).await;
+        let _declared = self.declared(victim).await?;
         let telling = self.telling_name(parent, name, victim).after(turn);
         telling.over_name(self.fs.unlink(cred, parent, name)).await
     }
@@ -153,7 +153,7 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         let _entering = (self.entering(parent).await?, self.entering(new_parent).await?);
         let (turn, _leaving, replaced, _) = self.leaving(&[(parent, name), (new_parent, new_name)]).await;
         let moved = self.victim(parent, name).await;
-        let _declared = self.declared(replaced).await;
+        let _declared = self.declared(replaced).await?;
         let mut telling = self.telling_name(new_parent, new_name, replaced).after(turn);
         telling.changes.push(Change::Name { parent, name });
         telling.changes.extend(moved.map(|ino| Change::Attr { ino }));

@@ -58,7 +58,7 @@ impl<F: FileSystem> Watched<F> {
     pub async fn unlink_lent(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Option<Ino>> {
         let turn = self.hub.names.take(&[(parent, name)]).await;
         let victim = self.victim(parent, name).await;
-        let _declared = self.declared(victim).await;
+        let _declared = self.declared(victim).await?;
         let telling = self.telling_name(parent, name, victim).after(turn);
         let done = self.fs.unlink(cred, parent, name).await;
         // Pages of it may be in somebody's memory.

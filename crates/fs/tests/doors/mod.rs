@@ -2,6 +2,7 @@
 
 use crate::memory::Memory;
 use fs::leases::{Call, Caller, Lender, Settling};
+use fs::watched::{Change, Opener, Told, Undeclared, Watcher};
 use fs::*;
 use std::future::Future;
 use std::pin::pin;
@@ -124,4 +125,61 @@ fn soon_here<T>(mut future: std::pin::Pin<&mut impl Future<Output = T>>) -> T {
         }
     }
     panic!("it waits")
+}
+
+/// Has one file open, of which the engine does not know.
+struct Holds(Ino, Cred);
+
+impl Watcher for Holds {
+    fn changed(&self, _: &Change<'_>) -> Option<Told> {
+        None
+    }
+    fn undeclared(&self, ino: Ino) -> Undeclared {
+        let openers = (ino == self.0).then(|| Box::new(Holder(self.1.clone())) as Box<dyn Opener>);
+        Undeclared { openers: openers.into_iter().collect(), until: None }
+    }
+}
+
+struct Holder(Cred);
+
+impl Opener for Holder {
+    fn cred(&self) -> &Cred {
+        &self.0
+    }
+    fn flags(&self) -> OpenFlags {
+        OpenFlags::READ
+    }
+    fn opened(self: Box<Self>, _: Handle) -> std::result::Result<(), Handle> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_cannot_be_opened_for_its_holders_stays() {
+    let (doors, client) = doors();
+    ["f", "other"].iter().for_each(|name| client.write(name, "x").unwrap());
+    let ino = client.stat("f").unwrap().ino;
+    doors.door().watch(Arc::new(Holds(ino, Cred::root())));
+    let engine = doors.inner();
+    engine.opens_max.store(0, Ordering::Relaxed);
+    assert_eq!(client.unlink("f"), Err(Error::TooManyOpen));
+    assert_eq!(client.rename("other", "f", RenameFlags::empty()), Err(Error::TooManyOpen));
+    assert_eq!(client.chmod("f", 0), Err(Error::TooManyOpen));
+    let lent = fs::block_on(doors.unlink_lent(&Cred::root(), Ino::ROOT, b"f"));
+    assert_eq!(lent, Err(Error::TooManyOpen));
+    let seen = client.stat("f").unwrap();
+    assert_eq!((seen.ino, seen.nlink, seen.perm), (ino, 1, 0o644));
+    engine.opens_max.store(usize::MAX, Ordering::Relaxed);
+    client.unlink("f").unwrap();
+    assert_eq!(engine.held().0, 1, "it is open for who held it");
+}
+
+#[test]
+fn who_may_not_open_a_file_keeps_nobody_from_removing_it() {
+    let (doors, client) = doors();
+    client.write("f", "x").unwrap();
+    client.chmod("f", 0o600).unwrap();
+    doors.door().watch(Arc::new(Holds(client.stat("f").unwrap().ino, Cred::user(7, 7, &[]))));
+    client.unlink("f").unwrap();
+    assert_eq!(doors.inner().held().0, 0);
 }
