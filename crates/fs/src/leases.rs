@@ -146,7 +146,7 @@ impl<F> Watched<F> {
 
     /// How often this file is open, through all doors.
     pub fn openers(&self, ino: Ino) -> usize {
-        self.hub.files.read().values().filter(|file| file.ino == ino).count()
+        self.hub.files.read().openers(ino)
     }
 
     /// Whether some door may keep something of an inode that it would have to be told of.

@@ -28,6 +28,7 @@ use format::Ino;
 use parking_lot::{Mutex, RwLock};
 use smallvec::{SmallVec, smallvec};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -104,7 +105,7 @@ pub struct Undeclared {
 pub(crate) struct Hub {
     doors: AtomicU64,
     pub(crate) watchers: RwLock<Vec<(u64, Arc<dyn Watcher>)>>,
-    pub(crate) files: RwLock<HashMap<Handle, OpenFile, FixedState>>,
+    pub(crate) files: RwLock<OpenFiles>,
     pub(crate) lent: Lent,
     /// Files that calls have opened that were given up.
     strays: Mutex<Vec<Handle>>,
@@ -137,6 +138,41 @@ impl Drop for Opened<'_> {
 pub(crate) struct OpenFile {
     pub ino: Ino,
     pub flags: OpenFlags,
+}
+
+/// All open files, of all doors.
+#[derive(Default)]
+pub(crate) struct OpenFiles {
+    files: HashMap<Handle, OpenFile, FixedState>,
+    /// How often each is open.
+    openers: HashMap<Ino, usize, FixedState>,
+}
+
+impl OpenFiles {
+    pub fn get(&self, handle: Handle) -> Option<OpenFile> {
+        self.files.get(&handle).copied()
+    }
+
+    /// How often a file is open.
+    pub fn openers(&self, ino: Ino) -> usize {
+        self.openers.get(&ino).copied().unwrap_or(0)
+    }
+
+    fn insert(&mut self, handle: Handle, file: OpenFile) {
+        self.remove(handle);
+        self.files.insert(handle, file);
+        *self.openers.entry(file.ino).or_default() += 1;
+    }
+
+    fn remove(&mut self, handle: Handle) {
+        let Some(file) = self.files.remove(&handle) else { return };
+        if let Entry::Occupied(mut openers) = self.openers.entry(file.ino) {
+            *openers.get_mut() -= 1;
+            if *openers.get() == 0 {
+                openers.remove();
+            }
+        }
+    }
 }
 
 /// A file system with several doors, as one of them sees it. See the module documentation. Clones are the same door.
@@ -224,7 +260,7 @@ impl<F> Drop for Telling<'_, F> {
 
 impl<F> Watched<F> {
     pub(crate) fn file(&self, handle: Handle) -> Option<OpenFile> {
-        self.hub.files.read().get(&handle).copied()
+        self.hub.files.read().get(handle)
     }
 
     /// Tells the other doors; what is returned is still to be waited for.
@@ -331,7 +367,7 @@ impl<F: FileSystem> Watched<F> {
 
     /// A file is no longer open.
     fn closed(&self, handle: Handle) {
-        self.hub.files.write().remove(&handle);
+        self.hub.files.write().remove(handle);
         let Some((name, dirs)) = self.hub.passes.end(handle) else { return };
         for parent in dirs {
             // Through its own door nobody looks a pass up. Nor does anybody wait until it is forgotten: nobody asks for it again, and the kernel, which is

@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 type Doors = Watched<Memory>;
 
@@ -182,4 +182,21 @@ fn who_may_not_open_a_file_keeps_nobody_from_removing_it() {
     doors.door().watch(Arc::new(Holds(client.stat("f").unwrap().ino, Cred::user(7, 7, &[]))));
     client.unlink("f").unwrap();
     assert_eq!(doors.inner().held().0, 0);
+}
+
+#[test]
+fn how_often_a_file_is_open_is_known_at_once() {
+    let (doors, client) = doors();
+    ["f", "other"].iter().for_each(|name| client.write(name, "x").unwrap());
+    let ino = client.stat("f").unwrap().ino;
+    let open = || fs::block_on(doors.open(&Cred::root(), ino, OpenFlags::READ)).unwrap();
+    let all: Vec<Handle> = (0..100_000).map(|_| open()).collect();
+    let begun = Instant::now();
+    let other = client.stat("other").unwrap().ino;
+    (0..50_000).for_each(|_| assert_eq!((doors.openers(ino), doors.openers(other)), (all.len(), 0)));
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    for (closed, handle) in all.into_iter().enumerate().skip(99_000) {
+        fs::block_on(doors.release(handle)).unwrap();
+        assert_eq!(doors.openers(ino), 100_000 - (closed - 99_000) - 1);
+    }
 }
