@@ -200,3 +200,15 @@ fn how_often_a_file_is_open_is_known_at_once() {
         assert_eq!(doors.openers(ino), 100_000 - (closed - 99_000) - 1);
     }
 }
+
+/// The engine may know better than a sleeping thread how to go on.
+#[test]
+fn a_directory_is_read_as_the_file_system_waits() {
+    let memory = Arc::new(Memory::new());
+    let client = Client::new(memory.clone(), Cred::root()).blocking();
+    client.write("f", "x").unwrap();
+    let mut entries = client.read_dir("/").unwrap();
+    let before = memory.waits.load(Ordering::Relaxed);
+    assert!(entries.next().is_some());
+    assert_eq!(memory.waits.load(Ordering::Relaxed), before + 1);
+}

@@ -6,6 +6,7 @@ mod state;
 use fs::*;
 use state::{Open, State, new_node};
 use std::collections::HashMap;
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::task::Poll;
@@ -14,6 +15,8 @@ pub struct Memory {
     state: Mutex<State>,
     locks: LockTable,
     pub calls: AtomicU64,
+    /// Futures that were run to their end as this file system does it.
+    pub waits: AtomicU64,
     /// When so many files are open, no more are.
     pub opens_max: AtomicUsize,
     /// Every call is `Pending` once.
@@ -28,6 +31,7 @@ impl Memory {
             state,
             locks: LockTable::new(),
             calls: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
             opens_max: AtomicUsize::new(usize::MAX),
             lazy: AtomicBool::new(false),
         }
@@ -59,6 +63,10 @@ impl Memory {
 }
 
 impl FileSystem for Memory {
+    fn block_on<T: Future>(&self, future: T) -> T::Output {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        block_on(future)
+    }
     async fn lookup(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Attr> {
         self.enter().await.lookup(cred, parent, name)
     }
