@@ -31,7 +31,8 @@ id!(
     SegNo(u32), "segment "
 );
 id!(
-    /// An inode number: the index of the inode's slot in the inode segment table. 0 is never used, 1 is the root.
+    /// An inode number. On the medium: the index of the inode's slot in the inode segment table; elsewhere [`Ino::of`] says what stands above that. 0 is
+    /// never used, 1 is the root.
     Ino(u64), "inode "
 );
 id!(
@@ -80,11 +81,11 @@ impl Ino {
         Ino(self.0 & u32::MAX as u64)
     }
 
-    /// The index of the inode segment that holds this inode's slot (a position in the inode segment table).
+    /// The index of the inode segment that holds this inode's slot (a position in the inode segment table). Of a number [`Ino::on_medium`].
     pub fn table_index(self) -> usize {
         (self.0 / SEGMENT_BLOCKS as u64) as usize
     }
-    /// The slot within that segment, 0..512.
+    /// The slot within that segment, 0..512. Of a number [`Ino::on_medium`].
     pub fn slot(self) -> usize {
         (self.0 % SEGMENT_BLOCKS as u64) as usize
     }

@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -37,21 +37,23 @@ impl Wake for Parker {
 }
 
 thread_local! {
-    static PARKER: (Arc<Parker>, Waker) = {
-        let thread = std::thread::current();
-        let parker = Arc::new(Parker { thread, woken: AtomicBool::new(false), lent: Mutex::new(None) });
-        let waker = Waker::from(parker.clone());
-        (parker, waker)
-    };
+    static PARKER: (Arc<Parker>, Waker) = new_parker();
     /// Whether a `block_on` is running on this thread.
     static BUSY: Cell<bool> = const { Cell::new(false) };
     /// For whom the innermost one works.
     static LENT_TO: Cell<usize> = const { Cell::new(0) };
 }
 
+fn new_parker() -> (Arc<Parker>, Waker) {
+    let thread = std::thread::current();
+    let parker = Arc::new(Parker { thread, woken: AtomicBool::new(false), lent: Mutex::new(None) });
+    let waker = Waker::from(parker.clone());
+    (parker, waker)
+}
+
 /// Whether this thread will be offered to `engine`, should the future that it polls have to wait for this waker.
 pub fn lends(waker: &Waker, engine: usize) -> bool {
-    LENT_TO.get() == engine && PARKER.with(|(_, own)| own.will_wake(waker))
+    LENT_TO.get() == engine && PARKER.try_with(|(_, own)| own.will_wake(waker)).unwrap_or(false)
 }
 
 /// A thread that has nothing to do until its future is woken, and may work for somebody until then.
@@ -94,6 +96,20 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
 /// As [`block_on`], but before the thread sleeps it is offered to `work`, which returns when the thread was woken, or at once
 /// when there is nothing to do. [`lends`] says meanwhile that it is lent to `engine`.
 pub fn block_on_lending<F: Future>(future: F, engine: usize, mut work: impl FnMut(&Idle<'_>)) -> F::Output {
+    let mut future = pin!(future);
+    match PARKER.try_with(|parker| run(future.as_mut(), parker, engine, &mut work)) {
+        Ok(out) => out,
+        // A thread that ends has no parker any more, and `lends` says so: nobody counts on its work.
+        Err(_) => run(future, &new_parker(), 0, |_| ()),
+    }
+}
+
+fn run<F: Future>(
+    mut future: Pin<&mut F>,
+    (parker, waker): &(Arc<Parker>, Waker),
+    engine: usize,
+    mut work: impl FnMut(&Idle<'_>),
+) -> F::Output {
     struct Restore(usize);
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -101,27 +117,24 @@ pub fn block_on_lending<F: Future>(future: F, engine: usize, mut work: impl FnMu
         }
     }
     let _restore = Restore(LENT_TO.replace(engine));
-    let mut future = pin!(future);
-    PARKER.with(|(parker, waker)| {
-        let mut cx = Context::from_waker(waker);
-        let nested = BUSY.replace(true);
-        loop {
-            if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
-                BUSY.set(nested);
-                if nested {
-                    // This call may have used up a wake-up that was meant for the one around it, which must poll again.
-                    parker.woken.store(true, Ordering::Release);
-                }
-                return out;
+    let mut cx = Context::from_waker(waker);
+    let nested = BUSY.replace(true);
+    loop {
+        if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
+            BUSY.set(nested);
+            if nested {
+                // This call may have used up a wake-up that was meant for the one around it, which must poll again.
+                parker.woken.store(true, Ordering::Release);
             }
-            if !parker.woken.load(Ordering::Acquire) {
-                work(&Idle(parker));
-            }
-            while !parker.woken.swap(false, Ordering::AcqRel) {
-                std::thread::park();
-            }
+            return out;
         }
-    })
+        if !parker.woken.load(Ordering::Acquire) {
+            work(&Idle(parker));
+        }
+        while !parker.woken.swap(false, Ordering::AcqRel) {
+            std::thread::park();
+        }
+    }
 }
 
 #[cfg(test)]
@@ -193,5 +206,43 @@ mod tests {
             Poll::Pending
         }));
         assert_eq!(polls, 2);
+    }
+
+    /// Waits once, when it is dropped.
+    struct Waits(std::sync::mpsc::Sender<bool>);
+
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            let (mut polls, mut lent) = (0, false);
+            let future = std::future::poll_fn(|cx| {
+                polls += 1;
+                lent |= lends(cx.waker(), 7);
+                let waker = cx.waker().clone();
+                if polls == 1 {
+                    std::thread::spawn(move || waker.wake());
+                    return Poll::Pending;
+                }
+                Poll::Ready(())
+            });
+            block_on_lending(future, 7, |_| ());
+            let _ = self.0.send(polls == 2 && !lent);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_ends_can_wait() {
+        thread_local! {
+            static LAST: std::cell::RefCell<Option<Waits>> = const { std::cell::RefCell::new(None) };
+        }
+        let (tells, told) = std::sync::mpsc::channel();
+        let ends = std::thread::spawn(move || {
+            // What is there first goes last.
+            LAST.with(|last| {
+                block_on(std::future::ready(()));
+                last.replace(Some(Waits(tells)));
+            });
+        });
+        ends.join().unwrap();
+        assert_eq!(told.recv(), Ok(true));
     }
 }

@@ -169,7 +169,8 @@ pub trait FileSystem: Send + Sync + 'static {
     fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> impl Future<Output = Result<Handle>> + Send;
 
     /// As [`FileSystem::open`] for the inode of this number and generation, which a lookup has found: `Stale` when the file is gone, even
-    /// if another one has its number by now.
+    /// if another one has its number by now. Where numbers are given once, `open` does the same; and one that is given up between the two calls made here leaves a
+    /// file open.
     fn open_exact(
         &self,
         cred: &Cred,

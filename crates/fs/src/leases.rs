@@ -146,7 +146,7 @@ impl<F> Watched<F> {
 
     /// How often this file is open, through all doors.
     pub fn openers(&self, ino: Ino) -> usize {
-        self.hub.files.read().values().filter(|file| file.ino == ino).count()
+        self.hub.files.read().openers(ino)
     }
 
     /// Whether some door may keep something of an inode that it would have to be told of.
@@ -300,10 +300,12 @@ impl<F> Watched<F> {
         }
     }
 
-    /// Gives entries to `sink` up to one that may have a lease, which is left in `lent`; keeps in `offset` where to go on.
+    /// Gives entries to `sink` up to one that may have a lease, which is left in `lent`; keeps in `offset` where to go on. `settled` is passed as it is: it
+    /// was stopped at before, and what could not be settled then stays so.
     pub(crate) fn unlent<'a>(
         &'a self,
         sink: &'a mut (dyn FnMut(DirEntry<'_>) -> bool + Send),
+        settled: Option<Ino>,
         offset: &'a mut u64,
         lent: &'a mut Option<Attr>,
     ) -> impl FnMut(DirEntry<'_>) -> bool + Send + 'a
@@ -311,7 +313,7 @@ impl<F> Watched<F> {
         F: Send + Sync,
     {
         move |entry| {
-            if self.may_lend(entry.attr.ino) {
+            if settled != Some(entry.attr.ino) && self.may_lend(entry.attr.ino) {
                 *lent = Some(entry.attr);
                 return false;
             }

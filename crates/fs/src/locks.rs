@@ -122,16 +122,15 @@ impl Locks {
         }
     }
 
-    /// Whether what `holder` has stands against `want`.
-    fn hinders(&self, holder: LockHolder, want: &Want) -> bool {
-        match (holder, *want) {
-            (LockHolder::Owner(holder), Want::Record(owner, lock)) => {
-                self.records.conflicts(owner, lock).any(|(o, _)| o == holder)
+    /// Calls `each` with every holder of something that stands against `want`.
+    fn hinderers(&self, want: &Want, mut each: impl FnMut(LockHolder)) {
+        match *want {
+            Want::Record(owner, lock) => {
+                self.records.conflicts(owner, lock).for_each(|(holder, _)| each(LockHolder::Owner(holder)));
             }
-            (LockHolder::Handle(holder), Want::Whole(handle, kind)) => {
-                holder != handle && self.whole.kind(holder).is_some_and(|held| exclusive(held, kind))
+            Want::Whole(handle, kind) => {
+                self.whole.conflicts(handle, kind).for_each(|holder| each(LockHolder::Handle(holder)));
             }
-            _ => false,
         }
     }
 
@@ -139,11 +138,17 @@ impl Locks {
     fn held(&self, ino: Ino, now: Instant) -> impl Iterator<Item = HeldLock> + '_ {
         let mut oldest_first: Vec<_> = self.since.iter().map(|(&holder, &since)| (holder, since)).collect();
         oldest_first.sort_by_key(|&(_, since)| since);
-        oldest_first.into_iter().map(move |(holder, since)| {
-            let waiters = self.waiters.iter().filter(|w| self.hinders(holder, &w.want));
-            let (waiting, waited) = waiters.fold((0, Duration::ZERO), |(n, longest), w| {
-                (n + 1, longest.max(now.saturating_duration_since(w.since)))
+        // For each holder, how many wait and how long the first of them does.
+        let mut waits: HashMap<LockHolder, (usize, Duration), RandomState> = HashMap::default();
+        for waiter in &self.waiters {
+            let waited = now.saturating_duration_since(waiter.since);
+            self.hinderers(&waiter.want, |holder| {
+                let (waiting, longest) = waits.entry(holder).or_default();
+                (*waiting, *longest) = (*waiting + 1, waited.max(*longest));
             });
+        }
+        oldest_first.into_iter().map(move |(holder, since)| {
+            let (waiting, waited) = waits.get(&holder).copied().unwrap_or_default();
             HeldLock { ino, holder, held: now.saturating_duration_since(since), waiting, waited }
         })
     }

@@ -6,9 +6,11 @@
 //! open a file, the door that is asked checks as always.
 
 use crate::types::Handle;
+use foldhash::fast::FixedState;
 use format::Ino;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What the names begin with. Behind it stand [`DIGITS`] digits.
@@ -17,15 +19,21 @@ const DIGITS: usize = 32;
 
 struct Pass {
     name: Vec<u8>,
-    handle: Handle,
     /// Directories in which it was looked up: other doors may know it there.
     looked_up: SmallVec<[Ino; 1]>,
+}
+
+#[derive(Default)]
+struct All {
+    passes: HashMap<Handle, Pass, FixedState>,
+    /// What they are the passes of.
+    handles: HashMap<Vec<u8>, Handle, FixedState>,
 }
 
 /// All passes of a file system.
 #[derive(Default)]
 pub(crate) struct Passes {
-    all: Mutex<Vec<Pass>>,
+    all: Mutex<All>,
     /// How many there are: mostly none, and then a close costs a look.
     count: AtomicUsize,
 }
@@ -34,13 +42,14 @@ impl Passes {
     /// The pass of an open file.
     pub fn of(&self, handle: Handle) -> Vec<u8> {
         let mut all = self.all.lock();
-        if let Some(pass) = all.iter().find(|pass| pass.handle == handle) {
+        if let Some(pass) = all.passes.get(&handle) {
             return pass.name.clone();
         }
         let digits = format!("{:0DIGITS$x}", rand::random::<u128>());
         let name = [PREFIX, digits.as_bytes()].concat();
-        all.push(Pass { name: name.clone(), handle, looked_up: SmallVec::new() });
-        self.count.store(all.len(), Ordering::Release);
+        all.handles.insert(name.clone(), handle);
+        all.passes.insert(handle, Pass { name: name.clone(), looked_up: SmallVec::new() });
+        self.count.store(all.passes.len(), Ordering::Release);
         name
     }
 
@@ -51,11 +60,12 @@ impl Passes {
             return None;
         }
         let mut all = self.all.lock();
-        let pass = all.iter_mut().find(|pass| pass.name == name)?;
+        let handle = *all.handles.get(name)?;
+        let pass = all.passes.get_mut(&handle)?;
         if !pass.looked_up.contains(&dir) {
             pass.looked_up.push(dir);
         }
-        Some(pass.handle)
+        Some(handle)
     }
 
     /// The file is closed: its pass is no more, which stood in these directories.
@@ -65,9 +75,9 @@ impl Passes {
             return None;
         }
         let mut all = self.all.lock();
-        let at = all.iter().position(|pass| pass.handle == handle)?;
-        let pass = all.swap_remove(at);
-        self.count.store(all.len(), Ordering::Release);
+        let pass = all.passes.remove(&handle)?;
+        all.handles.remove(&pass.name);
+        self.count.store(all.passes.len(), Ordering::Release);
         Some((pass.name, pass.looked_up))
     }
 }
@@ -91,5 +101,18 @@ mod tests {
         assert_eq!((name, dirs.as_slice()), (one.clone(), &[Ino(5), Ino(6)][..]));
         assert_eq!((passes.find(Ino(5), &one), passes.find(Ino(5), &two)), (None, Some(Handle(2))));
         assert!(passes.end(Handle(1)).is_none() && passes.end(Handle(2)).is_some());
+    }
+
+    #[test]
+    fn many_passes_cost_a_close_no_more() {
+        let (passes, begun) = (Passes::default(), std::time::Instant::now());
+        let names: Vec<Vec<u8>> = (0..100_000).map(|handle| passes.of(Handle(handle))).collect();
+        for (n, name) in names.iter().enumerate().rev().step_by(10) {
+            let handle = Handle(n as u64);
+            assert_eq!(passes.find(Ino(5), name), Some(handle));
+            assert!(passes.end(Handle(100_000)).is_none());
+            assert_eq!(&passes.end(handle).unwrap().0, name);
+        }
+        assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
     }
 }

@@ -28,6 +28,7 @@ use format::Ino;
 use parking_lot::{Mutex, RwLock};
 use smallvec::{SmallVec, smallvec};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -104,7 +105,7 @@ pub struct Undeclared {
 pub(crate) struct Hub {
     doors: AtomicU64,
     pub(crate) watchers: RwLock<Vec<(u64, Arc<dyn Watcher>)>>,
-    pub(crate) files: RwLock<HashMap<Handle, OpenFile, FixedState>>,
+    pub(crate) files: RwLock<OpenFiles>,
     pub(crate) lent: Lent,
     /// Files that calls have opened that were given up.
     strays: Mutex<Vec<Handle>>,
@@ -137,6 +138,41 @@ impl Drop for Opened<'_> {
 pub(crate) struct OpenFile {
     pub ino: Ino,
     pub flags: OpenFlags,
+}
+
+/// All open files, of all doors.
+#[derive(Default)]
+pub(crate) struct OpenFiles {
+    files: HashMap<Handle, OpenFile, FixedState>,
+    /// How often each is open.
+    openers: HashMap<Ino, usize, FixedState>,
+}
+
+impl OpenFiles {
+    pub fn get(&self, handle: Handle) -> Option<OpenFile> {
+        self.files.get(&handle).copied()
+    }
+
+    /// How often a file is open.
+    pub fn openers(&self, ino: Ino) -> usize {
+        self.openers.get(&ino).copied().unwrap_or(0)
+    }
+
+    fn insert(&mut self, handle: Handle, file: OpenFile) {
+        self.remove(handle);
+        self.files.insert(handle, file);
+        *self.openers.entry(file.ino).or_default() += 1;
+    }
+
+    fn remove(&mut self, handle: Handle) {
+        let Some(file) = self.files.remove(&handle) else { return };
+        if let Entry::Occupied(mut openers) = self.openers.entry(file.ino) {
+            *openers.get_mut() -= 1;
+            if *openers.get() == 0 {
+                openers.remove();
+            }
+        }
+    }
 }
 
 /// A file system with several doors, as one of them sees it. See the module documentation. Clones are the same door.
@@ -224,7 +260,7 @@ impl<F> Drop for Telling<'_, F> {
 
 impl<F> Watched<F> {
     pub(crate) fn file(&self, handle: Handle) -> Option<OpenFile> {
-        self.hub.files.read().get(&handle).copied()
+        self.hub.files.read().get(handle)
     }
 
     /// Tells the other doors; what is returned is still to be waited for.
@@ -331,7 +367,7 @@ impl<F: FileSystem> Watched<F> {
 
     /// A file is no longer open.
     fn closed(&self, handle: Handle) {
-        self.hub.files.write().remove(&handle);
+        self.hub.files.write().remove(handle);
         let Some((name, dirs)) = self.hub.passes.end(handle) else { return };
         for parent in dirs {
             // Through its own door nobody looks a pass up. Nor does anybody wait until it is forgotten: nobody asks for it again, and the kernel, which is
@@ -358,9 +394,13 @@ impl<F: FileSystem> Watched<F> {
         self.fs.lookup(&cred, parent, name).await.ok().map(|a| a.ino)
     }
 
-    /// Takes the turn of names, of which the last may be taken from a directory. That one is settled before: nothing must be made there any more that is not
-    /// there yet. Until the result is dropped there will be no lease on it. Also what that name leads to.
-    async fn leaving(&self, names: &[(Ino, &[u8])]) -> (Turn<'_>, Option<Changing<'_>>, Option<Ino>) {
+    /// Takes the turn of names, of which the last may be taken from a directory, or leads to a file that may be emptied. That one is settled before: nothing must be
+    /// made there any more that is not there yet. Until the result is dropped there will be no lease on it. Also what that name leads to, and what came of
+    /// settling it: what a directory says then, its lender keeps for the next sync.
+    async fn leaving(
+        &self,
+        names: &[(Ino, &[u8])],
+    ) -> (Turn<'_>, Option<Changing<'_>>, Option<Ino>, Result<()>) {
         let last = names.last().copied();
         let victim = async || match last {
             Some((parent, name)) => self.victim(parent, name).await,
@@ -369,37 +409,42 @@ impl<F: FileSystem> Watched<F> {
         loop {
             let before = victim().await;
             let changing = before.map(|ino| self.changing(ino));
-            if let Some(ino) = before {
-                // What a directory says here, its lender keeps for the next sync.
-                let _ = self.settle(ino, Call::Other).await;
-            }
+            let settled = match before {
+                Some(ino) => self.settle(ino, Call::Other).await,
+                None => Ok(()),
+            };
             let turn = self.hub.names.take(names).await;
             let now = victim().await;
             if now.is_none() || now == before {
-                return (turn, changing, now);
+                return (turn, changing, now, settled);
             }
         }
     }
 
     /// Before `ino` may lose its last name, or be opened by fewer: whoever has it open has it open with the engine from now on, and until what
-    /// is returned is dropped nobody opens it in another way.
-    async fn declared(&self, ino: Option<Ino>) -> SmallVec<[Box<dyn Send + Sync>; 1]> {
-        let Some(ino) = ino else { return SmallVec::new() };
+    /// is returned is dropped nobody opens it in another way. On an error that must not be done: somebody would lose what he has open.
+    async fn declared(&self, ino: Option<Ino>) -> Result<SmallVec<[Box<dyn Send + Sync>; 1]>> {
+        use Error::*;
+        let Some(ino) = ino else { return Ok(SmallVec::new()) };
         let all: SmallVec<[Undeclared; 2]> =
             self.hub.watchers.read().iter().map(|(_, watcher)| watcher.undeclared(ino)).collect();
         let mut held = SmallVec::new();
         for Undeclared { openers, until } in all {
             held.extend(until);
             for opener in openers {
-                // Who may not open it never had it open.
-                let Ok(handle) = self.fs.open(opener.cred(), ino, opener.flags()).await else { continue };
+                let handle = match self.fs.open(opener.cred(), ino, opener.flags()).await {
+                    Ok(handle) => handle,
+                    // Who may not open it never had it open.
+                    Err(AccessDenied | NotPermitted | Stale | IsDirectory | Invalid(_)) => continue,
+                    Err(e) => return Err(e),
+                };
                 self.opened(handle, ino, opener.flags()).taken();
                 if let Err(handle) = opener.opened(handle) {
                     let _ = self.release(handle).await;
                 }
             }
         }
-        held
+        Ok(held)
     }
 
     fn telling_name<'a>(&'a self, parent: Ino, name: &'a [u8], inode: Option<Ino>) -> Telling<'a, F> {

@@ -1,6 +1,7 @@
 //! The client and the path walk, over the small file system in `memory`. The cases in `suite` are generic: crates that have an
-//! engine include that file and run them over it.
+//! engine include that file and run them over it. What doors do beside those who fail is in `doors`.
 
+mod doors;
 mod memory;
 mod suite;
 

@@ -276,6 +276,7 @@ impl<F: FileSystem> BlockingReadDir<F> {
 impl<F: FileSystem> Iterator for BlockingReadDir<F> {
     type Item = Result<Entry>;
     fn next(&mut self) -> Option<Result<Entry>> {
-        crate::block_on(self.scan.next())
+        let fs = self.scan.dir().fs().clone();
+        fs.block_on(self.scan.next())
     }
 }

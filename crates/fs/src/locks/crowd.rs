@@ -1,6 +1,6 @@
 //! Tests of the lock table: locks of whole files against the plain rules, and what many holders and waiters of one file cost.
 
-use super::model::{INO, Pending, excl, owner};
+use super::model::{INO, Pending, excl, owner, shared};
 use super::*;
 use crate::block_on;
 use proptest::prelude::*;
@@ -183,4 +183,38 @@ fn many_wait_for_one_record() {
     assert!(waits[0].woken() && !waits[1..].iter().any(Pending::woken), "one of them can hold it");
     drop(waits);
     assert!(table.is_empty() && begun.elapsed() < SOON, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn many_hold_what_many_wait_for() {
+    const HOLDERS: u64 = 4096;
+    const WAITERS: u64 = 256;
+    let table = LockTable::new();
+    let whole = Ino(8);
+    for who in 0..HOLDERS {
+        block_on(table.setlk(INO, owner(who), Ok(shared(3, 3)), false)).unwrap();
+        block_on(table.flock(whole, Handle(who), Some(LockKind::Shared), false)).unwrap();
+    }
+    // Who waits there holds something else, for which nobody waits.
+    let waits = |who| Pending::new(table.setlk(INO, owner(who), Ok(excl(3, 3)), true));
+    let mut all: Vec<_> = (HOLDERS..HOLDERS + WAITERS).map(waits).collect();
+    let waits = |who| Pending::new(table.flock(whole, Handle(who), Some(LockKind::Exclusive), true));
+    all.extend((HOLDERS..HOLDERS + WAITERS).map(waits));
+    for who in HOLDERS..HOLDERS + WAITERS {
+        block_on(table.setlk(INO, owner(who), Ok(excl(who, who)), false)).unwrap();
+    }
+    assert!(all.iter_mut().all(|w| w.poll().is_pending()));
+    let begun = Instant::now();
+    let held = table.held();
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    assert_eq!(held.len() as u64, 2 * HOLDERS + WAITERS);
+    for lock in held {
+        let is_wanted = match lock.holder {
+            LockHolder::Owner(LockOwner(who)) | LockHolder::Handle(Handle(who)) => who < HOLDERS,
+        };
+        let (waiting, waits) = (lock.waiting as u64, lock.waited > Duration::ZERO);
+        assert_eq!((waiting, waits), if is_wanted { (WAITERS, true) } else { (0, false) }, "{lock:?}");
+    }
+    drop(all);
+    assert!(table.held().iter().all(|lock| lock.waiting == 0));
 }

@@ -15,7 +15,7 @@ const BYTES: usize = 12;
 fn lock(start: u64, end: u64, kind: LockKind) -> RecordLock {
     RecordLock { start, end, kind, pid: 1 }
 }
-fn shared(start: u64, end: u64) -> RecordLock {
+pub(super) fn shared(start: u64, end: u64) -> RecordLock {
     lock(start, end, LockKind::Shared)
 }
 pub(super) fn excl(start: u64, end: u64) -> RecordLock {

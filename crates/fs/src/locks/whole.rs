@@ -32,6 +32,12 @@ impl Whole {
             || kind == LockKind::Exclusive && self.shared.len() > own
     }
 
+    /// Those whose locks stand against this one.
+    pub fn conflicts(&self, handle: Handle, kind: LockKind) -> impl Iterator<Item = Handle> + '_ {
+        let shared = self.shared.iter().filter(move |_| kind == LockKind::Exclusive);
+        self.exclusive.iter().chain(shared).copied().filter(move |holder| *holder != handle)
+    }
+
     /// Gives a lock that is not refused, in place of what the handle has.
     pub fn insert(&mut self, handle: Handle, kind: LockKind) {
         self.remove(handle);

@@ -79,7 +79,7 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     async fn setattr(&self, cred: &Cred, ino: Ino, set: SetAttr) -> Result<Attr> {
         let ino = set.handle.and_then(|h| self.file(h)).map_or(ino, |file| file.ino);
         let access = set.perm.is_some() || set.uid.is_some() || set.gid.is_some();
-        let _declared = self.declared(access.then_some(ino)).await;
+        let _declared = self.declared(access.then_some(ino)).await?;
         let _changing = self.changing(ino);
         self.settle(ino, Call::Other).await?;
         let telling = self.telling(smallvec![match set.size {
@@ -121,8 +121,9 @@ impl<F: FileSystem> FileSystem for Watched<F> {
 
     async fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
         let _entering = self.entering(parent).await?;
-        let turn = self.hub.names.take(&[(parent, name)]).await;
+        let _changing = self.changing(ino);
         self.settle(ino, Call::Other).await?;
+        let turn = self.hub.names.take(&[(parent, name)]).await;
         let telling = self.telling_name(parent, name, Some(ino)).after(turn);
         telling.over_name(self.fs.link(cred, ino, parent, name)).await
     }
@@ -131,7 +132,7 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         let _entering = self.entering(parent).await?;
         let turn = self.hub.names.take(&[(parent, name)]).await;
         let victim = self.victim(parent, name).await;
-        let _declared = self.declared(victim).await;
+        let _declared = self.declared(victim).await?;
         let telling = self.telling_name(parent, name, victim).after(turn);
         telling.over_name(self.fs.unlink(cred, parent, name)).await
     }
@@ -150,9 +151,9 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         flags: RenameFlags,
     ) -> Result<()> {
         let _entering = (self.entering(parent).await?, self.entering(new_parent).await?);
-        let (turn, _leaving, replaced) = self.leaving(&[(parent, name), (new_parent, new_name)]).await;
+        let (turn, _leaving, replaced, _) = self.leaving(&[(parent, name), (new_parent, new_name)]).await;
         let moved = self.victim(parent, name).await;
-        let _declared = self.declared(replaced).await;
+        let _declared = self.declared(replaced).await?;
         let mut telling = self.telling_name(new_parent, new_name, replaced).after(turn);
         telling.changes.push(Change::Name { parent, name });
         telling.changes.extend(moved.map(|ino| Change::Attr { ino }));
@@ -187,17 +188,19 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         flags: OpenFlags,
     ) -> Result<(Attr, Handle)> {
         let _entering = self.entering(parent).await?;
-        let turn = self.hub.names.take(&[(parent, name)]).await;
-        let mut telling = self.telling_name(parent, name, None).after(turn);
-        let mut _changing = None;
-        let before = if self.heard() || flags.contains(OpenFlags::TRUNCATE) {
-            self.victim(parent, name).await
+        let empties = flags.contains(OpenFlags::TRUNCATE);
+        let (turn, _emptying, before) = if empties {
+            let (turn, emptying, before, settled) = self.leaving(&[(parent, name)]).await;
+            // Of what is gone nothing is left to be written.
+            before.map_or(Ok(()), |_| settled)?;
+            (turn, emptying, before)
         } else {
-            None
+            let turn = self.hub.names.take(&[(parent, name)]).await;
+            let before = if self.heard() { self.victim(parent, name).await } else { None };
+            (turn, None, before)
         };
-        if let Some(ino) = before.filter(|_| flags.contains(OpenFlags::TRUNCATE)) {
-            _changing = Some(self.changing(ino));
-            self.settle(ino, Call::Other).await?;
+        let mut telling = self.telling_name(parent, name, None).after(turn);
+        if let Some(ino) = before.filter(|_| empties) {
             telling.changes.push(Change::Data { ino, start: 0, end: u64::MAX });
         }
         let made = self.fs.create(cred, parent, name, perm, flags).await;
@@ -381,11 +384,13 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         sink: &mut (dyn FnMut(DirEntry<'_>) -> bool + Send),
     ) -> Result<()> {
         self.settle_handle(handle, Call::Other).await?;
+        let mut settled = None;
         loop {
             let (mut lent, at) = (None, offset);
-            self.fs.readdir(handle, at, &mut self.unlent(sink, &mut offset, &mut lent)).await?;
+            self.fs.readdir(handle, at, &mut self.unlent(sink, settled, &mut offset, &mut lent)).await?;
             let Some(attr) = lent else { return Ok(()) };
             self.is_settled(&attr).await;
+            settled = Some(attr.ino);
         }
     }
 

@@ -58,7 +58,7 @@ impl<F: FileSystem> Watched<F> {
     pub async fn unlink_lent(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Option<Ino>> {
         let turn = self.hub.names.take(&[(parent, name)]).await;
         let victim = self.victim(parent, name).await;
-        let _declared = self.declared(victim).await;
+        let _declared = self.declared(victim).await?;
         let telling = self.telling_name(parent, name, victim).after(turn);
         let done = self.fs.unlink(cred, parent, name).await;
         // Pages of it may be in somebody's memory.
@@ -67,14 +67,18 @@ impl<F: FileSystem> Watched<F> {
     }
 
     /// As rmdir, of a directory that was made in one under a lease by who calls. Says which inode the name led to. `Stale`: somebody else has a lease on it, so it was not
-    /// made so; he is not waited for, as he may wait for this.
+    /// made so; he is not waited for, as he may wait for this. Or another one came to the name meanwhile, of which that is not known.
     pub async fn rmdir_lent(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Option<Ino>> {
         let made = self.victim(parent, name).await;
         let _changing = made.map(|ino| self.changing(ino));
         if made.is_some_and(|ino| self.lends_on(ino)) {
             return Err(Error::Stale);
         }
-        let (turn, _leaving, victim) = self.leaving(&[(parent, name)]).await;
+        let turn = self.hub.names.take(&[(parent, name)]).await;
+        let victim = self.victim(parent, name).await;
+        if victim.is_some() && victim != made {
+            return Err(Error::Stale);
+        }
         let telling = self.telling_name(parent, name, victim).after(turn);
         let done = self.fs.rmdir(cred, parent, name).await;
         telling.among_us(&done, victim.map(|ino| Change::Attr { ino }));
@@ -84,7 +88,7 @@ impl<F: FileSystem> Watched<F> {
     /// As rmdir; says which inode the name led to, if there is anybody to whom that matters.
     pub async fn rmdir_told(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Option<Ino>> {
         let _entering = self.entering(parent).await?;
-        let (turn, _leaving, victim) = self.leaving(&[(parent, name)]).await;
+        let (turn, _leaving, victim, _) = self.leaving(&[(parent, name)]).await;
         let telling = self.telling_name(parent, name, victim).after(turn);
         telling.over_name(self.fs.rmdir(cred, parent, name)).await.map(|()| victim)
     }

@@ -6,7 +6,8 @@ mod state;
 use fs::*;
 use state::{Open, State, new_node};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::task::Poll;
 
@@ -14,6 +15,10 @@ pub struct Memory {
     state: Mutex<State>,
     locks: LockTable,
     pub calls: AtomicU64,
+    /// Futures that were run to their end as this file system does it.
+    pub waits: AtomicU64,
+    /// When so many files are open, no more are.
+    pub opens_max: AtomicUsize,
     /// Every call is `Pending` once.
     pub lazy: AtomicBool,
 }
@@ -22,7 +27,14 @@ impl Memory {
     pub fn new() -> Memory {
         let nodes = HashMap::from([(Ino::ROOT, new_node())]);
         let state = Mutex::new(State { nodes, opens: HashMap::new(), next: 100 });
-        Memory { state, locks: LockTable::new(), calls: AtomicU64::new(0), lazy: AtomicBool::new(false) }
+        Memory {
+            state,
+            locks: LockTable::new(),
+            calls: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+            opens_max: AtomicUsize::new(usize::MAX),
+            lazy: AtomicBool::new(false),
+        }
     }
 
     /// Open handles and inodes, to see that nothing is left behind.
@@ -51,6 +63,10 @@ impl Memory {
 }
 
 impl FileSystem for Memory {
+    fn block_on<T: Future>(&self, future: T) -> T::Output {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        block_on(future)
+    }
     async fn lookup(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Attr> {
         self.enter().await.lookup(cred, parent, name)
     }
@@ -187,6 +203,9 @@ impl FileSystem for Memory {
         want.set(Access::READ, flags.contains(OpenFlags::READ));
         want.set(Access::WRITE, flags.contains(OpenFlags::WRITE));
         perm::check(cred, &attr, want)?;
+        if state.opens.len() >= self.opens_max.load(Ordering::Relaxed) {
+            return Err(Error::TooManyOpen);
+        }
         Ok(state.open(cred, ino, flags))
     }
     async fn create(

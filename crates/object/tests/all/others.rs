@@ -8,8 +8,9 @@ use object::store::{Condition, Description, Metadata, STORAGE_CLASS, Store};
 use sim::s3::{Faults as NetFaults, Features, Server};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const MOMENT: Duration = Duration::from_millis(300);
 
@@ -172,6 +173,48 @@ fn a_file_is_replaced_while_it_is_closed() {
         rig.unlink("name").unwrap();
     }
     assert_eq!(rig.fs.memory()[0].0, 0);
+}
+
+/// A program is interrupted while its open waits for a commit.
+#[test]
+fn an_open_that_is_given_up_leaves_nothing_open() {
+    let bucket = bucket();
+    let rig = mount(&bucket);
+    rig.write("f", &pattern(1, 10)).unwrap();
+    let (ino, root) = (rig.find("f").unwrap().ino, Cred::root());
+    let writer = rig.open("f").unwrap();
+    rig.write_at(writer, 0, &pattern(2, 10)).unwrap();
+    rig.fs.store().slow("put", MOMENT);
+    thread::scope(|s| {
+        let commits = s.spawn(|| rig.close(writer));
+        while !rig.fs.store().all_slow() {
+            thread::yield_now();
+        }
+        let mut opens = Box::pin(rig.fs.open_exact(&root, (ino, 0), RW | OpenFlags::TRUNCATE));
+        let mut opened = Poll::Pending;
+        for _ in 0..10 {
+            opened = opens.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            if opened.is_ready() {
+                break;
+            }
+            thread::sleep(MOMENT / 100);
+        }
+        // Where others have the processor for long, the commit is over by now.
+        if let Poll::Ready(handle) = opened {
+            rig.close(handle.unwrap()).unwrap();
+        }
+        drop(opens);
+        assert_eq!(commits.join().unwrap(), Ok(()));
+    });
+    let begun = Instant::now();
+    while rig.fs.opens() > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(5), "it is open still");
+        thread::sleep(MOMENT / 50);
+    }
+    // Nobody writes to it: who cuts it by its name makes the object anew.
+    let set = SetAttr { size: Some(3), ..SetAttr::default() };
+    assert_eq!(rig.run(rig.fs.setattr(&root, ino, set)).unwrap().size, 3);
+    assert_eq!(mount(&bucket).find("f").unwrap().size, 3);
 }
 
 fn pairs(pairs: &[(&str, &str)]) -> Metadata {

@@ -386,8 +386,8 @@ impl<F: FileSystem> Making for Directories<F> {
     }
 
     fn failed(&self, error: &Error) {
-        // What a client does wrong is answered to nobody else.
-        if matches!(error, Error::Media(_) | Error::Corrupt(_)) {
+        // What a client does wrong is answered to nobody else. That too many files are open is not its fault (`Watcher::undeclared`).
+        if matches!(error, Error::Media(_) | Error::Corrupt(_) | Error::TooManyOpen) {
             tracing::error!("a change that was acknowledged is lost: {error}");
             self.lost.store(true, Ordering::SeqCst);
         }

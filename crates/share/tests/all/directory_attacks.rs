@@ -517,3 +517,53 @@ fn two_who_remove_each_others_directories() {
     rig.beside.rmdir("e/y").unwrap();
     rig.still_there();
 }
+
+/// Two that have leases on directories in each other's empty files there by messages (creates), and post what needs the turns of these names while that waits.
+#[test]
+fn two_who_empty_what_the_other_has() {
+    let (rig, dirs) = rig(&["d", "e", "d/x", "e/y", "other"]);
+    let [d, e, x, y, other] = dirs[..] else { panic!() };
+    let (one, two) = (Attacker::new(rig.server.path()), Attacker::new(rig.server.path()));
+    let (first, second) = (one.lend(d, 0).unwrap(), two.lend(e, 0).unwrap());
+    assert!(one.lend(y, 1).is_some() && two.lend(x, 1).is_some());
+    let third = Attacker::new(rig.server.path());
+    let (between, (reaches, reached)) = (Arc::new(Between::default()), mpsc::channel());
+    rig.doors.door().watch(between.clone());
+    // The manager waits here twice: what comes before the second time it takes together, and what comes then it finds when it looks who waits for what was posted.
+    let goes_on = [(); 2].map(|()| {
+        let (reaches, (goes_on, waits)) = (reaches.clone(), mpsc::channel());
+        between.at(Moment::Changes(fs::Ino(other)), move || {
+            reaches.send(()).unwrap();
+            waits.recv_timeout(Duration::from_secs(10)).unwrap();
+        });
+        goes_on
+    });
+    let reach = |slot: usize| {
+        third.bytes(PAYLOAD_AT + slot * PAYLOAD_MAX, b"user.ax");
+        let set = Request { first: 6.into(), second: 1.into(), ..request(SETXATTR, other) };
+        third.post(slot, &set);
+    };
+    let all = [(&one, &first, b"x"), (&two, &second, b"y")];
+    reach(0);
+    reached.recv_timeout(Duration::from_secs(10)).unwrap();
+    for (who, lent, name) in all {
+        who.bytes(PAYLOAD_AT + 4 * PAYLOAD_MAX, name);
+        // For writing, emptied.
+        let r =
+            Request { first: 1.into(), mode: 0o644.into(), flags: (2 | 8).into(), ..request(MAKE, lent.dir) };
+        who.post(4, &r);
+    }
+    reach(1);
+    goes_on[0].send(()).unwrap();
+    reached.recv_timeout(Duration::from_secs(10)).unwrap();
+    for (who, lent, name) in all {
+        who.stand_as(3, &Request { extra: lent.number.into(), ..request(UNLINK, lent.dir) }, name, 1);
+        who.send(1 << 3);
+    }
+    goes_on[1].send(()).unwrap();
+    for (who, ..) in all {
+        assert_eq!([who.reply(3).errno.get(), who.reply(4).errno.get()], [libc::EISDIR; 2]);
+    }
+    rig.beside.sync().unwrap();
+    rig.still_there();
+}

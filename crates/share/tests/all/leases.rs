@@ -2,15 +2,15 @@
 //!
 //! Verifies, over the block engine, that overwrites through a session cost a bounded number of messages, that everybody sees each of them when it has
 //! returned (other sessions, other doors, stat), that they are durable after anybody's sync, that they outlive their client and a clean stop of the manager, and that
-//! a full volume has room for them. Random calls: tests/all/leases_random.rs. Clients that do not keep to the rules: tests/all/lease_attacks.rs.
+//! a full volume has room for them; and that directories are listed in which there is what cannot be written. Random calls: tests/all/leases_random.rs. Clients that do not keep to the rules: tests/all/lease_attacks.rs.
 
-use crate::rig::{NEW, PAGE, RW, Rig, leased, page, volume};
+use crate::rig::{NEW, PAGE, RW, Rig, leased, page, volume, volume_on_flash};
 use block::{MkfsOptions, OpenOptions, Volume};
 use fs::client::OpenOptions as Open;
 use fs::{Client, Cred, Error, Fallocate};
 use media::RamMedia;
-use media::flash::{Config, SimFlash};
-use std::sync::Arc;
+use media::flash::{Config, Failure, Fault, SimFlash};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -324,4 +324,26 @@ fn a_full_volume_has_room() {
     drop((rig, fs));
     let report = block::fsck::check(media, &Default::default(), &mut |_| {}).unwrap();
     assert!(report.is_clean(), "{report:?}");
+}
+
+#[test]
+fn directories_are_listed_where_nothing_can_be_written() {
+    let (flash, fs) = volume_on_flash(128 << 20);
+    let rig = Rig::new(fs);
+    let a = rig.client();
+    let file = leased(&rig, &a, "f", 64);
+    rig.beside.sync().unwrap();
+    let failure = Failure::Errno(libc::EIO);
+    flash.inject(Fault { op: Some(media::Op::Write), range: None, after: 0, forever: true, failure });
+    file.write_all_at(&page(1), 0).unwrap();
+    assert!(rig.beside.sync().is_err());
+    file.write_all_at(&page(2), 0).unwrap();
+    let (lists, listed) = mpsc::channel();
+    let (through_session, beside) = (lists.clone(), rig.beside.clone());
+    std::thread::spawn(move || lists.send(beside.read_dir("/").unwrap().count()));
+    assert_eq!(listed.recv_timeout(Duration::from_secs(5)), Ok(1));
+    let session = rig.client();
+    std::thread::spawn(move || through_session.send(session.read_dir("/").unwrap().count()));
+    assert_eq!(listed.recv_timeout(Duration::from_secs(5)), Ok(1));
+    assert!(rig.doors.lends(), "what could not be written is kept");
 }

@@ -3,6 +3,8 @@
 use crate::attacker::*;
 use format::shared::*;
 
+/// By a message, without a lease.
+pub(super) const MAKE: u16 = 16;
 pub(super) const LEND: u16 = 41;
 pub(super) const PROMISE: u16 = 42;
 pub(super) const CREATE: u16 = 43;
