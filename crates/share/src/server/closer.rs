@@ -4,6 +4,7 @@
 //! a connection that lingers until the other side has taken everything, for one. The thread that serves sessions therefore looks first
 //! ([`socket::head`], [`socket::brings_nothing`]), and takes nothing that brings any. That is received, and sockets in which it waits are closed, by
 //! threads of their own, a few for each user, behind which only that user's have to wait. A socket that waits to be closed counts as a session.
+//! Memories that clients have shown are closed there, too: that gives all back that is in them.
 //!
 //! Tested in tests/all/descriptor_attacks.rs.
 
@@ -103,6 +104,11 @@ pub(crate) struct Line {
 impl Line {
     pub fn new(socket: OwnedFd, uid: u32, closer: &Arc<Closer>) -> Line {
         Line { socket: Some(socket), uid, closer: closer.clone() }
+    }
+
+    /// Who closes what comes over it.
+    pub fn closer(&self) -> &Arc<Closer> {
+        &self.closer
     }
 }
 

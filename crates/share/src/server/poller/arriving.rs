@@ -264,7 +264,7 @@ fn shown(line: &Line, descriptions: &Descriptions, client: &Weak<Client>) -> (bo
         Ok(one) => one,
         Err(fds) => return (false, fds),
     };
-    let (shown, left) = match descriptions.show(fd) {
+    let (shown, left) = match descriptions.show(fd, line) {
         Ok(memory) => (client.shows(memory), None),
         Err((e, fd)) => (Err(e), Some(fd)),
     };
