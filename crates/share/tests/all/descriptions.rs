@@ -1,9 +1,10 @@
 //! Locks of open file descriptions that several sessions have, and clients that lie about theirs.
 
+use crate::rig::between::Between;
 use crate::rig::{NEW, Rig, volume};
 use fs::{Cred, FileSystem, Handle, LockKind, OpenFlags};
 use rustix::fs::{MemfdFlags, SealFlags};
-use share::{Description, Remote};
+use share::{Description, Remote, Server, server::Options};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -280,4 +281,31 @@ fn nobody_waits_until_the_kernel_was_asked_about_all_of_another() {
         rig.beside.sync().unwrap();
         assert!(begun.elapsed() < Duration::from_secs(3), "it took {:?}", begun.elapsed());
     }
+}
+
+#[test]
+fn a_server_that_ends_leaves_the_socket_of_the_next_where_it_is() {
+    let mut rig = rig();
+    let a = One::new(&rig);
+    let memory = memory();
+    stands(&memory, 5);
+    a.flock(&memory, 5, EX).unwrap();
+    drop(a);
+    // What it keeps takes its time to be closed, when it listens no longer.
+    let gate = Between::before(&rig.doors).holds(rig.beside.stat("f").unwrap().ino);
+    let (first, path) = (rig.server.take().unwrap(), rig.dir.path().join("socket"));
+    let ends = std::thread::spawn(move || first.stop());
+    let begun = Instant::now();
+    let next = loop {
+        match Server::start(volume(64 << 20), &path, Options::default()) {
+            Ok(next) => break next,
+            Err(e) => assert!(begun.elapsed() < Duration::from_secs(10), "{e}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    gate.opens();
+    ends.join().unwrap();
+    Remote::connect(&path).expect("the next one is there");
+    next.stop();
+    assert!(!path.exists());
 }
