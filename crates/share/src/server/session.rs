@@ -307,7 +307,10 @@ impl Client {
     pub fn holds(&self, holder: LockHolder) -> bool {
         let held = self.held.lock();
         match holder {
-            LockHolder::Owner(owner) => held.locking.values().any(|a| a.owners.contains(&owner)),
+            LockHolder::Owner(owner) => {
+                // Most are another client's, which the number alone tells.
+                self.own(owner).is_some() && held.locking.values().any(|a| a.owners.contains(&owner))
+            }
             LockHolder::Handle(handle) => {
                 held.handles.contains_key(&handle) || held.closing.contains_key(&handle)
             }
