@@ -183,8 +183,9 @@ impl Service {
     pub fn finish(&self) -> Result<()> {
         self.mount.wait();
         if let Some((server, place)) = self.sessions.lock().unwrap_or_else(|e| e.into_inner()).take() {
-            server.stop();
+            // The next server at this place waits until this one is no longer to be found there.
             drop(place);
+            server.stop();
         }
         drop(self.control.lock().unwrap_or_else(|e| e.into_inner()).take());
         let closed = self.volume.close_blocking();

@@ -131,14 +131,9 @@ impl Changes {
             return;
         }
         blocked.remove(&word);
-        // Changes meanwhile could not raise the word further: it ends at least where the last of them would have left it.
-        loop {
-            let now = self.memory.long(CLOCK).fetch_add(1, Ordering::SeqCst) + 1;
-            self.memory.long(WORDS_AT + 8 * word).store(now, Ordering::SeqCst);
-            if self.now() == now {
-                return;
-            }
-        }
+        // Changes before this could not raise the word further: it ends above all of them. Those that come meanwhile raise it behind this.
+        let now = self.memory.long(CLOCK).fetch_add(1, Ordering::SeqCst) + 1;
+        self.memory.long(WORDS_AT + 8 * word).store(now, Ordering::SeqCst);
     }
 
     /// Raises the words of what changed.
@@ -153,8 +148,13 @@ impl Changes {
     fn raise(&self, kept: &[Kept<'_>]) {
         let now = self.memory.long(CLOCK).fetch_add(1, Ordering::SeqCst) + 1;
         for &kept in kept {
+            let word = self.memory.long(WORDS_AT + 8 * change_word(kept));
             // Others may raise it further at the same time.
-            self.memory.long(WORDS_AT + 8 * change_word(kept)).fetch_max(now, Ordering::SeqCst);
+            if word.fetch_max(now, Ordering::SeqCst) == NOTHING_HOLDS {
+                // Whoever lets it go now may have taken the clock before.
+                let _blocked = self.blocked.lock();
+                word.fetch_max(now, Ordering::SeqCst);
+            }
         }
     }
 }
@@ -242,6 +242,8 @@ mod tests {
     use super::*;
     use format::shared::ACCESS_WORDS;
 
+    const ROUNDS: usize = 2_000_000;
+
     #[test]
     fn who_shares_a_processor_is_in_the_way() {
         let changes = Changes::new().unwrap();
@@ -310,6 +312,27 @@ mod tests {
         drop(two);
         assert!(holds());
         assert!(!seen.holds(Kept::Attr(7), before) && !seen.holds(Kept::Attr(7), during));
+    }
+
+    #[test]
+    fn a_change_while_a_word_is_let_go_is_seen_at_once() {
+        let changes = Arc::new(Changes::new().unwrap());
+        let seen = Seen::map(changes.reader()).unwrap();
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    drop(changes.block(Ino(7)));
+                }
+            });
+            let stale = (0..ROUNDS).any(|_| {
+                let noted = seen.now();
+                changes.changed(&Change::Attr { ino: Ino(7) });
+                (0..8).any(|_| seen.holds(Kept::Attr(7), noted))
+            });
+            over.store(true, Ordering::Relaxed);
+            assert!(!stale, "as if it had not changed");
+        });
     }
 
     #[test]

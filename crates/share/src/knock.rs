@@ -128,8 +128,8 @@ fn answer(socket: &OwnedFd) -> io::Result<()> {
 
 /// Whether the process at the other end was stopped, as far as can be seen.
 fn is_stopped(socket: &OwnedFd) -> bool {
-    let Ok(peer) = rustix::net::sockopt::socket_peercred(socket) else { return false };
-    let stat = std::fs::read(format!("/proc/{}/stat", peer.pid.as_raw_nonzero())).unwrap_or_default();
+    let Ok(peer) = socket::process(socket) else { return false };
+    let stat = std::fs::read(format!("/proc/{}/stat", peer.pid)).unwrap_or_default();
     // "4711 (name) S ...", where the name may hold anything.
     let state = stat.iter().rposition(|&b| b == b')').and_then(|at| stat.get(at + 2));
     matches!(state, Some(b'T' | b't'))

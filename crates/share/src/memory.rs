@@ -92,6 +92,14 @@ impl Mapping {
         }
     }
 
+    /// Whether all pages of a range are there.
+    pub fn is_there(&self, offset: usize, len: usize) -> bool {
+        let (at, mut pages) = (self.at(offset, len), vec![0u8; len.div_ceil(4096)]);
+        // SAFETY: a range of the mapping, and a byte for each of its pages.
+        let asked = unsafe { libc::mincore(at.cast(), len, pages.as_mut_ptr()) };
+        asked == 0 && pages.iter().all(|page| page & 1 == 1)
+    }
+
     /// Has all of its pages there, where the system does that: whoever maps it after that gets many of them at each fault, and none that is new.
     pub fn fill(&self) {
         // SAFETY: nothing in it changes.

@@ -64,9 +64,21 @@ pub(crate) fn accept(listener: impl AsFd) -> io::Result<Option<OwnedFd>> {
     }
 }
 
+/// The process at the other end, as the kernel reports it. It has the number 0 when this one does not see it, as one in another PID namespace may.
+pub(crate) fn process(socket: impl AsFd) -> io::Result<libc::ucred> {
+    let mut process = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the pointers are to a ucred and its length, which live during the call.
+    let got = unsafe {
+        let to = (&raw mut process).cast();
+        libc::getsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut len)
+    };
+    if got == 0 { Ok(process) } else { Err(io::Error::last_os_error()) }
+}
+
 /// The process at the other end: its number, and the credentials it had when it connected.
 pub(crate) fn peer(socket: impl AsFd) -> io::Result<(i32, Cred)> {
-    let peer = rustix::net::sockopt::socket_peercred(&socket)?;
+    let peer = process(&socket)?;
     let mut groups = vec![0u32; 64];
     loop {
         let mut len = (groups.len() * 4) as libc::socklen_t;
@@ -87,7 +99,7 @@ pub(crate) fn peer(socket: impl AsFd) -> io::Result<(i32, Cred)> {
             _ => return Err(io::Error::last_os_error()),
         }
     }
-    Ok((peer.pid.as_raw_nonzero().get(), Cred::user(peer.uid.as_raw(), peer.gid.as_raw(), &groups)))
+    Ok((peer.pid, Cred::user(peer.uid, peer.gid, &groups)))
 }
 
 /// Sends a message with descriptors. Does not wait for room.

@@ -6,7 +6,8 @@
 //!
 //! The lock of a description is that of the first handle through which it was asked for. When that handle is closed, or its session ends, while the
 //! description is still there, the handle stays: it is kept here, and a thread asks the kernel again and again, until the description is gone and
-//! the handle is closed. That thread does nothing else, as a client could make the kernel's answer take long.
+//! the handle is closed. That thread does nothing else, as a client could make the kernel's answer take long. Those of other users do not wait for that: they are
+//! asked about first, and nobody waits for an answer for longer than a few turns of the thread.
 //!
 //! In the same way a file is left to who has a description: a process that was started with it opens the file for itself, which it may not be able to by then, as
 //! the file has no name any more, or a mode that forbids it. The handle of who left it is kept like one that has a lock, and who shows the memory, with the very same
@@ -16,14 +17,18 @@
 //!
 //! Tested in tests/all/descriptions.rs and, with programs, in `preload/tests/all/processes.rs`.
 
+mod memory;
+
+use super::closer::Line;
 use super::drains::Drain;
 use super::session::Client;
 use foldhash::fast::FixedState;
 use fs::{Cred, Error, FileSystem, Handle, Ino, LockKind, OpenFlags, Result};
+pub(crate) use memory::Memory;
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::SealFlags;
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -42,29 +47,11 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 const PAUSE_MAX_UNLOCKED: Duration = Duration::from_millis(100);
 /// An answer that takes longer is not asked for again: such a description counts as gone.
 const SLOW: Duration = Duration::from_millis(50);
+/// For how long the kernel is asked before it is looked anew who comes first, and how often somebody who waits is not reached by then; after that nobody waits.
+const TURN: Duration = Duration::from_millis(5);
+const TURNS: u32 = 10;
 /// How often a call looks for the handle of its description, which may be closed meanwhile.
 const TRIES: usize = 8;
-
-/// A memory whose bytes stand for descriptions.
-#[derive(Debug)]
-pub(crate) struct Memory {
-    fd: OwnedFd,
-    id: (u64, u64),
-}
-
-impl Memory {
-    /// Whether there is a description that stands for this byte.
-    fn has(&self, at: u64) -> bool {
-        // SAFETY: all zeros is a valid value.
-        let mut lock: libc::flock = unsafe { mem::zeroed() };
-        lock.l_type = libc::F_WRLCK as _;
-        lock.l_whence = libc::SEEK_SET as _;
-        (lock.l_start, lock.l_len) = (at as i64, 1);
-        // SAFETY: the descriptor is ours, and the argument is what the command needs.
-        let asked = unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) };
-        asked == 0 && lock.l_type != libc::F_UNLCK as libc::c_short
-    }
-}
 
 /// A description: which memory, and which byte.
 type Key = ((u64, u64), u64);
@@ -80,17 +67,21 @@ struct Entry {
     kept: bool,
     /// It has a lock, or may have.
     locked: bool,
+    /// Calls that may get it the lock.
+    calls: usize,
     /// To whom the file is left, and the access.
     left: Option<(Cred, OpenFlags)>,
 }
 
-/// A description whose handle is kept.
+/// A handle that is kept: of which description.
 struct Watch {
     key: Key,
+    ino: Ino,
     due: Instant,
     pause: Duration,
-    /// Who waits for the next answer.
+    /// Who waits for the next answer, and turns in which it did not come.
     waiting: Vec<Arc<Drain>>,
+    turns: u32,
 }
 
 #[derive(Default)]
@@ -98,8 +89,26 @@ struct Table {
     memories: HashMap<(u64, u64), Weak<Memory>, FixedState>,
     entries: HashMap<Key, Entry, FixedState>,
     handles: HashMap<Handle, Key, FixedState>,
-    watched: Vec<Watch>,
+    watched: HashMap<Handle, Watch, FixedState>,
+    /// How long the answers about descriptions of a user took lately.
+    spent: HashMap<u32, Duration, FixedState>,
     stopping: bool,
+}
+
+/// A call that asks for the lock of a description. The entry stays while there is one: it may get the lock after somebody else has given it up.
+struct Asking<'a> {
+    all: &'a Descriptions,
+    key: Key,
+    /// Has the lock, or is to have it.
+    handle: Handle,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if let Some(entry) = self.all.table.lock().entry_with(self.key, self.handle) {
+            entry.calls -= 1;
+        }
+    }
 }
 
 /// See the module.
@@ -119,7 +128,7 @@ impl Table {
         (handle, ino): (Handle, Ino),
         (uid, most): (u32, usize),
     ) -> Result<&mut Entry> {
-        let key = (memory.id, at);
+        let key = (memory.id(), at);
         if !self.entries.contains_key(&key) {
             // Two descriptions do not share a handle.
             if self.handles.contains_key(&handle) {
@@ -129,11 +138,16 @@ impl Table {
                 return Err(Error::TooManyOpen);
             }
             self.handles.insert(handle, key);
-            let entry =
-                Entry { memory: memory.clone(), handle, ino, uid, kept: false, locked: false, left: None };
+            let memory = memory.clone();
+            let entry = Entry { memory, handle, ino, uid, kept: false, locked: false, calls: 0, left: None };
             self.entries.insert(key, entry);
         }
         self.entries.get_mut(&key).filter(|entry| entry.ino == ino).ok_or(Error::BadHandle)
+    }
+
+    /// The entry of a description, if it is still the one that has this handle.
+    fn entry_with(&mut self, key: Key, handle: Handle) -> Option<&mut Entry> {
+        self.entries.get_mut(&key).filter(|entry| entry.handle == handle)
     }
 
     fn remove(&mut self, key: Key) -> Option<Entry> {
@@ -145,7 +159,7 @@ impl Table {
 
 impl Descriptions {
     /// A memory that a client shows. `Invalid` if it is something else, which is given back: closing it may take as long as the client likes.
-    pub fn show(&self, fd: OwnedFd) -> std::result::Result<Arc<Memory>, (Error, OwnedFd)> {
+    pub fn show(&self, fd: OwnedFd, line: &Line) -> std::result::Result<Arc<Memory>, (Error, OwnedFd)> {
         const UNSEALED: Error = Error::Invalid("memory that is not sealed");
         // Only memory has seals: asking for anything else of other files could make us wait for whoever serves them.
         let seals = rustix::fs::fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
@@ -159,19 +173,20 @@ impl Descriptions {
             return Ok(known);
         }
         table.memories.retain(|_, memory| memory.strong_count() > 0);
-        let memory = Arc::new(Memory { fd, id });
+        let memory = Arc::new(Memory::new(fd, id, line));
         table.memories.insert(id, Arc::downgrade(&memory));
         Ok(memory)
     }
 
     /// The handle that has the lock of a description of this file, or is to have it: `own`, if there is none yet.
-    fn holder(&self, memory: &Arc<Memory>, at: u64, own: (Handle, Ino), uid: u32) -> Result<Handle> {
+    fn holder(&self, memory: &Arc<Memory>, at: u64, own: (Handle, Ino), uid: u32) -> Result<Asking<'_>> {
         let mut table = self.table.lock();
         let entry = table.entry((memory, at), own, (uid, USER_MAX))?;
         entry.locked = true;
+        entry.calls += 1;
         let handle = entry.handle;
         self.count.store(table.entries.len(), Ordering::SeqCst);
-        Ok(handle)
+        Ok(Asking { all: self, key: (memory.id(), at), handle })
     }
 
     /// A client leaves a file to who has a description of it: with the access that it has itself.
@@ -192,7 +207,7 @@ impl Descriptions {
     /// Whether a file was left to this client, which has shown the memory, such that it may open it so.
     pub fn is_left(&self, client: &Client, (memory, at): (&Memory, u64), ino: Ino, flags: OpenFlags) -> bool {
         let table = self.table.lock();
-        let entry = table.entries.get(&(memory.id, at)).filter(|entry| entry.ino == ino);
+        let entry = table.entries.get(&(memory.id(), at)).filter(|entry| entry.ino == ino);
         let left = entry.and_then(|entry| entry.left.as_ref());
         left.is_some_and(|(cred, access)| {
             *cred == client.cred && access.contains(flags & ACCESS) && !flags.contains(OpenFlags::TRUNCATE)
@@ -201,20 +216,20 @@ impl Descriptions {
 
     /// A handle has no lock any more. Whether it was kept here for that alone, and is to be closed.
     fn unlocked(&self, handle: Handle) -> bool {
-        let is_left = {
+        let stays = {
             let Table { entries, handles, .. } = &mut *self.table.lock();
             let entry = handles.get(&handle).and_then(|key| entries.get_mut(key));
             entry.is_some_and(|entry| {
-                entry.locked = false;
-                entry.left.is_some()
+                entry.locked = entry.calls > 0;
+                entry.locked || entry.left.is_some()
             })
         };
-        !is_left && self.forget(handle)
+        !stays && self.forget(handle)
     }
 
     /// The handle that has the lock of a description, if there is one.
     fn held(&self, memory: &Memory, at: u64) -> Option<Handle> {
-        self.table.lock().entries.get(&(memory.id, at)).map(|entry| entry.handle)
+        self.table.lock().entries.get(&(memory.id(), at)).map(|entry| entry.handle)
     }
 
     /// A handle is nothing to a description any more. Whether it was kept here, and is to be closed.
@@ -237,24 +252,22 @@ impl Descriptions {
         let mut table = self.table.lock();
         let key = *table.handles.get(&handle)?;
         let entry = table.entries.get_mut(&key)?;
-        if mem::replace(&mut entry.kept, true) || table.stopping {
+        let (ino, due, was_kept) = (entry.ino, Instant::now(), mem::replace(&mut entry.kept, true));
+        if was_kept || table.stopping {
             return None;
         }
         let first = Arc::new(Drain::new(None));
-        table.watched.push(Watch { key, due: Instant::now(), pause: PAUSE, waiting: vec![first.clone()] });
+        let watch = Watch { key, ino, due, pause: PAUSE, waiting: vec![first.clone()], turns: 0 };
+        table.watched.insert(handle, watch);
         self.news.notify_all();
         Some(first)
     }
 
-    /// Has the kernel asked at once about descriptions that keep locks of a file; what is given is over when it was. `None`: there are none.
+    /// Has the kernel asked at once about descriptions that keep locks of a file; what is given is over when it was, and handles of those that are gone are closed. `None`: there are none.
     fn ask_again(&self, ino: Ino) -> Option<Arc<Drain>> {
-        if self.count.load(Ordering::SeqCst) == 0 {
-            return None;
-        }
-        let Table { entries, watched, .. } = &mut *self.table.lock();
         let asked = Arc::new(Drain::new(None));
         let mut any = false;
-        for watch in watched.iter_mut().filter(|w| entries.get(&w.key).is_some_and(|e| e.ino == ino)) {
+        for watch in self.table.lock().watched.values_mut().filter(|watch| watch.ino == ino) {
             asked.add();
             watch.due = Instant::now();
             watch.waiting.push(asked.clone());
@@ -265,41 +278,84 @@ impl Descriptions {
         any.then_some(asked)
     }
 
-    /// Asks about those that are due; gives the handles of descriptions that are gone, and those who wait for them.
-    fn look(&self) -> Vec<(Option<Handle>, Vec<Arc<Drain>>)> {
-        let now = Instant::now();
-        let due: Vec<(Watch, Option<Arc<Memory>>)> = {
-            let mut table = self.table.lock();
-            let due: Vec<Watch> = table.watched.extract_if(.., |watch| watch.due <= now).collect();
-            let memory = |watch: &Watch| {
-                table.entries.get(&watch.key).filter(|e| e.kept).map(|entry| entry.memory.clone())
-            };
-            due.into_iter().map(|watch| (memory(&watch), watch)).map(|(m, w)| (w, m)).collect()
-        };
-        let mut seen = Vec::new();
-        for (mut watch, memory) in due {
-            let waiting = mem::take(&mut watch.waiting);
-            // Without an entry it was unlocked meanwhile, and closed.
-            let Some(memory) = memory else {
-                seen.push((None, waiting));
-                continue;
-            };
-            let begun = worked();
-            let stays = memory.has(watch.key.1) && worked().saturating_sub(begun) < SLOW;
-            let mut table = self.table.lock();
-            if stays {
-                let locked = table.entries.get(&watch.key).is_none_or(|entry| entry.locked);
-                watch.pause = (watch.pause * 2).min(if locked { PAUSE_MAX } else { PAUSE_MAX_UNLOCKED });
-                watch.due = Instant::now() + watch.pause;
-                table.watched.push(watch);
-                seen.push((None, waiting));
-            } else {
-                let entry = table.remove(watch.key);
-                self.count.store(table.entries.len(), Ordering::SeqCst);
-                seen.push((entry.map(|entry| entry.handle), waiting));
+    /// Asks about those that are due, for one turn, and closes what nobody has any more.
+    fn look(&self, close: impl Fn(Handle)) {
+        let (begun, mut due) = (worked(), self.due().into_iter());
+        while worked().saturating_sub(begun) < TURN
+            && let Some(handle) = due.next()
+        {
+            self.ask(handle, &close).iter().for_each(|one| one.one_less());
+        }
+        let mut table = self.table.lock();
+        for handle in due {
+            let Some(watch) = table.watched.get_mut(&handle) else { continue };
+            watch.turns += !watch.waiting.is_empty() as u32;
+            if watch.turns >= TURNS {
+                watch.turns = 0;
+                watch.waiting.drain(..).for_each(|one| one.one_less());
             }
         }
-        seen
+    }
+
+    /// Those that are due: those of users first whose answers took least lately, and of these the new ones.
+    fn due(&self) -> Vec<Handle> {
+        let now = Instant::now();
+        let Table { entries, watched, spent, .. } = &mut *self.table.lock();
+        spent.retain(|_, spent| {
+            *spent /= 2;
+            !spent.is_zero()
+        });
+        let spent = |watch: &Watch| entries.get(&watch.key).and_then(|e| spent.get(&e.uid)).copied();
+        let due = watched.iter().filter(|(_, watch)| watch.due <= now);
+        let mut due: Vec<_> = due.map(|(&handle, watch)| (spent(watch), watch, handle)).collect();
+        due.sort_by_key(|(spent, watch, _)| (*spent, watch.pause, watch.due));
+        due.into_iter().map(|(.., handle)| handle).collect()
+    }
+
+    /// Asks about the description of a handle that is kept. Gives those who have waited for that.
+    fn ask(&self, handle: Handle, close: impl Fn(Handle)) -> Vec<Arc<Drain>> {
+        let mut table = self.table.lock();
+        let Some(watch) = table.watched.get_mut(&handle) else { return Vec::new() };
+        // Who comes while the kernel is asked waits for the next answer.
+        let (key, mut waiting) = (watch.key, mem::take(&mut watch.waiting));
+        watch.turns = 0;
+        let kept = table.entry_with(key, handle).map(|entry| (entry.memory.clone(), entry.uid));
+        drop(table);
+        let (mut stays, mut spent) = (false, None);
+        if let Some((memory, uid)) = kept {
+            let begun = worked();
+            stays = memory.has(key.1);
+            let took = worked().saturating_sub(begun);
+            stays &= took < SLOW;
+            spent = Some((uid, took));
+        }
+        let mut table = self.table.lock();
+        if let Some((uid, took)) = spent {
+            *table.spent.entry(uid).or_default() += took;
+        }
+        // Without the entry it was unlocked meanwhile, and closed; the description may have another handle by now.
+        let locked = table.entry_with(key, handle).map(|entry| entry.locked);
+        if let Some(locked) = locked
+            && stays
+        {
+            if let Some(watch) = table.watched.get_mut(&handle) {
+                watch.pause = (watch.pause * 2).min(if locked { PAUSE_MAX } else { PAUSE_MAX_UNLOCKED });
+                let pause = if watch.waiting.is_empty() { watch.pause } else { Duration::ZERO };
+                watch.due = Instant::now() + pause;
+            }
+            return waiting;
+        }
+        if locked.is_some() {
+            let gone = table.remove(key);
+            self.count.store(table.entries.len(), Ordering::SeqCst);
+            drop(table);
+            // Until it is closed whoever finds its lock waits for that.
+            close(handle);
+            drop(gone);
+            table = self.table.lock();
+        }
+        waiting.extend(table.watched.remove(&handle).into_iter().flat_map(|watch| watch.waiting));
+        waiting
     }
 }
 
@@ -348,10 +404,10 @@ pub(crate) async fn flock<F: FileSystem>(
         return Ok(());
     };
     for _ in 0..TRIES {
-        let handle = all.holder(memory, at, (own, ino), client.cred.uid)?;
-        match flock_now(fs, client, (handle, ino), Some(kind), wait).await {
+        let asking = all.holder(memory, at, (own, ino), client.cred.uid)?;
+        match flock_now(fs, client, (asking.handle, ino), Some(kind), wait).await {
             // It was closed, by force, while this call was on its way.
-            Err(Error::BadHandle) if handle != own => drop(all.forget(handle)),
+            Err(Error::BadHandle) if asking.handle != own => drop(all.forget(asking.handle)),
             done => return done,
         }
     }
@@ -388,7 +444,7 @@ impl Keeper {
                 {
                     let mut table = all.table.lock();
                     while !table.stopping {
-                        let Some(due) = table.watched.iter().map(|w| w.due).min() else {
+                        let Some(due) = table.watched.values().map(|w| w.due).min() else {
                             all.news.wait(&mut table);
                             continue;
                         };
@@ -400,13 +456,10 @@ impl Keeper {
                         break;
                     }
                 }
-                for (handle, waiting) in all.look() {
-                    handle.into_iter().for_each(close);
-                    waiting.iter().for_each(|one| one.one_less());
-                }
+                all.look(close);
             }
             let table = mem::take(&mut *all.table.lock());
-            table.watched.iter().flat_map(|w| &w.waiting).for_each(|one| one.one_less());
+            table.watched.values().flat_map(|w| &w.waiting).for_each(|one| one.one_less());
             for ((_, at), entry) in table.entries.into_iter().filter(|(_, entry)| entry.kept) {
                 let attr = fs.block_on(fs.getattr(entry.ino, Some(entry.handle)));
                 let nameless = leaves_nameless && attr.is_ok_and(|attr| attr.nlink == 0);

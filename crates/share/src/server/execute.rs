@@ -374,7 +374,11 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             }
             let file = client.inode(Handle(object));
             if let Some(handle) = client.closes(object)? {
-                client.close(fs, handle).await?;
+                let looked = client.close_or_keep(fs, handle).await?;
+                // Others wait for what was posted one way, but nobody for this: who has a lock closes with a message.
+                if let Some(looked) = looked.filter(|_| !one_way) {
+                    looked.over().await;
+                }
             }
             foresight::closed(fs, client, file?).await;
         }

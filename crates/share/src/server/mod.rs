@@ -225,11 +225,12 @@ impl Server {
     fn end(&mut self) {
         drop(self.guard.take());
         if let Some(thread) = self.thread.take() {
+            // As long as this one listens no other can have its socket there.
+            let _ = std::fs::remove_file(&self.path);
             self.bell.stop();
             let _ = thread.join();
             drop(self.ticker.take());
             drop(self.keeper.take());
-            let _ = std::fs::remove_file(&self.path);
         }
     }
 }

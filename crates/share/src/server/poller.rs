@@ -167,6 +167,7 @@ impl<F: FileSystem> Poller<F> {
                 self.events(Some(0));
                 self.retire();
                 if self.published_at.elapsed() >= PUBLISH {
+                    self.closer.tries_again();
                     self.publish();
                 }
             }

@@ -271,11 +271,19 @@ impl Client {
     /// Closes a handle that was given back. With the last one of a file go all record locks on it: clients that keep to the rules
     /// have given them up before.
     pub async fn close<F: FileSystem>(&self, fs: &F, handle: Handle) -> Result<()> {
+        if let Some(looked) = self.close_or_keep(fs, handle).await? {
+            looked.over().await;
+        }
+        Ok(())
+    }
+
+    /// As [`Client::close`]. When the handle is kept, as a description may be there still, it is not waited until that is known, which is over with what is given.
+    pub async fn close_or_keep<F: FileSystem>(&self, fs: &F, handle: Handle) -> Result<Option<Arc<Drain>>> {
         self.return_locks(fs, handle);
         let owners: Vec<LockOwner> = {
             let mut held = self.held.lock();
             // Until it is closed it is known, in case that the call is given up.
-            let Some(ino) = held.closing.get(&handle).copied() else { return Ok(()) };
+            let Some(ino) = held.closing.get(&handle).copied() else { return Ok(None) };
             self.directories.closed(ino, handle);
             let is_last = || {
                 held.handles.values().all(|&i| i != ino)
@@ -289,21 +297,20 @@ impl Client {
         for owner in owners {
             let _ = fs.flush(handle, owner).await;
         }
-        if let Some(looked) = self.descriptions.keep(handle) {
-            self.held.lock().closing.remove(&handle);
-            looked.over().await;
-            return Ok(());
-        }
-        let released = fs.release(handle).await;
+        let looked = self.descriptions.keep(handle);
+        let released = if looked.is_none() { fs.release(handle).await } else { Ok(()) };
         self.held.lock().closing.remove(&handle);
-        released
+        released.map(|()| looked)
     }
 
     /// Whether locks of this holder are the client's.
     pub fn holds(&self, holder: LockHolder) -> bool {
         let held = self.held.lock();
         match holder {
-            LockHolder::Owner(owner) => held.locking.values().any(|a| a.owners.contains(&owner)),
+            LockHolder::Owner(owner) => {
+                // Most are another client's, which the number alone tells.
+                self.own(owner).is_some() && held.locking.values().any(|a| a.owners.contains(&owner))
+            }
             LockHolder::Handle(handle) => {
                 held.handles.contains_key(&handle) || held.closing.contains_key(&handle)
             }

@@ -1,9 +1,10 @@
 //! Locks of open file descriptions that several sessions have, and clients that lie about theirs.
 
+use crate::rig::between::Between;
 use crate::rig::{NEW, Rig, volume};
 use fs::{Cred, FileSystem, Handle, LockKind, OpenFlags};
 use rustix::fs::{MemfdFlags, SealFlags};
-use share::{Description, Remote};
+use share::{Description, Remote, Server, server::Options};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -22,9 +23,20 @@ fn again(fd: &OwnedFd) -> io::Result<OwnedFd> {
 
 /// What a process does with its description: from now on it stands for this byte.
 fn stands(description: &OwnedFd, at: i64) {
+    set(description, libc::F_WRLCK, at, 1);
+}
+
+/// Has a description stand for the first so many even bytes. Asked about one behind them the kernel looks at all of them.
+fn crowds(description: &OwnedFd, count: i64) {
+    set(description, libc::F_WRLCK, 0, 2 * count);
+    // From the end: what they are taken out of is the first one.
+    (0..count).rev().for_each(|n| set(description, libc::F_UNLCK, 2 * n + 1, 1));
+}
+
+fn set(description: &OwnedFd, kind: i32, at: i64, len: i64) {
     // SAFETY: all zeros is a valid value.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    (lock.l_type, lock.l_start, lock.l_len) = (libc::F_WRLCK as _, at, 1);
+    (lock.l_type, lock.l_start, lock.l_len) = (kind as _, at, len);
     // SAFETY: the argument is what the command needs.
     assert_eq!(unsafe { libc::fcntl(description.as_raw_fd(), libc::F_OFD_SETLK, &lock) }, 0);
 }
@@ -44,11 +56,24 @@ impl One {
         One { remote, handle }
     }
 
+    /// As another that it has opened.
+    fn again(&self) -> One {
+        let open = async {
+            let attr = self.remote.lookup(&Cred::of_process(), format::Ino::ROOT, b"f").await.unwrap();
+            self.remote.open(&Cred::of_process(), attr.ino, OpenFlags::READ).await.unwrap()
+        };
+        One { remote: self.remote.clone(), handle: self.remote.block_on(open) }
+    }
+
     fn flock(&self, memory: &OwnedFd, at: u64, kind: Option<LockKind>) -> fs::Result<()> {
+        self.flock_waiting(memory, at, kind, false)
+    }
+
+    fn flock_waiting(&self, memory: &OwnedFd, at: u64, kind: Option<LockKind>, wait: bool) -> fs::Result<()> {
         let number = rustix::fs::fstat(memory).unwrap().st_ino;
         let open = || again(memory);
         let description = Description { memory: number, at, open: &open };
-        self.remote.block_on(self.remote.flock_description(self.handle, &description, kind, false))
+        self.remote.block_on(self.remote.flock_description(self.handle, &description, kind, wait))
     }
 
     fn close(&self) {
@@ -80,6 +105,7 @@ impl One {
 }
 
 const EX: Option<LockKind> = Some(LockKind::Exclusive);
+const SH: Option<LockKind> = Some(LockKind::Shared);
 
 fn rig() -> Rig<block::Volume> {
     let rig = Rig::new(volume(64 << 20));
@@ -161,4 +187,125 @@ fn a_manager_that_stops_closes_what_it_keeps() {
     drop(a);
     rig.serve();
     assert!(One::new(&rig).gets_soon());
+}
+
+#[test]
+fn who_waits_gets_the_lock_for_the_description_when_another_has_given_it_up() {
+    let rig = rig();
+    let (a, b, first, other) = (One::new(&rig), One::new(&rig), One::new(&rig), One::new(&rig));
+    let memory = memory();
+    let description = again(&memory).unwrap();
+    stands(&description, 5);
+    let own = |kind| first.remote.block_on(first.remote.flock(first.handle, kind, false)).unwrap();
+    own(EX);
+    assert_eq!(a.flock(&memory, 5, EX), Err(fs::Error::WouldBlock));
+    std::thread::scope(|s| {
+        let waits = s.spawn(|| b.flock_waiting(&memory, 5, EX, true));
+        let begun = Instant::now();
+        while rig.doors.locks().iter().all(|lock| lock.waiting == 0) {
+            assert!(begun.elapsed() < Duration::from_secs(10), "nobody waits");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        a.flock(&memory, 5, None).unwrap();
+        own(None);
+        waits.join().unwrap().unwrap();
+    });
+    assert!(!other.gets());
+    b.flock(&memory, 5, None).unwrap();
+    assert!(other.gets(), "the description has given it up");
+}
+
+/// Byte behind all those of a crowd.
+const BEHIND: i64 = 1 << 40;
+
+#[test]
+fn who_locks_again_while_the_kernel_is_asked_keeps_the_lock() {
+    let rig = rig();
+    let (b, other) = (One::new(&rig), One::new(&rig));
+    let memory = memory();
+    crowds(&memory, 200_000);
+    for pause in [1, 2, 3, 4, 1, 2, 3, 4] {
+        let a = One::new(&rig);
+        a.flock(&memory, BEHIND as u64, EX).unwrap();
+        std::thread::scope(|s| {
+            s.spawn(|| a.close());
+            std::thread::sleep(Duration::from_millis(pause));
+            b.flock(&memory, BEHIND as u64, None).unwrap();
+            b.flock(&memory, BEHIND as u64, EX).unwrap();
+        });
+        assert!(!other.gets(), "the handle with the lock was closed");
+        b.flock(&memory, BEHIND as u64, None).unwrap();
+    }
+}
+
+#[test]
+fn a_lock_that_has_just_gone_keeps_nobody_who_comes_while_the_kernel_is_asked() {
+    let rig = rig();
+    let other = One::new(&rig);
+    let memory = memory();
+    crowds(&memory, 200_000);
+    for pause in 0..12 {
+        let description = again(&memory).unwrap();
+        stands(&description, BEHIND);
+        let a = One::new(&rig);
+        a.flock(&memory, BEHIND as u64, EX).unwrap();
+        a.close();
+        std::thread::sleep(Duration::from_millis(pause));
+        drop(description);
+        assert!(other.gets());
+    }
+}
+
+#[test]
+fn nobody_waits_until_the_kernel_was_asked_about_all_of_another() {
+    const CROWD: i64 = 100_000;
+    let rig = rig();
+    let (crowded, memory) = (memory(), memory());
+    crowds(&crowded, CROWD);
+    let (a, b) = (One::new(&rig), One::new(&rig));
+    for n in CROWD - 2048..CROWD {
+        a.again().flock(&crowded, 2 * n as u64, SH).unwrap();
+    }
+    drop(a);
+    let begun = Instant::now();
+    // The session has ended when only one has the file open.
+    while rig.server.as_ref().unwrap().stats().sessions.len() > 1 {
+        assert!(begun.elapsed() < Duration::from_secs(10), "the session is still there");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for at in 0..4 {
+        let one = b.again();
+        one.flock(&memory, at, SH).unwrap();
+        let begun = Instant::now();
+        one.close();
+        rig.beside.sync().unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(3), "it took {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn a_server_that_ends_leaves_the_socket_of_the_next_where_it_is() {
+    let mut rig = rig();
+    let a = One::new(&rig);
+    let memory = memory();
+    stands(&memory, 5);
+    a.flock(&memory, 5, EX).unwrap();
+    drop(a);
+    // What it keeps takes its time to be closed, when it listens no longer.
+    let gate = Between::before(&rig.doors).holds(rig.beside.stat("f").unwrap().ino);
+    let (first, path) = (rig.server.take().unwrap(), rig.dir.path().join("socket"));
+    let ends = std::thread::spawn(move || first.stop());
+    let begun = Instant::now();
+    let next = loop {
+        match Server::start(volume(64 << 20), &path, Options::default()) {
+            Ok(next) => break next,
+            Err(e) => assert!(begun.elapsed() < Duration::from_secs(10), "{e}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    gate.opens();
+    ends.join().unwrap();
+    Remote::connect(&path).expect("the next one is there");
+    next.stop();
+    assert!(!path.exists());
 }

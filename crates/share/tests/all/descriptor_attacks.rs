@@ -7,6 +7,7 @@
 use crate::attacker::*;
 use format::shared::*;
 use fs::FileSystem;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use share::{Remote, Server, server::Options};
@@ -18,6 +19,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+/// Who has not answered by then has something else to do.
+const SILENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// How long closing one takes.
 const LINGERS: Duration = Duration::from_secs(120);
 /// What nobody needs who does not wait for that.
@@ -214,6 +217,33 @@ fn where_there_is_no_room() {
     drop(lingering);
     soon("nobody comes in again", || Remote::connect(server.path()).is_ok());
     goes_on(&server, begun);
+    // Sessions that end before anybody comes to look at what they have sent, as all who could have something else to close.
+    let mut lingering = Lingering::default();
+    let show = show();
+    loop {
+        let attacker = Attacker::new(server.path());
+        lingering.send(&attacker.socket, show.as_bytes(), 1).unwrap();
+        // Until nobody answers, as all of them wait. Not all do who have taken one: we may have closed it last.
+        let mut answer = [PollFd::new(&attacker.socket, PollFlags::IN)];
+        if rustix::event::poll(&mut answer, Some(&SILENCE)).unwrap() == 0 {
+            break;
+        }
+    }
+    let memory = memory();
+    let mut welcome = 0;
+    for _ in 0..3 * MOST {
+        let socket = connect(server.path());
+        send(&socket, hello.as_bytes(), &[]).unwrap();
+        let mut bytes = [0; size_of::<Welcome>()];
+        let (n, _) = rustix::net::recv(&socket, &mut bytes, RecvFlags::empty()).unwrap();
+        if Welcome::read_from_bytes(&bytes[..n]).unwrap().errno.get() == 0 {
+            welcome += 1;
+            send(&socket, show.as_bytes(), &[memory.as_fd()]).unwrap();
+        }
+    }
+    assert!((1..MOST).contains(&welcome), "{welcome} sockets wait to be closed");
+    drop(lingering);
+    soon("nobody comes in again", || Remote::connect(server.path()).is_ok());
     // And some that the manager does not come to look at before it ends.
     let mut lingering = Lingering::default();
     for _ in 0..MOST {

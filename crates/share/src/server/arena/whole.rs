@@ -42,6 +42,10 @@ impl Whole {
 
     fn join(&self) {
         let memory = &self.arena.memory;
+        // What was given back to other arenas would come back with the rest, and counts as theirs.
+        if !self.empty && self.offset >= ARENA_DATA_AT && !memory.is_there(self.offset, HUGE) {
+            return;
+        }
         // The kernel joins nothing where there is nothing.
         memory.word(self.offset).load(Ordering::Relaxed);
         if let Err(e) = memory.join(self.offset, HUGE) {
@@ -81,6 +85,24 @@ fn run(receive: &Receiver<Whole>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::arena::PART;
+
+    #[test]
+    fn what_was_given_back_stays_away() {
+        let arena = Arc::new(Arena::new(&fs::Cred::root(), 2 * PART).unwrap());
+        for part in 0..2 {
+            let offset = ARENA_DATA_AT + part * HUGE;
+            (0..PART).for_each(|page| arena.memory.copy_in(offset + page * PAGE, &[1]));
+            assert!(arena.memory.is_there(offset, HUGE));
+            let given_back = offset + 7 * PAGE;
+            if part == 1 {
+                arena.memory.discard(given_back, PAGE);
+            }
+            Whole { arena: arena.clone(), offset, empty: false }.join();
+            assert_eq!(arena.memory.is_there(given_back, PAGE), part == 0);
+            assert!(arena.memory.is_there(offset, PAGE));
+        }
+    }
 
     #[test]
     fn each_part_comes_up_once_and_before_it_is_used() {

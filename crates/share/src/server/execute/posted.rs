@@ -90,7 +90,7 @@ pub(crate) async fn close<F: FileSystem>(
 ) -> Instant {
     let file = client.inode(Handle(number));
     if let Ok(Some(handle)) = client.closes(number) {
-        if let Err(e) = client.close(fs, handle).await {
+        if let Err(e) = client.close_or_keep(fs, handle).await {
             tracing::warn!("session {}: closing a file that its client had made: {e}", client.session);
         }
         if let Ok(file) = file

@@ -174,9 +174,11 @@ impl<F: FileSystem> Poller<F> {
             return self.end(id);
         }
         connection.hears = true;
-        let (line, client) = (connection.line.clone(), Arc::downgrade(&session.client));
+        // Until it is begun this keeps no socket: that of a session which ends first counts as one that waits to be closed.
+        let (line, client) = (Arc::downgrade(&connection.line), Arc::downgrade(&session.client));
         let (descriptions, bell) = (self.descriptions.clone(), self.bell.clone());
-        self.closer.run(line.uid, move || {
+        self.closer.run(connection.line.uid, move || {
+            let Some(line) = line.upgrade() else { return };
             // Closed last, and without anything of the session: that may never end.
             let _left = {
                 let (good, left) = shown(&line, &descriptions, &client);
@@ -262,7 +264,7 @@ fn shown(line: &Line, descriptions: &Descriptions, client: &Weak<Client>) -> (bo
         Ok(one) => one,
         Err(fds) => return (false, fds),
     };
-    let (shown, left) = match descriptions.show(fd) {
+    let (shown, left) = match descriptions.show(fd, line) {
         Ok(memory) => (client.shows(memory), None),
         Err((e, fd)) => (Err(e), Some(fd)),
     };

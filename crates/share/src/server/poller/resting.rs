@@ -16,6 +16,9 @@ const GAP_MAX: Duration = Duration::from_millis(1);
 /// Looks at sessions between two looks at the sockets: somebody who connects, or has just done so, would wait until the thread sleeps.
 const SOCKETS: u32 = 64;
 
+/// Milliseconds after which it is tried again to have closed what there was no thread for.
+const AGAIN: i64 = 100;
+
 /// How long the thread looks for transfers that are in flight, if devices are seen without the kernel.
 const FLIGHT: Duration = Duration::from_micros(500);
 
@@ -72,7 +75,8 @@ impl<F: FileSystem> Poller<F> {
         }
         self.counters.sleeps += !busy as u64;
         self.changes.runs_nowhere();
-        self.events(if busy { Some(0) } else { None });
+        let again = self.closer.tries_again().then_some(AGAIN);
+        self.events(if busy { Some(0) } else { again });
         self.rested(begun);
         self.bell.set_asleep(false);
         // Who is looked at need not ring; who rang is looked at from now on.
