@@ -165,6 +165,10 @@ impl Core {
             let left = if drives { None } else { self.left_to_join(first, before.left.is_some()) };
             keeps_time = !drives;
             WAITS.set(Waits { engine: self.identity, epoch: first, refusals: self.refusals, left, drives });
+        } else if let Some(around) = Some(WAITS.get()).filter(|w| w.engine == self.identity && w.drives) {
+            // As far as is known from here, an executor within the call that has the role blocks the thread.
+            self.stops_driving();
+            WAITS.set(Waits { drives: false, ..around });
         }
         if !keeps_time && epoch == Some(self.running.epoch) {
             let until = self.group.until();
@@ -220,23 +224,33 @@ impl Shared {
 
     /// Runs a future on this thread, which drives while it waits.
     pub fn block_on<T: Future>(&self, future: T) -> T::Output {
-        /// Puts back what a call around this one waits for. A thread that was to drive or to keep time and has no need to wait any more
-        /// leaves that to the worker.
+        /// Puts back what a call around this one waits for.
         struct Outer<'a>(&'a Shared, Waits);
         impl Drop for Outer<'_> {
             fn drop(&mut self) {
-                let waits = WAITS.replace(self.1);
-                if waits.drives || waits.left.is_some() {
-                    let mut core = self.0.lock();
-                    if waits.drives {
-                        core.stops_driving();
-                    }
-                    core.wake_worker |= waits.left.is_some();
-                }
+                self.0.has_no_need(&mut WAITS.replace(self.1));
             }
         }
-        let _outer = Outer(self, WAITS.take());
-        fs::block_on_lending(future, self.identity(), |idle| self.lent(idle))
+        let mut outer = Outer(self, WAITS.take());
+        fs::block_on_lending(future, self.identity(), |idle| {
+            // The call around this one is not lent before this one is over, which may wait for what only its driver takes in.
+            if outer.1.engine == self.identity() {
+                self.has_no_need(&mut outer.1);
+            }
+            self.lent(idle);
+        })
+    }
+
+    /// A thread that was to drive or to keep time for a call leaves that to the worker.
+    fn has_no_need(&self, waits: &mut Waits) {
+        let (drives, left) = (std::mem::take(&mut waits.drives), waits.left.take());
+        if drives || left.is_some() {
+            let mut core = self.lock();
+            if drives {
+                core.stops_driving();
+            }
+            core.wake_worker |= left.is_some();
+        }
     }
 
     /// What a thread does until its call can go on: drives, or waits for a commit. Returns at once when it waits for something else
