@@ -208,6 +208,8 @@ impl Core {
                     }
                 }
                 Err(Stop::Error(e)) => tracing::error!("{}: commit failed: {e}", self.geometry.name),
+                // What it waits for comes with a completion, and no more syncs are waited for meanwhile: time that is over is nobody's to keep.
+                Err(Stop::Wait(_)) if reason == Reason::Sync => self.group.ended(),
                 Err(Stop::Wait(_)) => {}
             }
         }

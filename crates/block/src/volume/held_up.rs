@@ -8,6 +8,7 @@ use fs::client::{BlockingFile, OpenOptions as Open};
 use fs::{Client, Cred};
 use media::ram::RamMedia;
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 const PAGE: usize = 4096;
 
@@ -154,6 +155,32 @@ fn an_append_goes_on_at_the_end_of_a_file_that_was_cut() {
         assert!(found[..len] == expected, "{len} bytes instead of {}", expected.len());
         assert_eq!(volume.appended(handle), Some(len as u64));
     }
+}
+
+/// A commit is held back for syncs that do not come, and then waits for room in the log: what it waits for is nothing that time brings.
+#[test]
+fn nobody_keeps_time_for_a_commit_that_waits_for_the_log() {
+    let (volume, mut worker, file, _) = undriven();
+    let lock = || volume.inner.shared.lock();
+    file.write_all_at(&[7; PAGE], 0).unwrap();
+    // Its home writes are on their way, and stay there.
+    let mut checkpoint = Box::pin(volume.checkpoint());
+    assert!(checkpoint.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let goes_home = |core: &Core| core.checkpointing.is_some() && core.flush_wanted <= core.durable;
+    let steps = (0..100).take_while(|_| !goes_home(&lock()) && worker.step()).count();
+    file.write_all_at(&[8; PAGE], 0).unwrap();
+    let mut core = lock();
+    assert!(goes_home(&core), "after {steps} steps");
+    let (epoch, durable, now) = (core.running.epoch, core.durable, core.monotonic());
+    core.group.closed(durable, now.saturating_sub(Duration::from_millis(1)));
+    assert!(core.gather(2));
+    core.log.head += core.log.free() - 1;
+    assert!(matches!(core.sync_point(), Ok(e) if e == epoch));
+    std::thread::sleep(Duration::from_millis(5));
+    core.background();
+    assert!(core.close_wanted && core.running.epoch == epoch);
+    let now = core.monotonic();
+    assert!(core.deadline().is_none_or(|until| until > now), "{:?} at {now:?}", core.deadline());
 }
 
 /// Who has synced what would be lost with a record that no recovery reads is told so.
