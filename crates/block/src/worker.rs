@@ -259,7 +259,8 @@ impl Core {
             let same = inode.kind != format::inode::SlotKind::Free && inode.generation == generation;
             // A directory that is not empty was never removed: what it holds is not to be lost with it.
             let is_empty = !inode.is_dir() || self.index.dir(slot).is_none_or(|dir| dir.len() == 0);
-            let freed = same && inode.parent == 0 && inode.opens == 0 && is_empty;
+            // On a damaged volume additional names may lead to it.
+            let freed = same && inode.parent == 0 && inode.nlink == 0 && inode.opens == 0 && is_empty;
             if freed {
                 match self.need_to_free(slot).and_then(|()| self.room_in_epoch()) {
                     Ok(()) => {}
