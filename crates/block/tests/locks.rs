@@ -6,7 +6,7 @@ use fs::{Client, Cred, Error, FileSystem, Handle, Ino, LockKind, OpenFlags, bloc
 use media::ram::RamMedia;
 use media::uring::{Options, UringMedia};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 #[test]
 fn a_new_file_is_locked_by_nobody() {
@@ -45,7 +45,14 @@ fn a_lock_goes_with_its_handle() {
     const ROUNDS: u64 = 50_000;
     // What is to be closed.
     let given = AtomicU64::new(0);
+    let over = AtomicBool::new(false);
     std::thread::scope(|s| {
+        // Who takes a lock has to wait for this, and who closes a handle has not while there are no locks.
+        s.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                volume.locks();
+            }
+        });
         s.spawn(|| {
             for round in 0..ROUNDS {
                 while given.load(Ordering::Acquire) == 0 {
@@ -66,6 +73,7 @@ fn a_lock_goes_with_its_handle() {
                 std::thread::yield_now();
             }
         }
+        over.store(true, Ordering::Relaxed);
     });
     assert_eq!(volume.locks(), []);
     block_on(volume.release(first)).unwrap();
