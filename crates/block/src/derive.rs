@@ -1,11 +1,12 @@
 //! What is derived from the inodes: free space, both indexes, link counts, and which inodes have lost their names.
 //!
-//! Mount refuses a volume whose inodes contradict one another (blocks used twice, a name given twice, a parent that is no
+//! Mount refuses a volume whose inodes contradict one another (blocks used twice, a name or a place in a directory given twice, a parent that is no
 //! directory); `fsck` tells them all and repairs.
 
 use crate::core::Core;
 use crate::extents::Ext;
-use crate::inode::{HAS_XATTRS, Inode, SINCE_CHECKPOINT, Slot, TAIL_ON_MEDIUM, Tail};
+use crate::index::{COOKIE_MAX, FIRST_COOKIE};
+use crate::inode::{HAS_XATTRS, Inode, SINCE_CHECKPOINT, Slot, TAIL_ON_MEDIUM, Tail, slot_of};
 use crate::names::ROOT;
 use crate::space::Run;
 use crate::tails::{check_whole, tail_of_view};
@@ -262,7 +263,7 @@ pub(crate) fn derive(core: &mut Core) -> Result<()> {
     }
     for &slot in &slots {
         let inode = core.slab.get(slot);
-        let (kind, parent, target) = (inode.kind, inode.parent, inode.size as Slot);
+        let (kind, parent, target) = (inode.kind, inode.parent, slot_of(inode.size));
         if slot == ROOT {
             continue;
         }
@@ -280,11 +281,16 @@ pub(crate) fn derive(core: &mut Core) -> Result<()> {
         if kind == SlotKind::Link && core.slab.inode_in(target).is_none_or(Inode::is_dir) {
             return Err(rule("inode", "additional name leads to no file").into());
         }
+        if !(FIRST_COOKIE..COOKIE_MAX).contains(&inode.cookie) {
+            return Err(rule("inode", "position in its directory is out of range").into());
+        }
         if !core.index.insert_known(&core.slab, slot) {
             return Err(rule("inode", "name exists twice in its directory").into());
         }
     }
-    core.index.settle();
+    if !core.index.settle() {
+        return Err(rule("inode", "position in its directory is taken").into());
+    }
     for &slot in &slots {
         let inode = core.slab.get(slot);
         let (kind, parent, target, dir) = (inode.kind, inode.parent, inode.size as Slot, inode.is_dir());

@@ -9,7 +9,8 @@
 //!
 //! A thread that looks for work all the time, as that of a manager does, takes completions in beside that where they are seen without the kernel
 //! ([`FileSystem::attend`]): a completion that another thread takes in costs as much as the call. Should it not come back, because it waits for
-//! somebody who waits for a transfer, the worker takes over. The worker looks after the device meanwhile.
+//! somebody who waits for a transfer, the worker takes over. The worker looks after the device meanwhile. It sleeps for 5 ms at a time then, and longer
+//! when there are no transfers, so that nobody need wake it for the next one.
 //!
 //! [`FileSystem::block_on`]: fs::FileSystem::block_on
 //! [`FileSystem::attend`]: fs::FileSystem::attend
@@ -47,6 +48,9 @@ pub(crate) struct Driving {
     streak: u32,
     /// A thread looks for work all the time.
     attended: bool,
+    /// The worker sleeps meanwhile, and comes by itself: after so long the next time.
+    naps: bool,
+    nap: Duration,
 }
 
 /// So many of them in turn there must have been before the worker leaves the role to the next.
@@ -66,6 +70,14 @@ impl Driving {
             same => same,
         };
         self.by
+    }
+
+    /// How long the worker may sleep, now that `worker_comes` has said who drives, if there is an attendant that may not come back.
+    pub fn nap(&mut self) -> Option<Duration> {
+        let nap = self.nap.max(ABSENT);
+        self.naps = self.attended && self.by != Driver::Worker;
+        self.nap = (nap * 2).min(NAP_MAX);
+        self.naps.then_some(nap)
     }
 
     /// The attendant has not come back.
@@ -91,6 +103,8 @@ pub(crate) struct Attendant {
 
 /// After so long without a look the worker takes over.
 pub(crate) const ABSENT: Duration = Duration::from_millis(5);
+/// So long the worker sleeps at most before it looks whether there is a transfer for which the attendant does not come.
+const NAP_MAX: Duration = Duration::from_millis(100);
 
 impl Attendant {
     pub fn looks(&self) -> u64 {
@@ -165,6 +179,10 @@ impl Core {
             let left = if drives { None } else { self.left_to_join(first, before.left.is_some()) };
             keeps_time = !drives;
             WAITS.set(Waits { engine: self.identity, epoch: first, refusals: self.refusals, left, drives });
+        } else if let Some(around) = Some(WAITS.get()).filter(|w| w.engine == self.identity && w.drives) {
+            // As far as is known from here, an executor within the call that has the role blocks the thread.
+            self.stops_driving();
+            WAITS.set(Waits { drives: false, ..around });
         }
         if !keeps_time && epoch == Some(self.running.epoch) {
             let until = self.group.until();
@@ -187,9 +205,10 @@ impl Core {
     /// Called when the lock is released: whether the worker must be told to drive.
     pub fn needs_driver(&mut self) -> bool {
         if self.driving.by == Driver::Nobody && self.ios.in_flight > 0 {
-            let attended = self.driving.attended;
+            let Driving { attended, naps, .. } = self.driving;
             self.driving.by = if attended { Driver::Attendant } else { Driver::Worker };
-            return !attended;
+            self.driving.nap = ABSENT;
+            return !(attended && naps);
         }
         false
     }
@@ -220,23 +239,33 @@ impl Shared {
 
     /// Runs a future on this thread, which drives while it waits.
     pub fn block_on<T: Future>(&self, future: T) -> T::Output {
-        /// Puts back what a call around this one waits for. A thread that was to drive or to keep time and has no need to wait any more
-        /// leaves that to the worker.
+        /// Puts back what a call around this one waits for.
         struct Outer<'a>(&'a Shared, Waits);
         impl Drop for Outer<'_> {
             fn drop(&mut self) {
-                let waits = WAITS.replace(self.1);
-                if waits.drives || waits.left.is_some() {
-                    let mut core = self.0.lock();
-                    if waits.drives {
-                        core.stops_driving();
-                    }
-                    core.wake_worker |= waits.left.is_some();
-                }
+                self.0.has_no_need(&mut WAITS.replace(self.1));
             }
         }
-        let _outer = Outer(self, WAITS.take());
-        fs::block_on_lending(future, self.identity(), |idle| self.lent(idle))
+        let mut outer = Outer(self, WAITS.take());
+        fs::block_on_lending(future, self.identity(), |idle| {
+            // The call around this one is not lent before this one is over, which may wait for what only its driver takes in.
+            if outer.1.engine == self.identity() {
+                self.has_no_need(&mut outer.1);
+            }
+            self.lent(idle);
+        })
+    }
+
+    /// A thread that was to drive or to keep time for a call leaves that to the worker.
+    fn has_no_need(&self, waits: &mut Waits) {
+        let (drives, left) = (std::mem::take(&mut waits.drives), waits.left.take());
+        if drives || left.is_some() {
+            let mut core = self.lock();
+            if drives {
+                core.stops_driving();
+            }
+            core.wake_worker |= left.is_some();
+        }
     }
 
     /// What a thread does until its call can go on: drives, or waits for a commit. Returns at once when it waits for something else
@@ -296,10 +325,10 @@ impl Shared {
         }
     }
 
-    /// The worker has slept for a while, before which [`Attendant::looks`] was that. If the attendant has not looked since, it has the role no longer.
+    /// [`Attendant::looks`] has been that for a while. If the attendant still has not looked, it has the role no longer.
     pub fn look_after_attendant(&self, looks: u64) {
         let mut core = self.lock();
-        if core.driving.by == Driver::Attendant && self.attendant.looks() == looks {
+        if self.attendant.looks() == looks {
             core.driving.nobody_attends();
             self.attendant.here.store(false, Ordering::Relaxed);
         }

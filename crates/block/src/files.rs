@@ -286,9 +286,9 @@ impl Core {
     ) -> Res<()> {
         let open = *self.handles.file(handle, OpenFlags::WRITE)?;
         let append = open.flags.contains(OpenFlags::APPEND);
-        // What was appended before this repetition ends at the end of the file, or others appended since: go on there.
-        let base = if append { self.slab.get(open.slot).size.saturating_sub(*done as u64) } else { offset };
-        check_direct(&open, (base, unit), from.len())?;
+        // What was appended before this repetition ends at the end of the file, or others have appended or cut it since: go on there.
+        let start = if append { self.slab.get(open.slot).size } else { offset.saturating_add(*done as u64) };
+        check_direct(&open, (start, unit), from.len())?;
         if from.is_empty() {
             return Ok(());
         }
@@ -296,18 +296,18 @@ impl Core {
             // It was all written before this had to wait.
             return self.end_write(open);
         }
-        let room = FILE_SIZE_MAX.saturating_sub(base).min(from.len() as u64) as usize;
-        if *done >= room {
+        let room = FILE_SIZE_MAX.saturating_sub(start).min((from.len() - *done) as u64) as usize;
+        if room == 0 {
             return Err(Error::TooLarge.into());
         }
         self.drop_capability(open.slot, ticket)?;
-        let until = if append { room } else { room.min(*done + chunk) };
         let before = *done;
-        let result = self.write_step(open.slot, base, (from, until), done, ticket);
+        let until = before + if append { room } else { room.min(chunk) };
+        let result = self.write_step(open.slot, start, (from, until), done, ticket);
         if *done > before {
             self.wrote_through(handle, open.slot);
             if append && let Ok(open) = self.handles.get_mut(handle) {
-                open.appended = Some(base + *done as u64);
+                open.appended = Some(start + (*done - before) as u64);
             }
         }
         result?;

@@ -101,7 +101,8 @@ impl Group {
         self.gathering.as_mut().is_some_and(|g| !std::mem::replace(&mut g.kept, true))
     }
 
-    fn ended(&mut self) {
+    /// Nobody more is waited for.
+    pub fn ended(&mut self) {
         let Some(g) = self.gathering.take() else { return };
         let (came, awaited) = (self.joined.saturating_sub(g.before), g.all - g.before);
         self.vain = if came * 2 < awaited { (self.vain * 2 + 1).min(SKIP_MAX) } else { 0 };

@@ -15,6 +15,8 @@ use std::hash::{BuildHasher, Hasher};
 
 /// Offsets 0, 1 and 2 of readdir stand for the start, behind "." and behind "..".
 pub(crate) const FIRST_COOKIE: u64 = 3;
+/// What a volume has at and above this is refused: the next one must still fit.
+pub(crate) const COOKIE_MAX: u64 = 1 << 62;
 const DEAD: Slot = 0;
 
 /// The names in one directory, ordered by cookie.
@@ -62,14 +64,15 @@ impl Dir {
     pub fn push_known(&mut self, cookie: u64, slot: Slot) {
         self.entries.push((cookie, slot));
     }
-    /// Sorts after a series of [`Dir::push_known`].
-    pub fn settle(&mut self) {
+    /// Sorts after a series of [`Dir::push_known`]. False when two names have one place.
+    pub fn settle(&mut self) -> bool {
         if !self.entries.is_sorted() {
             self.entries.sort_unstable();
         }
         self.next_cookie = self.entries.last().map_or(FIRST_COOKIE, |e| e.0 + 1);
         self.scans_end = self.next_cookie;
         self.entries.shrink_to_fit();
+        self.entries.is_sorted_by(|a, b| a.0 < b.0)
     }
     pub fn remove(&mut self, cookie: u64) {
         if let Ok(i) = self.entries.binary_search_by_key(&cookie, |e| e.0) {
@@ -157,9 +160,9 @@ impl Index {
         true
     }
 
-    /// Ends a series of [`Index::insert_known`].
-    pub fn settle(&mut self) {
-        self.dirs.values_mut().for_each(Dir::settle);
+    /// Ends a series of [`Index::insert_known`]. False when two names have one place in their directory.
+    pub fn settle(&mut self) -> bool {
+        self.dirs.values_mut().all(Dir::settle)
     }
 
     fn insert_name(&mut self, slab: &Slab, slot: Slot) {

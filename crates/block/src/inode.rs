@@ -311,7 +311,7 @@ impl Inode {
         let mut inode = Inode::free(h.generation.get());
         inode.kind = view.kind;
         inode.epoch = h.epoch.get();
-        inode.parent = h.parent.get() as Slot;
+        inode.parent = slot_of(h.parent.get());
         inode.cookie = h.cookie.get();
         inode.name = Name::new(view.name);
         inode.mode = h.mode.get();
@@ -340,6 +340,11 @@ impl Inode {
         }
         inode
     }
+}
+
+/// The slot of a number on the medium; one that holds nothing if the number is too large for any.
+pub(crate) fn slot_of(number: u64) -> Slot {
+    Slot::try_from(number).unwrap_or(Slot::MAX)
 }
 
 #[cfg(test)]

@@ -329,11 +329,11 @@ impl Core {
         Ok(())
     }
 
-    /// Writes the first bytes of `from` at `offset`, so many; `done` counts what was written before. Call until it is all written.
+    /// Writes of the first `len` bytes of `from` those that were not written before, which `done` counts, from `start` on. Call until it is all written.
     pub fn write_step(
         &mut self,
         slot: Slot,
-        offset: u64,
+        start: u64,
         (from, len): (&dyn Source, usize),
         done: &mut usize,
         ticket: &mut Option<u64>,
@@ -342,9 +342,9 @@ impl Core {
         self.need_tail(slot)?;
         self.throttle()?;
         let before = *done;
-        let result = self.write_pages(slot, offset, (from, len), done, ticket);
+        let result = self.write_pages(slot, start, (from, len), done, ticket);
         if *done > before {
-            let written_to = offset + *done as u64;
+            let written_to = start + (*done - before) as u64;
             let now = self.now();
             let inode = self.edit(slot);
             inode.size = inode.size.max(written_to);
@@ -431,12 +431,12 @@ impl Core {
     fn write_pages(
         &mut self,
         slot: Slot,
-        offset: u64,
+        start: u64,
         (from, len): (&dyn Source, usize),
         done: &mut usize,
         ticket: &mut Option<u64>,
     ) -> Res<()> {
-        let (start, end) = (offset + *done as u64, offset + len as u64);
+        let end = start + (len - *done) as u64;
         self.edit(slot);
         let size = self.slab.get(slot).size;
         if let Data::Inline(bytes) = &mut self.tail_mut(slot).data {

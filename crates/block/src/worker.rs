@@ -28,6 +28,8 @@ impl Worker {
     pub fn run(mut self) {
         let mut looked_after = Instant::now();
         let mut seen = 0;
+        // How often the attendant had looked, and since when.
+        let mut looked = (0, Instant::now());
         loop {
             let mut core = self.shared.lock();
             if core.closed() {
@@ -61,7 +63,7 @@ impl Worker {
             seen = core.running.epoch;
             let deadline = core.deadline().into_iter().chain(next).min();
             core.worker_deadline = deadline;
-            let looks = self.shared.attendant.looks();
+            let nap = core.driving.nap();
             drop(core);
             let wait = deadline.map(|d| d.saturating_sub(now));
             match by {
@@ -72,7 +74,6 @@ impl Worker {
                 }
                 Driver::Attendant => {
                     self.shared.bed.sleep(Some(wait.unwrap_or(ABSENT).min(ABSENT)));
-                    self.shared.look_after_attendant(looks);
                     // The device is to be looked after, too.
                     if looked_after.elapsed() >= ABSENT {
                         looked_after = Instant::now();
@@ -82,10 +83,16 @@ impl Worker {
                 }
                 Driver::Nobody => {
                     let left = care.map(|every| every.saturating_sub(looked_after.elapsed()));
-                    self.shared.bed.sleep(wait.into_iter().chain(left).min());
+                    self.shared.bed.sleep(wait.into_iter().chain(left).chain(nap).min());
                 }
                 // It looks after the device; who comes after it may not.
-                Driver::Caller => self.shared.bed.sleep(wait.into_iter().chain(care).min()),
+                Driver::Caller => self.shared.bed.sleep(wait.into_iter().chain(care).chain(nap).min()),
+            }
+            let looks = self.shared.attendant.looks();
+            if looks != looked.0 {
+                looked = (looks, Instant::now());
+            } else if nap.is_some() && looked.1.elapsed() >= ABSENT {
+                self.shared.look_after_attendant(looks);
             }
         }
     }
@@ -201,6 +208,8 @@ impl Core {
                     }
                 }
                 Err(Stop::Error(e)) => tracing::error!("{}: commit failed: {e}", self.geometry.name),
+                // What it waits for comes with a completion, and no more syncs are waited for meanwhile: time that is over is nobody's to keep.
+                Err(Stop::Wait(_)) if reason == Reason::Sync => self.group.ended(),
                 Err(Stop::Wait(_)) => {}
             }
         }
@@ -250,7 +259,8 @@ impl Core {
             let same = inode.kind != format::inode::SlotKind::Free && inode.generation == generation;
             // A directory that is not empty was never removed: what it holds is not to be lost with it.
             let is_empty = !inode.is_dir() || self.index.dir(slot).is_none_or(|dir| dir.len() == 0);
-            let freed = same && inode.parent == 0 && inode.opens == 0 && is_empty;
+            // On a damaged volume additional names may lead to it.
+            let freed = same && inode.parent == 0 && inode.nlink == 0 && inode.opens == 0 && is_empty;
             if freed {
                 match self.need_to_free(slot).and_then(|()| self.room_in_epoch()) {
                     Ok(()) => {}

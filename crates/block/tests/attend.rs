@@ -82,6 +82,46 @@ fn nobody_waits_for_one_who_does_not_come_back() {
     });
 }
 
+/// It went while nothing happened, without a word: what is read then, and whatever comes later, is not left to it.
+#[test]
+fn nobody_waits_for_one_who_went_while_nothing_happened() {
+    for (idle, lends) in [(1, false), (20, false), (400, false), (1, true)] {
+        let media = Arc::new(Polled::new(None));
+        block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
+        // No change is due meanwhile.
+        let dirty_age_max = Duration::from_secs(3600);
+        let options =
+            OpenOptions { cache_bytes: 8 << 20, noatime: true, dirty_age_max, ..OpenOptions::default() };
+        let volume = Arc::new(Volume::open(media, options).unwrap());
+        let handle = make(&volume, "f");
+        work(&volume, handle, 20);
+        if lends {
+            // The worker leaves the role to callers, and sleeps.
+            for _ in 0..20 {
+                volume.block_on(volume.write(handle, 0, &[0; 4096])).unwrap();
+                volume.block_on(volume.fsync(handle, false)).unwrap();
+            }
+        }
+        block_on(volume.drop_caches()).unwrap();
+        for page in 0..3 {
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(if lends { 1 } else { 50 }) {
+                volume.attend(true);
+            }
+            thread::sleep(Duration::from_millis(idle));
+            let (ended, end) = std::sync::mpsc::channel();
+            let volume = volume.clone();
+            thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                assert_eq!(block_on(volume.read(handle, page * 4096, &mut bytes)), Ok(4096));
+                ended.send(bytes == [page as u8; 4096]).unwrap();
+            });
+            assert_eq!(end.recv_timeout(Duration::from_secs(2)), Ok(true), "page {page}, {idle} ms");
+        }
+        volume.close_blocking().unwrap();
+    }
+}
+
 #[test]
 fn callers_that_block_are_served_beside_it() {
     let (volume, _) = volume();

@@ -2,8 +2,11 @@
 
 use block::{MkfsOptions, OpenOptions, Volume};
 use fs::client::OpenOptions as Open;
-use fs::{Client, Cred, block_on};
+use fs::{Client, Cred, FileSystem, block_on};
+use media::ram::RamMedia;
 use media::uring::{Options, UringMedia};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -119,4 +122,44 @@ fn syncs_share_commits() {
     assert!(epochs < syncs, "{epochs} epochs for {syncs} syncs");
     (0..8).for_each(|i| check(&volume, &format!("/f{i}"), ROUNDS / (i % 4 + 1)));
     volume.close_blocking().unwrap();
+}
+
+/// A call within a call that is to drive, as when a file is dropped there: the thread waits for the inner one, and nobody for the outer one to drive.
+#[test]
+fn a_call_within_one_that_drives_is_served() {
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let media = Arc::new(RamMedia::new(64 << 20).unwrap());
+        block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
+        let volume = Volume::open(media, OpenOptions::default()).unwrap();
+        let client = Client::new(Arc::new(volume.clone()), Cred::root()).blocking();
+        let how = Open::new().read(true).write(true).create_new(true);
+        let files = ["/outer", "/inner"].map(|name| client.open(name, how).unwrap());
+        files.iter().for_each(|file| file.write_all_at(&[7; 64 << 10], 0).unwrap());
+        for round in 0..40 {
+            // So many that wait alone that they drive.
+            busy(&volume, &format!("/f{round}"), 20, true);
+            volume.block_on(volume.drop_caches()).unwrap();
+            let [outer, inner] = &files;
+            let (mut first, mut second) = ([0; 4096], [0; 4096]);
+            {
+                let mut first = pin!(volume.read(outer.handle(), 0, &mut first));
+                let mut second = Some(volume.read(inner.handle(), 0, &mut second));
+                let read = volume.block_on(poll_fn(|cx| {
+                    let read = first.as_mut().poll(cx);
+                    if let Some(second) = second.take() {
+                        let read = if round % 2 == 0 { volume.block_on(second) } else { block_on(second) };
+                        assert_eq!(read, Ok(4096));
+                    }
+                    read
+                }));
+                assert_eq!(read, Ok(4096));
+            }
+            assert!(first == [7; 4096] && second == first);
+        }
+        drop(files);
+        volume.close_blocking().unwrap();
+        ended.send(()).unwrap();
+    });
+    end.recv_timeout(Duration::from_secs(30)).expect("it waits for ever");
 }

@@ -25,14 +25,18 @@ type Change<'f> = &'f dyn Fn(&mut InodeHeader, &mut Vec<u8>);
 
 /// Changes an inode in its slot, checksum and all.
 fn change(lab: &Lab, image: &SimFlash, path: &str, f: Change<'_>) {
-    let ino = lab.truth[path].ino;
+    change_in(lab, image, lab.truth[path].ino, f);
+}
+
+fn change_in(lab: &Lab, image: &SimFlash, ino: u64, f: Change<'_>) {
     let at = lab.slots().into_iter().find(|slot| slot.0 == ino).unwrap().1;
     let block = lab.block(at);
     let view = parse_block(&block, Ino(ino)).unwrap().unwrap();
     let (mut h, mut tail) = (*view.header, view.tail.to_vec());
     f(&mut h, &mut tail);
+    let name = if h.parent.get() == 0 { b"" } else { view.name };
     let mut compact = Vec::new();
-    encode_compact(&h, view.name, &tail, view.xattrs, &mut compact);
+    encode_compact(&h, name, &tail, view.xattrs, &mut compact);
     let mut block = vec![0; BLOCK_SIZE];
     fill_block(&compact, &mut block);
     image.poke(at * BLOCK_SIZE as u64, &block);
@@ -188,6 +192,65 @@ fn nodes_that_are_shared() {
     is_refused(image, SCATTERED, "shared nodes");
 }
 
+/// Without its index checkpoint the volume is made of what stands in the slots.
+fn forget_index(lab: &Lab, image: &SimFlash) {
+    for (first, _) in lab.checkpoint().0.index_runs {
+        image.poke(first.first_block().byte(), &[0; 64]);
+    }
+}
+
+/// Names at places that another has, or none can have, and what leads to numbers that no inode has, though their low halves are those of some: the volume is not
+/// mounted before it was repaired, and then holds all that it held.
+#[test]
+fn names_that_lead_nowhere() {
+    let lab = Lab::clean();
+    let header = |ino: u64| {
+        let at = lab.slots().into_iter().find(|slot| slot.0 == ino).unwrap().1;
+        *parse_block(&lab.block(at), Ino(ino)).unwrap().unwrap().header
+    };
+    let file = lab.truth["/a/inline"].ino;
+    let other = header(lab.truth["/a/empty"].ino).cookie;
+    let link = lab.slots().into_iter().map(|slot| slot.0).find(|&ino| header(ino).target.get() != 0).unwrap();
+    let changes: [(&str, u64, Change<'_>); 6] = [
+        ("the last place", file, &|h, _| h.cookie = u64::MAX.into()),
+        ("a place too far", file, &|h, _| h.cookie = (1 << 62).into()),
+        ("the place of ..", file, &|h, _| h.cookie = 2.into()),
+        ("a place that is taken", file, &|h, _| h.cookie = other),
+        ("a parent beyond all", file, &|h, _| h.parent = (1 << 32).into()),
+        ("a target beyond all", link, &|h, _| h.target = (h.target.get() + (1 << 32)).into()),
+    ];
+    for (what, ino, change) in changes {
+        let image = lab.clone_image();
+        change_in(&lab, &image, ino, change);
+        forget_index(&lab, &image);
+        let opened = Volume::open(image.clone(), options()).map(drop);
+        assert!(matches!(opened, Err(Error::Corrupt(_))), "{what}: {opened:?}");
+        fsck(&image, true);
+        let volume = Volume::open(image, options()).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let found = picture(&volume).unwrap();
+        assert!(ino == link || found.values().any(|seen| seen.ino == file), "{what}: the file is gone");
+        volume.close_blocking().unwrap();
+    }
+}
+
+/// A file has lost its name, and others lead to it: it is not freed.
+#[test]
+fn a_nameless_file_with_additional_names() {
+    let lab = Lab::clean();
+    let image = lab.clone_image();
+    change(&lab, &image, "/a/sub/attributes", &|h, _| h.parent = 0.into());
+    forget_index(&lab, &image);
+    let volume = Volume::open(image, options()).unwrap();
+    block_on(volume.sync()).unwrap();
+    block_on(volume.checkpoint()).unwrap();
+    let found = picture(&volume).unwrap();
+    for path in ["/a/third name", "/a/sub/deep/another name"] {
+        let content = found.get(path).map(|seen| seen.content.clone());
+        assert_eq!(content, Some(Ok(b"with attributes".to_vec())), "{path}");
+    }
+    volume.close_blocking().unwrap();
+}
+
 #[test]
 fn a_symlink_without_end() {
     let lab = Lab::clean();
@@ -195,10 +258,7 @@ fn a_symlink_without_end() {
         for size in [4096, 1 << 40, 1 << 60] {
             let image = lab.clone_image();
             change(&lab, &image, path, &|h, _| h.size = size.into());
-            // Without its index checkpoint the volume is made of what stands in the slots.
-            for (first, _) in lab.checkpoint().0.index_runs {
-                image.poke(first.first_block().byte(), &[0; 64]);
-            }
+            forget_index(&lab, &image);
             let volume = Volume::open(image, options()).unwrap();
             let root = Cred::root();
             let link = block_on(volume.walk(&root, Ino::ROOT, &path.as_bytes()[1..])).unwrap().ino;

@@ -2,9 +2,11 @@
 
 use block::{MkfsOptions, OpenOptions, Volume};
 use fs::client::OpenOptions as Open;
-use fs::{Client, Cred, block_on};
+use fs::{Client, Cred, Error, FileSystem, Handle, Ino, LockKind, OpenFlags, block_on};
+use media::ram::RamMedia;
 use media::uring::{Options, UringMedia};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 #[test]
 fn a_new_file_is_locked_by_nobody() {
@@ -29,5 +31,51 @@ fn a_new_file_is_locked_by_nobody() {
             });
         }
     });
+    volume.close_blocking().unwrap();
+}
+
+/// A handle is closed on one thread while another one takes a lock through it: no lock is left on what nobody has open.
+#[test]
+fn a_lock_goes_with_its_handle() {
+    let media = Arc::new(RamMedia::new(64 << 20).unwrap());
+    block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
+    let volume = Volume::open(media, OpenOptions::default()).unwrap();
+    let flags = OpenFlags::READ | OpenFlags::WRITE;
+    let (file, first) = block_on(volume.create(&Cred::root(), Ino::ROOT, b"f", 0o600, flags)).unwrap();
+    const ROUNDS: u64 = 50_000;
+    // What is to be closed.
+    let given = AtomicU64::new(0);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        // Who takes a lock has to wait for this, and who closes a handle has not while there are no locks.
+        s.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                volume.locks();
+            }
+        });
+        s.spawn(|| {
+            for round in 0..ROUNDS {
+                while given.load(Ordering::Acquire) == 0 {
+                    std::thread::yield_now();
+                }
+                // A little later each time.
+                (0..round % 50).for_each(|_| std::hint::spin_loop());
+                block_on(volume.release(Handle(given.load(Ordering::Acquire)))).unwrap();
+                given.store(0, Ordering::Release);
+            }
+        });
+        for _ in 0..ROUNDS {
+            let handle = block_on(volume.open(&Cred::root(), file.ino, flags)).unwrap();
+            given.store(handle.0, Ordering::Release);
+            let locked = block_on(volume.flock(handle, Some(LockKind::Shared), false));
+            assert!(matches!(locked, Ok(()) | Err(Error::BadHandle)), "{locked:?}");
+            while given.load(Ordering::Acquire) != 0 {
+                std::thread::yield_now();
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(volume.locks(), []);
+    block_on(volume.release(first)).unwrap();
     volume.close_blocking().unwrap();
 }

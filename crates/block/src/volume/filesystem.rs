@@ -529,7 +529,10 @@ impl FileSystem for Volume {
 
     async fn flock(&self, handle: Handle, kind: Option<LockKind>, wait: bool) -> Result<()> {
         let ino = self.handle(handle)?.ino;
-        self.inner.shared.locks.flock(ino, handle, kind, wait).await
+        let locks = &self.inner.shared.locks;
+        locks.flock(ino, handle, kind, wait).await?;
+        // Who closed it in between has found no lock of its, and nobody would ever give this one up.
+        self.handle(handle).map(drop).inspect_err(|_| locks.release_handle(ino, handle))
     }
 
     fn lend_locks(&self, handle: Handle, keeper: Arc<dyn Keeper>) -> bool {

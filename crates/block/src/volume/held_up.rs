@@ -7,19 +7,30 @@ use crate::writeback::Purpose;
 use fs::client::{BlockingFile, OpenOptions as Open};
 use fs::{Client, Cred};
 use media::ram::RamMedia;
+use std::task::{Context, Waker};
+use std::time::Duration;
 
 const PAGE: usize = 4096;
 
 /// A volume that nobody drives: what is on its way to the medium stays there.
 fn undriven() -> (Volume, Worker, BlockingFile<Volume>, Slot) {
+    undriven_with(OpenOptions::default())
+}
+
+fn undriven_with(options: OpenOptions) -> (Volume, Worker, BlockingFile<Volume>, Slot) {
     let media = Arc::new(RamMedia::new(256 << 20).unwrap());
     crate::mkfs(media.clone(), &Default::default()).unwrap();
-    let (volume, worker) = Volume::open_manual(media, OpenOptions::default()).unwrap();
+    let (volume, worker) = Volume::open_manual(media, options).unwrap();
     volume.inner.shared.lock().keep_min = 1;
     let client = Client::new(Arc::new(volume.clone()), Cred::root()).blocking();
     let file = client.open("/f", Open::new().read(true).write(true).create(true)).unwrap();
     let slot = volume.handle(file.handle()).unwrap().slot;
     (volume, worker, file, slot)
+}
+
+/// The worker has done all it can.
+fn settle(worker: &mut Worker) {
+    while worker.step() {}
 }
 
 fn take_all(core: &mut Core) -> Vec<Run> {
@@ -103,6 +114,73 @@ fn a_direct_write_that_waits_when_it_is_done_goes_to_the_medium() {
     assert!(core.slab.get(slot).tail.as_ref().unwrap().dirty.is_empty());
     drop(core);
     assert!(holds(&file, 1, 8));
+}
+
+/// An append waits in its middle, and the file is cut meanwhile: the rest stands at the new end, without a hole before it.
+#[test]
+fn an_append_goes_on_at_the_end_of_a_file_that_was_cut() {
+    for cut in [0, 5000] {
+        let options = OpenOptions { cache_bytes: 2 << 20, ..OpenOptions::default() };
+        let (volume, mut worker, file, slot) = undriven_with(options);
+        let bytes: Vec<u8> = (0..3u32 << 20).map(|i| (i >> 12) as u8).collect();
+        let mut core = volume.inner.shared.lock();
+        let handle = core.open_slot(&Cred::root(), slot, OpenFlags::WRITE | OpenFlags::APPEND, false);
+        let (mut done, mut is_cut) = (0, None);
+        while done < bytes.len() {
+            match core.write(handle, (0, 1), &bytes.as_slice(), PAGE, &mut done, &mut None) {
+                Err(Stop::Wait(_)) => {}
+                ended => ended.unwrap(),
+            }
+            drop(core);
+            settle(&mut worker);
+            core = volume.inner.shared.lock();
+            if done > cut && is_cut.is_none() {
+                assert!(core.truncate(slot, cut as u64, &mut None).is_ok());
+                is_cut = Some(done);
+            }
+        }
+        drop(core);
+        let at = is_cut.unwrap();
+        assert!(at < bytes.len(), "it did not wait");
+        let expected = [&bytes[..cut], &bytes[at..]].concat();
+        let mut found = vec![0; bytes.len()];
+        let mut read = Box::pin(volume.read(file.handle(), 0, &mut found));
+        let len = loop {
+            match read.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(len) => break len.unwrap(),
+                Poll::Pending => settle(&mut worker),
+            }
+        };
+        drop(read);
+        assert!(found[..len] == expected, "{len} bytes instead of {}", expected.len());
+        assert_eq!(volume.appended(handle), Some(len as u64));
+    }
+}
+
+/// A commit is held back for syncs that do not come, and then waits for room in the log: what it waits for is nothing that time brings.
+#[test]
+fn nobody_keeps_time_for_a_commit_that_waits_for_the_log() {
+    let (volume, mut worker, file, _) = undriven();
+    let lock = || volume.inner.shared.lock();
+    file.write_all_at(&[7; PAGE], 0).unwrap();
+    // Its home writes are on their way, and stay there.
+    let mut checkpoint = Box::pin(volume.checkpoint());
+    assert!(checkpoint.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let goes_home = |core: &Core| core.checkpointing.is_some() && core.flush_wanted <= core.durable;
+    let steps = (0..100).take_while(|_| !goes_home(&lock()) && worker.step()).count();
+    file.write_all_at(&[8; PAGE], 0).unwrap();
+    let mut core = lock();
+    assert!(goes_home(&core), "after {steps} steps");
+    let (epoch, durable, now) = (core.running.epoch, core.durable, core.monotonic());
+    core.group.closed(durable, now.saturating_sub(Duration::from_millis(1)));
+    assert!(core.gather(2));
+    core.log.head += core.log.free() - 1;
+    assert!(matches!(core.sync_point(), Ok(e) if e == epoch));
+    std::thread::sleep(Duration::from_millis(5));
+    core.background();
+    assert!(core.close_wanted && core.running.epoch == epoch);
+    let now = core.monotonic();
+    assert!(core.deadline().is_none_or(|until| until > now), "{:?} at {now:?}", core.deadline());
 }
 
 /// Who has synced what would be lost with a record that no recovery reads is told so.
