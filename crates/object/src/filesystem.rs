@@ -500,6 +500,8 @@ impl<S: Store> FileSystem for ObjectFs<S> {
 
     async fn flock(&self, handle: Handle, kind: Option<LockKind>, wait: bool) -> Result<()> {
         let ino = self.core.inode_of(handle)?;
-        self.core.locks.flock(ino, handle, kind, wait).await
+        self.core.locks.flock(ino, handle, kind, wait).await?;
+        // Who closed it in between has found no lock of its, and nobody would ever give this one up.
+        self.core.inode_of(handle).map(drop).inspect_err(|_| self.core.locks.release_handle(ino, handle))
     }
 }
