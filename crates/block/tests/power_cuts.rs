@@ -224,12 +224,12 @@ fn run_with(count: u64, config: impl Fn() -> Config, spare: Option<u64>) {
 
 #[test]
 fn whole_blocks_in_order() {
-    run(15, || Config { atomic_unit: 4096, ..Config::new(512 << 20) });
+    run(10, || Config { atomic_unit: 4096, ..Config::new(512 << 20) });
 }
 
 #[test]
 fn torn_sectors_in_any_order() {
-    run(15, || Config { atomic_unit: 512, order: Order::Shuffled { batch: 3 }, ..Config::new(512 << 20) });
+    run(10, || Config { atomic_unit: 512, order: Order::Shuffled { batch: 3 }, ..Config::new(512 << 20) });
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Memory that is lent, and a device that can be stopped for its transfers: it does not begin them, or fails them.
+//! Memory that is lent, and a device that can be stopped for its transfers, or for all: it does not begin them, or fails them.
 
 use media::{Arena, ArenaId, Completion, Geometry, Media, MediaError, Memory, RamMedia, Request, Wait};
 use parking_lot::Mutex;
@@ -27,6 +27,7 @@ pub struct Gate {
 struct State {
     theirs: HashSet<u16>,
     closed: bool,
+    for_all: bool,
     fails: bool,
     held: Vec<Request>,
     failed: Vec<Completion>,
@@ -44,11 +45,17 @@ impl Gate {
         self.state.lock().closed = true;
     }
 
+    /// The same with all transfers.
+    pub fn close_for_all(&self) {
+        let mut state = self.state.lock();
+        (state.closed, state.for_all) = (true, true);
+    }
+
     /// Lets them go on.
     pub fn open(&self) {
         let held = {
             let mut state = self.state.lock();
-            state.closed = false;
+            (state.closed, state.for_all) = (false, false);
             std::mem::take(&mut state.held)
         };
         held.into_iter().for_each(|request| self.ram.submit(request));
@@ -95,7 +102,7 @@ impl Media for Gate {
             let (device, offset) = ("gate".into(), request.offset);
             let e = MediaError::Io { device, op: "transfer", offset, errno: libc::EIO };
             state.failed.push(Completion { token: request.token, result: Err(e) });
-        } else if theirs && state.closed {
+        } else if state.closed && (theirs || state.for_all) {
             state.held.push(request);
         } else {
             drop(state);

@@ -32,7 +32,7 @@ pub struct Untied {
 
 #[derive(Default)]
 struct State {
-    arenas: Vec<Arc<Arena>>,
+    arenas: HashMap<u16, Arc<Arena>>,
     /// Checksums of records as the engine made them, and as they are on the device.
     chain: HashMap<u32, u32>,
     next: usize,
@@ -47,7 +47,7 @@ impl Untied {
         flash.peek(at * BLOCK_SIZE as u64, &mut block);
         let cover =
             Cover { block: at.into(), count: 1.into(), data_crc: cover_crc(&[crc32c(&block)]).into() };
-        let arenas = vec![arena.clone()];
+        let arenas = HashMap::from([(id.0, arena.clone())]);
         let state = Mutex::new(State { arenas, ..State::default() });
         Untied { flash, barriers, memory: (arena, id), cover, state }
     }
@@ -57,7 +57,7 @@ impl Untied {
         let mut bytes = Vec::with_capacity(request.len as usize);
         for buf in &request.bufs {
             let mut part = vec![0; buf.len as usize];
-            state.arenas[buf.arena.0 as usize].copy_out(buf.offset, &mut part);
+            state.arenas[&buf.arena.0].copy_out(buf.offset, &mut part);
             bytes.extend(part);
         }
         let record = Record::parse(&bytes).ok()?;
@@ -86,12 +86,11 @@ impl Media for Untied {
     fn register(&self, arena: Arc<Arena>) -> Result<ArenaId, MediaError> {
         let mut state = self.state.lock().unwrap();
         let id = self.flash.register(arena.clone())?;
-        assert_eq!(id.0 as usize, state.arenas.len(), "nobody else registers memory");
-        state.arenas.push(arena);
+        state.arenas.insert(id.0, arena);
         Ok(id)
     }
-    fn unregister(&self, _arena: ArenaId) {
-        panic!("nobody gives memory back");
+    fn unregister(&self, arena: ArenaId) {
+        self.flash.unregister(arena);
     }
     fn submit(&self, mut request: Request) {
         if request.op == Op::Write {

@@ -1,9 +1,7 @@
 //! The kernel is told of what sessions change: while it waits for them, while it has things locked, and beside answers that say what was before.
 
 use crate::helpers::*;
-use fs::leases::{Call, Caller, Lender, Settling};
-use fs::{Cred, FileSystem, Ino, Watched};
-use std::future::poll_fn;
+use fs::{Client, Cred, FileSystem, Ino, RenameFlags, Watched};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::pin::Pin;
@@ -12,34 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-/// Keeps whoever settles waiting while it is closed.
-#[derive(Default)]
-struct Gate {
-    closed: AtomicBool,
-    ino: AtomicU64,
-}
-
-impl Lender for Gate {
-    fn lends(&self, ino: Ino, _: Caller) -> bool {
-        ino.0 == self.ino.load(Ordering::SeqCst)
-    }
-
-    fn may_lend(&self, ino: Ino, caller: Caller) -> bool {
-        self.lends(ino, caller)
-    }
-
-    fn settle(&self, _: Option<(Ino, Call)>, _: Caller) -> Settling<'_> {
-        Box::pin(poll_fn(|_| match self.closed.load(Ordering::SeqCst) {
-            true => Poll::Pending,
-            false => Poll::Ready(Ok(())),
-        }))
-    }
-}
-
 /// A volume with a kernel that is told of changes.
 fn mounted() -> (Watched<block::Volume>, tempfile::TempDir, fuse::Mount) {
     let media = Arc::new(media::RamMedia::new(64 << 20).unwrap());
     block::mkfs(media.clone(), &Default::default()).unwrap();
+    mounted_from(media)
+}
+
+fn mounted_from(media: Arc<dyn media::Media>) -> (Watched<block::Volume>, tempfile::TempDir, fuse::Mount) {
     let doors = Watched::new(Arc::new(block::Volume::open(media, Default::default()).unwrap()));
     let dir = tempfile::tempdir().unwrap();
     let mount = fuse::mount(Arc::new(doors.clone()), dir.path(), Default::default()).unwrap();
@@ -70,24 +48,23 @@ fn the_kernel_is_told_while_it_waits_for_a_suspended_call() {
     if !can_mount() {
         return;
     }
-    let (doors, dir, mount) = mounted();
-    let gate = Arc::new(Gate::default());
-    doors.lend(gate.clone());
-    // Without a lease nobody asks.
-    doors.lease_begins();
-
-    let session = doors.door();
-    let cred = Cred::root();
-    let ino = fs::block_on(session.mknod(&cred, Ino::ROOT, b"file", libc::S_IFREG | 0o644, 0)).unwrap().ino;
-    gate.ino.store(ino.0, Ordering::SeqCst);
+    let device = Arc::new(sim::gate::Gate::new(64 << 20).unwrap());
+    block::mkfs(device.clone(), &Default::default()).unwrap();
+    let volume = block::Volume::open(device.clone(), Default::default()).unwrap();
+    Client::new(Arc::new(volume.clone()), Cred::root()).blocking().write("/cold", b"x").unwrap();
+    volume.close_blocking().unwrap();
+    let (doors, dir, mount) = mounted_from(device.clone());
+    let (session, cred) = (doors.door(), Cred::root());
     std::fs::write(dir.path().join("known"), b"x").unwrap();
     assert!(dir.path().join("absent").symlink_metadata().is_err());
 
     let woken = Arc::new(Woken(AtomicBool::new(false)));
     let waker = Waker::from(woken.clone());
     let mut cx = Context::from_waker(&waker);
-    gate.closed.store(true, Ordering::SeqCst);
-    let mut first: Pin<Box<_>> = Box::pin(session.link(&cred, ino, Ino::ROOT, b"taken"));
+    // The rest of a file that nobody has used yet is to be read.
+    device.close_for_all();
+    let renamed = session.rename(&cred, Ino::ROOT, b"cold", Ino::ROOT, b"taken", RenameFlags::default());
+    let mut first: Pin<Box<_>> = Box::pin(renamed);
     assert!(first.as_mut().poll(&mut cx).is_pending());
     let taken = dir.path().join("taken");
     let kernel = std::thread::spawn(move || std::fs::create_dir(taken));
@@ -96,25 +73,24 @@ fn the_kernel_is_told_while_it_waits_for_a_suspended_call() {
 
     let mut second: Pin<Box<_>> = Box::pin(session.unlink(&cred, Ino::ROOT, b"known"));
     assert!(second.as_mut().poll(&mut cx).is_pending(), "the kernel has its directory locked");
-    gate.closed.store(false, Ordering::SeqCst);
+    device.open();
     // Both have the kernel told, and are woken when it has taken that in.
-    let mut linked = first.as_mut().poll(&mut cx);
+    let mut renamed = first.as_mut().poll(&mut cx);
     let mut unlinked = Poll::Pending;
     eventually("the calls end", || {
         if woken.0.swap(false, Ordering::SeqCst) {
-            if linked.is_pending() {
-                linked = first.as_mut().poll(&mut cx);
+            if renamed.is_pending() {
+                renamed = first.as_mut().poll(&mut cx);
             }
             if unlinked.is_pending() {
                 unlinked = second.as_mut().poll(&mut cx);
             }
         }
-        linked.is_ready() && unlinked.is_ready()
+        renamed.is_ready() && unlinked.is_ready()
     });
-    assert!(matches!((linked, unlinked), (Poll::Ready(Ok(_)), Poll::Ready(Ok(())))));
+    assert!(matches!((renamed, unlinked), (Poll::Ready(Ok(_)), Poll::Ready(Ok(())))));
     assert_eq!(kernel.join().unwrap().unwrap_err().raw_os_error(), Some(libc::EEXIST));
     assert!(dir.path().join("known").symlink_metadata().is_err(), "what it kept is gone");
-    doors.lease_ends();
     mount.unmount().unwrap();
     mount.wait();
 }
