@@ -2,12 +2,9 @@
 
 use super::report::Problem;
 use super::{Node, Pass, report::Severity};
+use crate::index::{COOKIE_MAX, FIRST_COOKIE};
 use std::collections::{HashMap, HashSet};
 
-/// Cookies at and above this are refused: the next one must still fit.
-pub(super) const COOKIE_MAX: u64 = 1 << 62;
-/// Cookies below this stand for "." and "..".
-pub(super) const COOKIE_MIN: u64 = 3;
 const ROOT: u64 = 1;
 
 /// Checks all names and plans what becomes of those that cannot stay.
@@ -97,7 +94,7 @@ fn duplicates(pass: &mut Pass<'_>, inos: &[u64], stray: &mut Vec<u64>) {
             names.insert((node.parent, &node.name), other);
             twice.push((ino, other));
         }
-        let fits = (COOKIE_MIN..COOKIE_MAX).contains(&node.cookie);
+        let fits = (FIRST_COOKIE..COOKIE_MAX).contains(&node.cookie);
         if !fits || !cookies.insert((node.parent, node.cookie)) {
             unplaced.push(ino);
         }
@@ -110,16 +107,16 @@ fn duplicates(pass: &mut Pass<'_>, inos: &[u64], stray: &mut Vec<u64>) {
     let mut next: HashMap<u64, u64> = HashMap::new();
     if !unplaced.is_empty() {
         for node in pass.nodes.values().filter(|n| n.cookie < COOKIE_MAX) {
-            let entry = next.entry(node.parent).or_insert(COOKIE_MIN);
+            let entry = next.entry(node.parent).or_insert(FIRST_COOKIE);
             *entry = (*entry).max(node.cookie + 1);
         }
     }
     for ino in unplaced {
         let node = &pass.nodes[&ino];
-        let entry = next.entry(node.parent).or_insert(COOKIE_MIN);
+        let entry = next.entry(node.parent).or_insert(FIRST_COOKIE);
         // Behind the last one that may be given, what others have left free.
         while *entry >= COOKIE_MAX || !cookies.insert((node.parent, *entry)) {
-            *entry = if *entry >= COOKIE_MAX { COOKIE_MIN } else { *entry + 1 };
+            *entry = if *entry >= COOKIE_MAX { FIRST_COOKIE } else { *entry + 1 };
         }
         let (found, cookie) = (node.cookie, *entry);
         let p = Problem::damage("name", "position in the directory is taken or out of range");

@@ -9,7 +9,8 @@
 
 use super::fixed::Base;
 use super::image::Image;
-use super::{Edit, Pass, names};
+use super::{Edit, Pass};
+use crate::index::{COOKIE_MAX, FIRST_COOKIE};
 use crate::load;
 use crate::ring::LogRing;
 use format::checkpoint::{CHECKPOINTS, Checkpoint};
@@ -304,11 +305,7 @@ fn next_cookie(pass: &Pass<'_>, dir: u64) -> u64 {
         Some((d, _, c)) if *d == dir => Some(*c),
         _ => e.cookie,
     });
-    known
-        .chain(planned)
-        .filter(|&c| c < names::COOKIE_MAX)
-        .max()
-        .map_or(names::COOKIE_MIN, |c| (c + 1).max(names::COOKIE_MIN))
+    known.chain(planned).filter(|&c| c < COOKIE_MAX).max().map_or(FIRST_COOKIE, |c| (c + 1).max(FIRST_COOKIE))
 }
 
 /// A slot that nobody uses; of a new inode segment when there is none.
