@@ -177,14 +177,18 @@ fn a_session_that_is_ended_by_force_loses_its_locks() {
     assert!(other.gets_soon());
 }
 
+/// A session has ended whose handle has the lock of a description that is still there, as long as what is given.
+fn has_one_kept(rig: &Rig<block::Volume>) -> OwnedFd {
+    let (one, memory) = (One::new(rig), memory());
+    stands(&memory, 5);
+    one.flock(&memory, 5, EX).unwrap();
+    memory
+}
+
 #[test]
 fn a_manager_that_stops_closes_what_it_keeps() {
     let mut rig = rig();
-    let a = One::new(&rig);
-    let memory = memory();
-    stands(&memory, 5);
-    a.flock(&memory, 5, EX).unwrap();
-    drop(a);
+    let _memory = has_one_kept(&rig);
     rig.serve();
     assert!(One::new(&rig).gets_soon());
 }
@@ -286,11 +290,7 @@ fn nobody_waits_until_the_kernel_was_asked_about_all_of_another() {
 #[test]
 fn a_server_that_ends_leaves_the_socket_of_the_next_where_it_is() {
     let mut rig = rig();
-    let a = One::new(&rig);
-    let memory = memory();
-    stands(&memory, 5);
-    a.flock(&memory, 5, EX).unwrap();
-    drop(a);
+    let _memory = has_one_kept(&rig);
     // What it keeps takes its time to be closed, when it listens no longer.
     let gate = Between::before(&rig.doors).holds(rig.beside.stat("f").unwrap().ino);
     let (first, path) = (rig.server.take().unwrap(), rig.dir.path().join("socket"));

@@ -227,10 +227,8 @@ fn find(object: &Object, worker: &mut Worker, way: &Way, first: u64) -> io::Resu
             Found::Between(words().min().unwrap_or(0), words().max().unwrap_or(0))
         }
         Kind::Hole => {
-            state(
-                worker.file(object, |file| way.read(file, 4096))?,
-                |state| if state % 2 == 1 { state } else { 0 },
-            )
+            let found = worker.file(object, |file| way.read(file, 4096))?;
+            state(found, |state| if state % 2 == 1 { state } else { 0 })
         }
         Kind::Size => match worker.one_of(4) {
             0 => state(worker.file(object, |file| file.metadata())?.len(), size_of_state),
