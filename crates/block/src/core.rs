@@ -217,6 +217,8 @@ pub(crate) struct Core {
     pub closed: bool,
     /// Somebody waits for a frame that a reader may be about to let go.
     pub starving: Arc<AtomicBool>,
+    /// Who has just said so looks once more: the reader may have let it go before.
+    pub look_again: bool,
 
     pub slab: Slab,
     pub index: Index,
@@ -245,6 +247,8 @@ pub(crate) struct Core {
     /// With their generations; until then they are kept.
     pub orphans: Vec<(Slot, u32)>,
     pub orphans_until: Duration,
+    /// When [`Core::background`] looked last.
+    pub looked_at: Duration,
 
     pub running: Running,
     /// For the images of the next record.
@@ -392,6 +396,9 @@ impl Core {
 
     /// Registers a waiter.
     pub fn wait(&mut self, wait: Wait, waker: &Waker) {
+        if wait == Wait::Progress && std::mem::take(&mut self.look_again) {
+            return self.woken.push(waker.clone());
+        }
         let lends = self.caller_waits(wait, waker);
         match wait {
             Wait::Durable(epoch) if lends => self.group.blocks(epoch),

@@ -257,7 +257,7 @@ impl Core {
 
     /// All frames are dirty or in use: write some back, then try again.
     pub fn need_frames(&mut self) -> Stop {
-        self.starving.store(true, std::sync::atomic::Ordering::Release);
+        self.look_again |= !self.starving.swap(true, std::sync::atomic::Ordering::AcqRel);
         match self.write_back_all(Purpose::Memory) {
             Err(Stop::Error(e)) => Stop::Error(e),
             _ => Stop::Wait(Wait::Progress),

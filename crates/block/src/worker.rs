@@ -158,13 +158,14 @@ impl Core {
         if self.latched.is_some() || self.read_only {
             return None;
         }
-        // An epoch that is being closed goes on when what it waits for has come.
+        // An epoch that is being closed, or was to be the last time, goes on when what it waits for has come; so do orphans.
         let since = self.running.since.filter(|_| self.running.gate.is_none());
         let most = self.options.dirty_age_max;
         let age = since.map(|since| since + if self.running.barrier { most.min(BARRIER_AGE) } else { most });
+        let age = age.filter(|&until| until > self.looked_at);
         let flush = self.unasked().map(|since| since + most);
         let orphans = (!self.orphans.is_empty()).then_some(self.orphans_until);
-        let orphans = orphans.filter(|&until| self.monotonic() < until);
+        let orphans = orphans.filter(|&until| until > self.looked_at);
         age.into_iter().chain(flush).chain(self.rest_ends()).chain(orphans).min()
     }
 
@@ -180,6 +181,7 @@ impl Core {
         }
         self.end_gathering();
         let now = self.monotonic();
+        self.looked_at = now;
         let is_old = |since: Option<Duration>, age| since.is_some_and(|s| now >= s + age);
         let old = is_old(self.running.since, self.options.dirty_age_max);
         let barrier_old = is_old(self.running.since, BARRIER_AGE) || self.barrier_is_due();
@@ -207,7 +209,11 @@ impl Core {
                         self.want_flush(epoch);
                     }
                 }
-                Err(Stop::Error(e)) => tracing::error!("{}: commit failed: {e}", self.geometry.name),
+                Err(Stop::Error(e)) => {
+                    tracing::error!("{}: commit failed: {e}", self.geometry.name);
+                    // Once more when it is as old again.
+                    self.running.since = self.running.since.and(Some(now));
+                }
                 // What it waits for comes with a completion, and no more syncs are waited for meanwhile: time that is over is nobody's to keep.
                 Err(Stop::Wait(_)) if reason == Reason::Sync => self.group.ended(),
                 Err(Stop::Wait(_)) => {}

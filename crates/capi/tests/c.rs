@@ -23,12 +23,13 @@ fn there_is(compiler: &str) -> bool {
     found
 }
 
-/// Builds the library as this test was built, and says where it is: cargo builds it for no test by itself.
+/// Builds the library as this test was built, and says where it is: cargo builds it for no test by itself. The command's package is built with it
+/// because then all that they are made of has the features with which it was built for the tests, and is not built once more.
 fn library() -> PathBuf {
     let profile = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_path_buf();
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--offline", "--lib", "--manifest-path"]).arg(here().join("Cargo.toml"));
-    cargo.arg("--target-dir").arg(profile.parent().unwrap());
+    cargo.args(["build", "--quiet", "--offline", "--lib", "-p", "freehold-capi", "-p", "freehold"]);
+    cargo.current_dir(here()).arg("--target-dir").arg(profile.parent().unwrap());
     if profile.ends_with("release") {
         cargo.arg("--release");
     }

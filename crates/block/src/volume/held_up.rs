@@ -1,12 +1,14 @@
 //! Writes that are refused when they have begun, or have to wait when they are done; and what is not told to be durable.
 
 use super::*;
+use crate::core::Wait;
 use crate::inode::Slot;
 use crate::space::Run;
 use crate::writeback::Purpose;
 use fs::client::{BlockingFile, OpenOptions as Open};
 use fs::{Client, Cred};
 use media::ram::RamMedia;
+use std::sync::atomic::AtomicBool;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -26,6 +28,14 @@ fn undriven_with(options: OpenOptions) -> (Volume, Worker, BlockingFile<Volume>,
     let file = client.open("/f", Open::new().read(true).write(true).create(true)).unwrap();
     let slot = volume.handle(file.handle()).unwrap().slot;
     (volume, worker, file, slot)
+}
+
+struct Woken(AtomicBool);
+
+impl std::task::Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// The worker has done all it can.
@@ -157,10 +167,40 @@ fn an_append_goes_on_at_the_end_of_a_file_that_was_cut() {
     }
 }
 
-/// A commit is held back for syncs that do not come, and then waits for room in the log: what it waits for is nothing that time brings.
+/// All frames are pinned when a write looks for one, and let go before it says that it waits for one: nobody will wake it, so it looks once more.
+#[test]
+fn who_found_no_frame_looks_once_more() {
+    let options = OpenOptions { cache_bytes: 2 << 20, ..OpenOptions::default() };
+    let (volume, mut worker, file, _) = undriven_with(options);
+    file.write_all_at(&[7; PAGE], 0).unwrap();
+    settle(&mut worker);
+    let mut core = volume.inner.shared.lock();
+    let mut pages = 0..;
+    while let Some(frame) = core.cache.insert(crate::pages::key(0, pages.next().unwrap())) {
+        core.cache.pin(frame);
+    }
+    let waits = write(&mut core, file.handle(), 8, 1, &mut 0);
+    assert!(matches!(waits, Err(Stop::Wait(Wait::Progress))), "{waits:?}");
+    let woken = Arc::new(Woken(AtomicBool::new(false)));
+    core.wait(Wait::Progress, &woken.clone().into());
+    drop(core);
+    assert!(woken.0.load(Ordering::Relaxed));
+    // From now on who lets one go says so.
+    assert!(volume.inner.shared.starving.load(Ordering::Relaxed));
+    let mut core = volume.inner.shared.lock();
+    let waits = write(&mut core, file.handle(), 8, 1, &mut 0);
+    assert!(matches!(waits, Err(Stop::Wait(Wait::Progress))), "{waits:?}");
+    woken.0.store(false, Ordering::Relaxed);
+    core.wait(Wait::Progress, &woken.clone().into());
+    drop(core);
+    assert!(!woken.0.load(Ordering::Relaxed), "it looks for ever");
+}
+
+/// A commit is held back for syncs that do not come, and gets old, and then waits for room in the log: what it waits for is nothing that time brings.
 #[test]
 fn nobody_keeps_time_for_a_commit_that_waits_for_the_log() {
-    let (volume, mut worker, file, _) = undriven();
+    let options = OpenOptions { dirty_age_max: Duration::from_millis(2), ..OpenOptions::default() };
+    let (volume, mut worker, file, _) = undriven_with(options);
     let lock = || volume.inner.shared.lock();
     file.write_all_at(&[7; PAGE], 0).unwrap();
     // Its home writes are on their way, and stay there.
