@@ -347,23 +347,4 @@ impl Core {
         self.wake(Wait::Progress);
         self.advance();
     }
-
-    /// Discards segments that became free as a whole. While a discard is on its way its segment is not given out.
-    pub fn discard_freed(&mut self, runs: &[crate::space::Run]) {
-        if !self.options.discard || !self.geometry.discard {
-            return;
-        }
-        for run in runs {
-            let first = run.block.segment().0;
-            let last = BlockNo(run.block.0 + run.count as u64 - 1).segment().0;
-            for seg in first..=last {
-                let whole = crate::space::Run { block: SegNo(seg).first_block(), count: PER_CHUNK };
-                if self.space.is_free(whole) && self.space.claim(whole) {
-                    let bytes = format::limits::SEGMENT_SIZE as u64;
-                    let request = Request::range(Op::Discard, whole.block.byte(), bytes, 0);
-                    self.submit(request, Io { kind: IoKind::Discard { run: whole }, epoch: None });
-                }
-            }
-        }
-    }
 }

@@ -52,8 +52,8 @@ enum Finish {
 }
 
 impl Core {
-    /// Waits until `epoch` is durable, or fails when that can no longer happen.
-    pub fn durable(&mut self, epoch: u64) -> Res<()> {
+    /// Waits until `epoch` is durable, or fails when that can no longer happen, or when its commit was refused since there were so many [`Core::refusals`].
+    pub fn durable(&mut self, epoch: u64, refusals: u64) -> Res<()> {
         if self.durable >= epoch {
             return Ok(());
         }
@@ -63,6 +63,7 @@ impl Core {
         if let Some((refused, why)) = &self.refused
             && *refused == epoch
             && epoch == self.running.epoch
+            && self.refusals > refusals
         {
             return Err(why.clone().into());
         }
@@ -96,10 +97,7 @@ impl Core {
     /// The volume cannot be stopped cleanly: let the worker end.
     pub fn give_up(&mut self) {
         self.closing = true;
-        if self.latched.is_none() {
-            self.latched = Some("the volume could not be stopped cleanly".into());
-        }
-        self.wake_worker = true;
+        self.latch("it could not be stopped cleanly".into());
     }
 
     /// Steps of a clean stop: no more changes, everything durable, everything home, the index checkpoint.
@@ -121,7 +119,7 @@ impl Core {
                 Some(epoch) => epoch,
                 None => *closing.synced.insert(self.close_epoch_for(Reason::Sync)?),
             };
-            self.durable(epoch)?;
+            self.durable(epoch, self.refusals)?;
             self.await_checkpoint(&mut closing.checkpoint)?;
             if self.checkpointing.is_some() || self.ios.in_flight > 0 {
                 return Err(Stop::Wait(Wait::Progress));
@@ -323,6 +321,7 @@ impl IndexWriter {
             index_inodes: if complete { self.slots.len() as u64 } else { 0 },
             index_runs: runs,
             stops: [core.opening, core.stops[0], core.stops[1], core.stops[2]],
+            generation: core.slab.generation_max(),
             ..core.checkpoint.clone()
         }
     }
@@ -353,6 +352,7 @@ fn wrong(rule: &'static str) -> Error {
 pub(crate) fn load_index(core: &mut Core, device: &Blocking, fixed: &Fixed) -> Result<()> {
     let cp = &fixed.checkpoint;
     let total = fixed.superblock.segments();
+    core.slab.generation_before = cp.generation;
     for (index, segment) in fixed.table.iter().enumerate() {
         if let Some(segment) = segment {
             core.slab.add_chunk(index as u32, *segment, true);

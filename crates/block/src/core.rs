@@ -247,6 +247,7 @@ pub(crate) struct Core {
     /// With their generations; until then they are kept.
     pub orphans: Vec<(Slot, u32)>,
     pub orphans_until: Duration,
+    pub discards: crate::discard::Discards,
     /// When [`Core::background`] looked last.
     pub looked_at: Duration,
 
@@ -500,14 +501,15 @@ impl Core {
 
     /// Waits for a checkpoint to free what can be freed; `NoSpace` when it did and that was not enough.
     pub fn wait_for_space(&mut self, ticket: &mut Option<u64>) -> Res<()> {
+        let discards = self.discards_hold_back();
         if self.space.quarantined() == 0 && self.held.is_empty() && self.nodes == 0 {
-            return Err(Error::NoSpace.into());
+            return Err(if discards { Stop::Wait(Wait::Progress) } else { Error::NoSpace.into() });
         }
         // A checkpoint that runs already began before the latest frees; the one after it frees them.
         let due = *ticket.get_or_insert(self.checkpoints_done + 1 + self.checkpointing.is_some() as u64);
         if self.checkpoints_done >= due {
-            // What direct reads hold back will be free when they are over, which is soon.
-            let held_back = self.reusable() < self.recorded;
+            // What direct reads and discards hold back will be free when they are over, which is soon.
+            let held_back = self.reusable() < self.recorded || discards;
             return Err(if held_back { Stop::Wait(Wait::Progress) } else { Error::NoSpace.into() });
         }
         self.hurry_checkpoint();

@@ -261,7 +261,6 @@ impl Core {
             return Err(Error::Latched(why.clone()).into());
         }
         self.synced_at = Some(self.monotonic());
-        self.refused = None;
         if self.running.is_empty() {
             return self.close_epoch_for(Reason::Sync);
         }

@@ -28,7 +28,7 @@ pub(crate) enum IoKind {
     Tail { slot: Slot, part: TailPart, buffer: Buffer },
     /// A write or flush of the running checkpoint. `frames`: images on their way home.
     Checkpoint { buffer: Option<u32>, frames: Frames },
-    /// A discard of a free segment, which nobody gets before it is over.
+    /// A discard of free segments, which nobody gets before it is over.
     Discard { run: crate::space::Run },
 }
 
@@ -149,13 +149,7 @@ impl Core {
                 self.wake(Wait::Progress);
                 self.wake_worker = true;
             }
-            IoKind::Discard { run } => {
-                self.space.free(run);
-                self.wake(Wait::Progress);
-                if let Err(e) = result {
-                    tracing::warn!("{}: discard failed: {e}", self.geometry.name);
-                }
-            }
+            IoKind::Discard { run } => self.discarded(run, result),
         }
         if let Some(epoch) = io.epoch {
             self.epoch_io_done(epoch);

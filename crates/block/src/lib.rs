@@ -13,6 +13,7 @@ mod core;
 mod covers;
 mod derive;
 mod direct;
+mod discard;
 mod driver;
 pub mod dump;
 mod epoch;

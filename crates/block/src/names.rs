@@ -161,12 +161,13 @@ impl Core {
     }
 
     /// Epochs that were lost gave this slot generations too, and their numbers are used again, so the first that an opening gives is
-    /// further on (`inode::apart`).
+    /// further on (`inode::apart`), from this slot's as from what all had before a clean stop.
     fn next_generation(&self, slot: Slot) -> u32 {
         let inode = self.slab.get(slot);
         let step = if inode.flags & NUMBERED != 0 { 0 } else { self.apart };
         let next = inode.generation.wrapping_add(1).wrapping_add(step);
-        next.max((self.running.epoch as u32).wrapping_add(self.apart))
+        let before = self.slab.generation_before.max(self.running.epoch as u32);
+        next.max(before.wrapping_add(self.apart))
     }
 
     fn new_inode(&mut self, cred: &Cred, dir: Slot, new: &New<'_>, ticket: &mut Option<u64>) -> Res<Slot> {
@@ -490,7 +491,7 @@ impl Core {
             }
         }
         let Some(dir) = self.index.dir(slot) else { return };
-        for (cookie, entry) in dir.scan(offset.max(2) + 1) {
+        for (cookie, entry) in dir.scan(offset.max(2).saturating_add(1)) {
             let name = self.slab.get(entry).name.bytes();
             let attr = self.attr(self.target(entry));
             if !sink(DirEntry { name, next_offset: cookie, attr }) {

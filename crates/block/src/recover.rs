@@ -148,6 +148,7 @@ fn new_core(media: Arc<dyn Media>, options: OpenOptions, fixed: &Fixed, log: &Lo
         tails_to_look_at: 0,
         closes_for_checkpoint: false,
         orphans: Vec::new(),
+        discards: Default::default(),
         looked_at: std::time::Duration::ZERO,
         orphans_until: options.clock.monotonic() + options.orphans_kept,
         running: Running::new(log.last_epoch + 1),

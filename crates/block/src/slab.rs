@@ -32,6 +32,8 @@ pub(crate) struct Slab {
     pub used: u64,
     /// Slots that were set aside, and are not used.
     pub promised: u64,
+    /// The highest generation that any slot had before, as far as its slot does not say so: an index checkpoint has used slots alone.
+    pub generation_before: u32,
 }
 
 const PER_CHUNK: u32 = SEGMENT_BLOCKS as u32;
@@ -176,6 +178,11 @@ impl Slab {
             let used = inodes.iter().enumerate().filter(|(_, inode)| inode.kind != SlotKind::Free);
             used.map(move |(i, inode)| (first + i as u32, inode))
         })
+    }
+    /// The highest generation that any slot has, or had before.
+    pub fn generation_max(&self) -> u32 {
+        let all = self.blocks.iter().flat_map(|inodes| inodes.iter());
+        all.map(|inode| inode.generation).max().unwrap_or(0).max(self.generation_before)
     }
     /// Positions of chunks without a used slot.
     pub fn empty_chunks(&self) -> Vec<u32> {

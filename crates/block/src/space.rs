@@ -56,6 +56,8 @@ pub(crate) struct Space {
     /// Of what is reserved: set aside for writes that are still to come, and the part that the write under way may take.
     aside: u64,
     drawn: u64,
+    /// Blocks that are free and nobody may have for a while.
+    apart: u64,
     quarantine: BTreeMap<u64, Vec<Run>>,
     quarantined: u64,
 }
@@ -74,6 +76,7 @@ impl Space {
             reserved: 0,
             aside: 0,
             drawn: 0,
+            apart: 0,
             quarantine: BTreeMap::new(),
             quarantined: 0,
         };
@@ -87,11 +90,11 @@ impl Space {
     }
     /// Blocks that a new write could get, now or when quarantine ends.
     pub fn available(&self) -> u64 {
-        (self.free_blocks + self.quarantined + self.aside).saturating_sub(self.reserved)
+        (self.free_blocks + self.apart + self.quarantined + self.aside).saturating_sub(self.reserved)
     }
     /// Blocks in segments of which nothing is used. Those that wait to be reused count, as most of them are given back together.
     pub fn free_in_segments(&self) -> u64 {
-        self.free_segments.len() as u64 * SEG as u64 + self.quarantined
+        self.free_segments.len() as u64 * SEG as u64 + self.apart + self.quarantined
     }
     /// Blocks that can be given out at once, reservations included.
     pub fn free_now(&self) -> u64 {
@@ -290,6 +293,20 @@ impl Space {
         }
         self.take(run);
         true
+    }
+
+    /// Keeps whole segments that are free from everybody until [`Space::put_back`]. False when they are not, or when so many blocks are not spare.
+    pub fn set_apart(&mut self, run: Run, keep: u64) -> bool {
+        let apart = self.spare(keep) >= run.count as u64 && self.claim(run);
+        if apart {
+            self.apart += run.count as u64;
+        }
+        apart
+    }
+    /// They may be used again.
+    pub fn put_back(&mut self, run: Run) {
+        self.apart -= run.count as u64;
+        self.free(run);
     }
 
     /// Whether the run is one of the volume, behind its super segment, and every block of it is in use.

@@ -181,7 +181,7 @@ impl Volume {
         let shared = &self.inner.shared;
         let mut target = None;
         poll_fn(move |cx| {
-            if target.is_some_and(|epoch| shared.durable.is_durable(epoch)) {
+            if target.is_some_and(|(epoch, _)| shared.durable.is_durable(epoch)) {
                 return Poll::Ready(Ok(()));
             }
             let mut core = shared.lock();
@@ -190,8 +190,11 @@ impl Volume {
             {
                 return Poll::Ready(Err(e));
             }
-            let epoch = target.map_or_else(|| core.sync_point(), Ok);
-            match epoch.and_then(|epoch| core.durable(*target.insert(epoch))) {
+            let asked = match target {
+                None => core.sync_point().map(|epoch| *target.insert((epoch, core.refusals))),
+                Some(target) => Ok(target),
+            };
+            match asked.and_then(|(epoch, refusals)| core.durable(epoch, refusals)) {
                 Ok(()) => Poll::Ready(Ok(())),
                 Err(Stop::Error(e)) => Poll::Ready(Err(e)),
                 Err(Stop::Wait(wait)) => {

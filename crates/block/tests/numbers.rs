@@ -1,7 +1,7 @@
 //! Numbers of inodes, and power failures.
 //!
-//! Verifies that no inode gets the number of one that was made and lost, whatever is done first after the volume was opened again, and that
-//! an opening does not use more generations than it gives.
+//! Verifies that no inode gets the number of one that was made and lost, whatever is done first after the volume was opened again, nor, after clean
+//! stops, of one that was removed, and that an opening does not use more generations than it gives.
 
 mod rig;
 
@@ -92,6 +92,24 @@ fn nor_that_of_an_inode_in_the_slot_of_one_that_is_back() {
     let other = life.make(b"other");
     assert_eq!(other.ino.on_medium(), lost.ino.on_medium());
     assert!(other.generation > lost.generation, "{lost:?} {other:?}");
+}
+
+/// What an index checkpoint says of a volume does not have the slots that are free.
+#[test]
+fn nor_that_of_one_that_was_removed_before_clean_stops() {
+    let setup = setup();
+    let (mut media, mut before) = (setup.make(), 0);
+    for stop in 0..24 {
+        let life = Life::begin(&setup, media);
+        for _ in 0..3 {
+            let made = life.make(b"f").generation;
+            assert!(made > before, "{made} behind {before}, after {stop} stops");
+            before = made;
+            life.remove(b"f");
+        }
+        life.driver.block_on(life.volume.close()).unwrap();
+        media = life.media;
+    }
 }
 
 #[test]

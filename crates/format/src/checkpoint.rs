@@ -57,8 +57,8 @@ media_struct! {
         table_crc: U32,
         /// numbers of the openings that ended in clean stops one after the other, the newest first; 0: none. Not zero only when clean
         stops: [U64; 4],
-        /// zero
-        reserved: [u8; 4],
+        /// the highest generation that any slot has had, also slots that are free; 0: not known. Not zero only when clean
+        generation: U32,
     }
 }
 
@@ -103,6 +103,8 @@ pub struct Checkpoint {
     pub table_crc: u32,
     /// Openings that ended in clean stops one after the other, the newest first; 0: none.
     pub stops: [u64; 4],
+    /// The highest generation of any slot, also of those that are free; 0: not known.
+    pub generation: u32,
 }
 
 impl Checkpoint {
@@ -114,6 +116,7 @@ impl Checkpoint {
             index_pieces: 0,
             index_inodes: 0,
             stops: [0; 4],
+            generation: 0,
             ..self.clone()
         }
     }
@@ -138,6 +141,7 @@ impl Checkpoint {
         h.durable_epoch = self.durable_epoch.0.into();
         h.table_crc = self.table_crc.into();
         h.stops = self.stops.map(U64::new);
+        h.generation = self.generation.into();
         block[..LOG_AT].copy_from_slice(h.as_bytes());
         for (i, seg) in self.log_segments.iter().enumerate() {
             block[LOG_AT + 4 * i..][..4].copy_from_slice(&seg.0.to_le_bytes());
@@ -203,6 +207,7 @@ impl Checkpoint {
             durable_epoch: Epoch(h.durable_epoch.get()),
             table_crc: h.table_crc.get(),
             stops: h.stops.map(U64::get),
+            generation: h.generation.get(),
         })
     }
 }
@@ -228,6 +233,7 @@ mod tests {
             durable_epoch: Epoch(101),
             table_crc: 7,
             stops: [5, 4, 3, 0],
+            generation: 77,
         };
         let block = cp.encode();
         assert_eq!(Checkpoint::parse(&block, &[3; 16], 64).unwrap(), cp);

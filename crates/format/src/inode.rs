@@ -50,8 +50,8 @@ media_struct! {
         /// number of this inode; must match the slot it stands in
         ino: U64,
         /// tells apart the inodes that had this slot: more than that of the one before, and at least the low 32 bits of the
-        /// epoch in which the slot was given; the first since an opening of the volume is 2^16 to 2^17 more than that, by
-        /// chance, so that it is none that was given in epochs that were lost
+        /// epoch in which the slot was given; the first since an opening of the volume is 2^16 to 2^17 more than that, and
+        /// than `generation` of the clean stop before, by chance, so that it is none that was given in epochs that were lost
         generation: U32,
         /// bytes in use from the start of the block
         used: U16,

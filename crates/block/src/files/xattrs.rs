@@ -109,7 +109,7 @@ impl Core {
         tail.xattrs = xattrs;
         tail.xattrs_changed = true;
         let len = format::xattr::encoded_len(&tail.xattrs);
-        self.running.bytes += len.min(512);
+        self.running.bytes += len.min(format::limits::XATTR_INLINE_MAX);
         Ok(())
     }
 }

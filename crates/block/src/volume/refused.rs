@@ -8,6 +8,7 @@ use fs::{Client, Cred, Fallocate};
 use media::ram::RamMedia;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::mpsc::channel;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 const PAGE: u64 = 4096;
@@ -67,6 +68,49 @@ fn a_commit_without_room_fails_for_all_who_share_it() {
     assert!(refused.load(Ordering::Relaxed) > 0);
     drop(pieces);
     volume.close_blocking().unwrap();
+}
+
+/// A commit that is refused is refused for all who have joined it, also when somebody syncs again before they hear of it.
+#[test]
+fn who_syncs_next_takes_no_refusal_away() {
+    let media = Arc::new(RamMedia::new(64 << 20).unwrap());
+    crate::mkfs(media.clone(), &Default::default()).unwrap();
+    let (volume, mut worker) = Volume::open_manual(media, OpenOptions::default()).unwrap();
+    let client = Client::new(Arc::new(volume.clone()), Cred::root()).blocking();
+    let file = client.open("/f", Open::new().write(true).create(true)).unwrap();
+    let cx = &mut Context::from_waker(Waker::noop());
+    let [mut before, mut joined, mut next] = [(); 3].map(|()| Box::pin(volume.sync()));
+    assert!(before.as_mut().poll(cx).is_pending());
+    file.chmod(0o600).unwrap();
+    assert!(joined.as_mut().poll(cx).is_pending());
+    volume.inner.shared.lock().refuse_joined(&Error::NoSpace);
+    assert!(next.as_mut().poll(cx).is_pending(), "there is a commit on its way");
+    assert_eq!(joined.as_mut().poll(cx), Poll::Ready(Err(Error::NoSpace)));
+    while worker.step() {}
+    assert_eq!(
+        (before.as_mut().poll(cx), next.as_mut().poll(cx)),
+        (Poll::Ready(Ok(())), Poll::Ready(Ok(())))
+    );
+}
+
+/// Who waits while a volume is stopped that cannot be stopped cleanly is told.
+#[test]
+fn who_waits_is_told_that_a_volume_is_given_up() {
+    let media = Arc::new(RamMedia::new(64 << 20).unwrap());
+    crate::mkfs(media.clone(), &Default::default()).unwrap();
+    let (volume, _worker) = Volume::open_manual(media, OpenOptions::default()).unwrap();
+    let client = Client::new(Arc::new(volume.clone()), Cred::root()).blocking();
+    client.open("/f", Open::new().write(true).create(true)).unwrap();
+    let (ended, told) = channel();
+    let syncs = volume.clone();
+    std::thread::spawn(move || ended.send(fs::block_on(syncs.sync())));
+    let waits = || !volume.inner.shared.lock().durable_waiters.is_empty();
+    while !waits() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    volume.inner.shared.lock().give_up();
+    let result = told.recv_timeout(Duration::from_secs(30)).expect("it waits for ever");
+    assert!(matches!(result, Err(Error::Latched(_))), "{result:?}");
 }
 
 /// Scattered writes into space that was allocated before, on a volume that has no other: each may need a node of the extent tree more. Where there is no room for it
