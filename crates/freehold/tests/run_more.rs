@@ -8,6 +8,7 @@
 mod common;
 
 use common::{Place, can_mount, eventually, library};
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -371,4 +372,20 @@ fn refused_changes_are_not_told() {
     assert_eq!(name, dir.canonicalize().unwrap().join("f"));
     drop(file);
     rig.done();
+}
+
+/// What is ignored and blocked stays so, as services and `trap '' PIPE` want it.
+#[test]
+fn signals_are_left_as_they_were() {
+    let Some(rig) = Rig::new() else { return };
+    let signals = |run: &[&OsStr]| {
+        let mut command = rig.p.command_of(Path::new("env"));
+        command.env("FREEHOLD_PRELOAD", library()).args(["--ignore-signal=PIPE", "--block-signal=USR1"]);
+        let out =
+            command.args(run).args(["grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"]).output().unwrap();
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let want = signals(&[]);
+    assert_eq!(want.lines().filter(|l| !l.ends_with("0000000000000000")).count(), 2, "{want}");
+    assert_eq!(signals(&[env!("CARGO_BIN_EXE_freehold"), "run", "--"].map(OsStr::new)), want);
 }

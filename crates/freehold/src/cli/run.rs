@@ -10,6 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const LIBRARY: &str = "libfreehold_preload.so";
 /// A socket at which nobody ever answers: paths below go to the kernel.
@@ -73,9 +74,50 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let (name, words) = args.program.split_first().ok_or_else(|| anyhow!("no program is named"))?;
     let mut command = Command::new(name);
     command.args(words).env("FREEHOLD_MOUNTS", mounts).env("LD_PRELOAD", preload(&library)?);
+    keep_signals(&mut command);
     let e = command.exec();
     let code = if e.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
     Err(Exit { code, message: format!("cannot start {}: {e}", name.display()) }.into())
+}
+
+/// Whether SIGPIPE was ignored when the process began. Rust ignores it before `main`.
+static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static NOTE: extern "C" fn() = {
+    extern "C" fn note() {
+        // SAFETY: asks for the action, into memory that is there and may be zeros.
+        let action = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut action);
+            action
+        };
+        PIPE_WAS_IGNORED.store(action.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
+    }
+    note
+};
+
+/// Signals that are ignored or blocked are the program's as they were this one's, as with any exec; `Command` would have them at their defaults.
+fn keep_signals(command: &mut Command) {
+    // SAFETY: asks for the mask, into memory that is there and may be zeros.
+    let mask = unsafe {
+        let mut mask: libc::sigset_t = std::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut mask);
+        mask
+    };
+    let restore = move || {
+        // SAFETY: a valid disposition, and a mask that was in force; there is one thread.
+        unsafe {
+            if PIPE_WAS_IGNORED.load(Ordering::Relaxed) {
+                libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
+        }
+        Ok(())
+    };
+    // SAFETY: nothing but the calls above.
+    unsafe { command.pre_exec(restore) };
 }
 
 fn list(offers: &[Offer]) -> anyhow::Result<()> {

@@ -15,6 +15,8 @@ use std::time::Instant;
 
 /// Requests of one client that are with the manager. Some slots are left, so that other calls go on although nobody takes results.
 const UNDER_WAY_MAX: usize = SLOTS - 8;
+/// So many more may be in queues that have no other, one in each: they go on although nobody polls the queues that have all places.
+const LONELY_MAX: usize = 4;
 
 /// A place for a request; dropping it gives it back.
 struct Place(Remote);
@@ -26,8 +28,8 @@ impl Drop for Place {
 }
 
 impl Place {
-    fn take(remote: &Remote) -> Option<Place> {
-        let more = |n| (n < UNDER_WAY_MAX).then_some(n + 1);
+    fn take(remote: &Remote, most: usize) -> Option<Place> {
+        let more = |n| (n < most).then_some(n + 1);
         remote.link.under_way.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
         Some(Place(remote.clone()))
     }
@@ -83,9 +85,12 @@ impl<F: Future + ?Sized> Queue<F> {
     /// Lets all requests go on as far as they can.
     pub fn poll(&mut self, cx: &mut Context<'_>) {
         let Queue { aside, under_way, done } = self;
+        let mut has_place = under_way.iter().any(|request| request.place.is_some());
         under_way.retain_mut(|request| {
             if request.place.is_none() {
-                request.place = request.remote.as_ref().and_then(Place::take);
+                let most = if has_place { UNDER_WAY_MAX } else { UNDER_WAY_MAX + LONELY_MAX };
+                request.place = request.remote.as_ref().and_then(|remote| Place::take(remote, most));
+                has_place |= request.place.is_some();
             }
             if request.waits() {
                 return true;

@@ -26,6 +26,7 @@ mod new_files;
 mod notices;
 mod order;
 mod passes;
+mod queues;
 mod rig;
 mod session;
 mod stats;
