@@ -245,51 +245,51 @@ impl<S: Store> Core<S> {
         Ok(out.freeze())
     }
 
-    /// After a commit: the file is what the object is.
+    /// After a commit: the file is what the object is. Where it says something else of itself the file is changed still until that is in the store too.
     async fn committed(
         self: &Arc<Self>,
         file: &Arc<File>,
         key: &str,
-        mut etag: ETag,
+        etag: ETag,
         streamed: bool,
     ) -> Result<()> {
-        let (stream, mtime_set, size) = {
+        let (now, differs, size) = {
+            let mut tree = self.tree.lock();
+            let inode = tree.get_mut(file.ino)?;
+            let mut now = inode.about.as_deref().ok_or(Error::Stale)?.clone();
             let mut state = file.state.lock();
             let size = state.change.size();
             self.writes.give(state.change.bytes());
             state.change = crate::change::Change::none(size);
             (state.base, state.base_size) = (Some(etag.clone()), size);
-            state.about_changed = false;
-            (state.stream.take(), state.mtime_set, size)
-        };
-        let mut completed = None;
-        let mut now = {
-            let tree = self.tree.lock();
-            tree.get(file.ino)?.about.as_deref().ok_or(Error::Stale)?.clone()
-        };
-        if let (true, Some(sent)) = (streamed, stream.as_ref().and_then(|s| s.about.as_ref())) {
-            if sent.attrs.mtime.is_none() && !mtime_set {
+            let stream = state.stream.take();
+            let sent = stream.as_ref().and_then(|s| s.about.as_ref()).filter(|_| streamed);
+            if sent.is_some_and(|sent| sent.attrs.mtime.is_none()) && !state.mtime_set {
                 now.attrs.mtime = None;
             }
-            if *sent != now {
-                let about = now.description()?;
-                etag = self
-                    .copy_object((key, &etag, size), key, Some(&about))
-                    .await
-                    .map_err(|e| error::of(key, e))?;
-                file.state.lock().base = Some(etag.clone());
-            }
-            if now.attrs.mtime.is_none() {
-                completed = self.store.head(key).await.ok().map(|object| Time::from(object.modified));
-            }
+            state.about_changed = sent.is_some_and(|sent| *sent != now);
+            inode.stored(Some(etag.clone()));
+            inode.size = size;
+            (now, state.about_changed, size)
+        };
+        if differs {
+            let about = now.description()?;
+            let done = self.copy_object((key, &etag, size), key, Some(&about)).await;
+            let etag = done.map_err(|e| error::of(key, e))?;
+            let mut tree = self.tree.lock();
+            let mut state = file.state.lock();
+            (state.base, state.about_changed) = (Some(etag.clone()), false);
+            tree.get_mut(file.ino)?.stored(Some(etag));
         }
+        let completed = match streamed && now.attrs.mtime.is_none() {
+            true => self.store.head(key).await.ok().map(|object| Time::from(object.modified)),
+            false => None,
+        };
         let mut tree = self.tree.lock();
         let inode = tree.get_mut(file.ino)?;
         if let Some(about) = &mut inode.about {
             about.attrs.mtime = now.attrs.mtime;
         }
-        inode.stored(Some(etag));
-        inode.size = size;
         if let Some(completed) = completed {
             (inode.modified, inode.told) = (completed, Some(completed));
         }

@@ -60,6 +60,8 @@ pub struct FileState {
     pub stream: Option<Arc<Stream>>,
     /// Attributes differ.
     pub about_changed: bool,
+    /// The object is being copied onto itself: what the store has may be newer than `base`, and is ours.
+    pub copying: bool,
     /// The time of change was set by somebody, so it must not be that of the store.
     pub mtime_set: bool,
     /// Somebody else has changed the object: nothing of this can be committed any more.
@@ -93,6 +95,7 @@ impl File {
             change: Change::none(size),
             stream: None,
             about_changed: false,
+            copying: false,
             mtime_set: false,
             lost: None,
             gone: false,

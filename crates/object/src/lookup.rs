@@ -188,7 +188,7 @@ impl<S: Store> Core<S> {
         // Nobody writes in between.
         let file = inode.file.clone();
         let mut state = file.as_ref().map(|file| file.state.lock());
-        if state.as_ref().is_some_and(|state| state.is_dirty()) {
+        if state.as_ref().is_some_and(|state| state.is_dirty() || state.copying) {
             return Ok(Some(ino));
         }
         inode.about = Some(Box::new(about));

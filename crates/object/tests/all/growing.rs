@@ -2,7 +2,7 @@
 
 use crate::rig::*;
 use crate::stack;
-use fs::{Error, FileSystem};
+use fs::{Cred, Error, FileSystem, SetAttr};
 use object::store::{Abilities, StoreError};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -197,4 +197,37 @@ fn a_file_is_not_given_up_for_one_answer() {
         rig.close(handle).unwrap_or_else(|e| panic!("{call}: {e}"));
         assert!(rig.read("f").unwrap() == bytes, "{call}");
     }
+}
+
+/// The object of a large file is there, and a change of what it says of itself is not.
+#[test]
+fn attributes_that_could_not_be_sent_are_sent_with_the_next_fsync() {
+    let rig = mount(&bucket());
+    let bytes = pattern(1, 9000);
+    let begin = |path: &str| {
+        let handle = rig.create(path).unwrap();
+        rig.write_at(handle, 0, &bytes).unwrap();
+        let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+        rig.run(rig.fs.setattr(&Cred::root(), rig.find(path).unwrap().ino, set)).unwrap();
+        rig.fs.store().refuse("part_copy", denied());
+        for _ in 0..2 {
+            assert_eq!(rig.run(rig.fs.fsync(handle, false)), Err(Error::AccessDenied));
+        }
+        assert!(rig.bucket.lock().body(path) == Some(&bytes[..]));
+        handle
+    };
+    let handle = begin("kept");
+    assert_eq!(rig.find("kept").unwrap().perm, 0o600);
+    rig.fs.store().refuse("part_copy", None);
+    assert_eq!(rig.run(rig.fs.fsync(handle, false)), Ok(()));
+    assert_eq!(mount(&rig.bucket).find("kept").unwrap().perm, 0o600);
+    rig.close(handle).unwrap();
+    rig.unlink("kept").unwrap();
+    // It is in the store, so it is removed there.
+    let handle = begin("removed");
+    rig.unlink("removed").unwrap();
+    assert!(rig.bucket.lock().keys().is_empty());
+    rig.close(handle).unwrap();
+    let [(used, _), _] = rig.fs.memory();
+    assert_eq!((used, rig.bucket.lock().unfinished()), (0, 0));
 }

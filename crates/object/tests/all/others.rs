@@ -118,6 +118,39 @@ fn what_is_written_while_its_directory_is_moved_goes_with_it() {
     assert_eq!(bucket.lock().unfinished(), 0);
 }
 
+/// A change of attributes makes the object anew: nobody who has it open takes that for another one.
+#[test]
+fn our_own_copy_of_an_object_is_not_that_of_others() {
+    for (len, call) in [(100, "put"), (9000, "complete")] {
+        let bucket = bucket();
+        let rig = mount_with(&bucket, SMALL, options(), Faults::default(), 100);
+        let bytes = pattern(1, len);
+        rig.write("f", &bytes).unwrap();
+        let (handle, ino) = (rig.open("f").unwrap(), rig.find("f").unwrap().ino);
+        let before = rig.count(call);
+        // As stores do whose ETags are no sums of the content.
+        bucket.lock().numbered = true;
+        rig.fs.store().answer_late(call, Some(MOMENT));
+        thread::scope(|s| {
+            let changes = s.spawn(|| {
+                let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+                rig.run(rig.fs.setattr(&Cred::root(), ino, set))
+            });
+            while rig.count(call) == before {
+                thread::yield_now();
+            }
+            drop(rig.find("f"));
+            assert!(!changes.is_finished());
+            assert!(rig.read_at(handle, 50, 10).unwrap() == bytes[50..60], "{len} bytes");
+            assert_eq!(changes.join().unwrap().unwrap().perm, 0o600);
+        });
+        rig.write_at(handle, 0, b"head").unwrap();
+        rig.close(handle).unwrap();
+        assert!(rig.read("f").unwrap() == [b"head", &bytes[4..]].concat(), "{len} bytes");
+        assert_eq!(mount(&bucket).find("f").unwrap().perm, 0o600);
+    }
+}
+
 /// Stores read the object that they copy, and then write it: others may have made another one in between.
 #[test]
 fn a_change_of_attributes_undoes_nobodys_close() {

@@ -32,6 +32,8 @@ pub struct Bucket {
     pub calls: BTreeMap<&'static str, u64>,
     /// Bytes that were received and sent.
     pub moved: (u64, u64),
+    /// ETags are numbers from now on, not sums of the content.
+    pub numbered: bool,
 }
 
 struct Pending {
@@ -53,10 +55,14 @@ impl Bucket {
     }
 
     fn put(&mut self, key: &str, body: Bytes, about: &Description, parts: usize) -> ETag {
+        let modified = self.now();
         let object = Object {
             size: body.len() as u64,
-            etag: etag(&body, parts),
-            modified: self.now(),
+            etag: match self.numbered {
+                true => ETag(format!("\"{}\"", self.last).into()),
+                false => etag(&body, parts),
+            },
+            modified,
             content_type: about.content_type.clone(),
             metadata: about.metadata.clone(),
             headers: about.headers.clone(),
@@ -140,6 +146,8 @@ pub struct Mount {
     page: usize,
     refused: Mutex<Vec<(&'static str, StoreError)>>,
     slow: Mutex<Vec<(&'static str, Duration)>>,
+    /// Calls that are done and whose answers come late; `None`: never.
+    late: Mutex<Vec<(&'static str, Option<Duration>)>>,
 }
 
 impl Mount {
@@ -162,6 +170,11 @@ impl Mount {
     /// Whether all calls that were to be slow have begun.
     pub fn all_slow(&self) -> bool {
         self.slow.lock().is_empty()
+    }
+
+    /// The next call of this name is done, and its answer comes so much later; `None`: it is lost.
+    pub fn answer_late(&self, name: &'static str, time: Option<Duration>) {
+        self.late.lock().push((name, time));
     }
 
     async fn call<T>(&self, name: &'static str, run: impl FnOnce(&mut Bucket) -> Result<T>) -> Result<T> {
@@ -196,6 +209,16 @@ impl Mount {
             *bucket.calls.entry(name).or_default() += 1;
             run(&mut bucket)
         };
+        let late = {
+            let mut late = self.late.lock();
+            let found = late.iter().position(|(late, _)| *late == name);
+            found.map(|at| late.remove(at).1)
+        };
+        match late {
+            Some(Some(time)) => tokio::time::sleep(time).await,
+            Some(None) => return Err(StoreError::Unavailable("no answer".into())),
+            None => {}
+        }
         if name == "head" {
             let late = self.faults.lock().0.late.swap(0, Ordering::SeqCst);
             tokio::time::sleep(Duration::from_millis(late)).await;
@@ -503,6 +526,7 @@ pub fn mount_with(
         page,
         refused: Mutex::default(),
         slow: Mutex::default(),
+        late: Mutex::default(),
     };
     let fs = ObjectFs::start(move || async move { Ok(mount) }, options).unwrap();
     Rig { paths: Paths { fs: Arc::new(fs) }, bucket: bucket.clone(), calls }
