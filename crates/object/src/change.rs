@@ -191,6 +191,12 @@ impl Change {
         bytes
     }
 
+    /// What was sent is an object by now, and with it what the old one had: all of that is at the same place in the new one.
+    pub fn land(&mut self) {
+        self.kept = self.kept.max(self.sent);
+        self.sent = 0;
+    }
+
     /// From now on the bytes up to `to` count as sent. What of them was in memory is forgotten; returns how many bytes that was.
     pub fn forget(&mut self, to: u64) -> u64 {
         assert!(self.sent <= to && to <= self.size);
@@ -234,6 +240,7 @@ mod tests {
         Truncate(u64),
         Send(usize),
         Copy(u64),
+        Land,
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -242,13 +249,14 @@ mod tests {
             1 => (0..150u64).prop_map(Step::Truncate),
             1 => (1..30usize).prop_map(Step::Send),
             1 => (1..30u64).prop_map(Step::Copy),
+            1 => Just(Step::Land),
         ];
         proptest::collection::vec(step, 1..30)
     }
 
     proptest! {
         #[test]
-        fn as_a_vector_of_bytes(old in proptest::collection::vec(any::<u8>(), 0..100), steps in steps(), piece in 1..20usize) {
+        fn as_a_vector_of_bytes(mut old in proptest::collection::vec(any::<u8>(), 0..100), steps in steps(), piece in 1..20usize) {
             let (mut change, mut model, mut sent) = (Change::none(old.len() as u64), old.clone(), Vec::new());
             let mut memory = 0;
             for step in steps {
@@ -276,6 +284,10 @@ mod tests {
                         let to = (change.sent() + n).min(change.size());
                         sent.extend_from_slice(&model[sent.len()..to as usize]);
                         memory -= change.forget(to);
+                    }
+                    Step::Land => {
+                        change.land();
+                        (old, sent) = (model.clone(), Vec::new());
                     }
                 }
                 prop_assert_eq!(change.bytes(), memory);

@@ -13,6 +13,7 @@ use crate::handles::Open;
 use crate::plan::{self, Source};
 use crate::store::{ETag, Store};
 use crate::stream::Stream;
+use crate::tried::Tried;
 use fs::{Error, Ino, OpenFlags, Result, Time, perm};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -64,6 +65,8 @@ pub struct FileState {
     pub copying: bool,
     /// The time of change was set by somebody, so it must not be that of the store.
     pub mtime_set: bool,
+    /// What the last commit was to make, where nobody has heard whether it has.
+    pub tried: Option<Arc<Tried>>,
     /// Somebody else has changed the object: nothing of this can be committed any more.
     pub lost: Option<Error>,
     /// It has no name any more: changes are nobody's.
@@ -75,9 +78,15 @@ pub struct FileState {
 }
 
 impl FileState {
-    /// Whether parts have failed that nobody has tried again.
+    /// Whether parts have failed that nobody has tried again, or the upload may be over.
     fn has_failed(&self) -> bool {
-        !self.gone && self.lost.is_none() && self.stream.as_ref().is_some_and(|stream| stream.has_failed())
+        let failed = |stream: &Arc<Stream>| stream.has_failed() || self.may_be_over(stream);
+        !self.gone && self.lost.is_none() && self.stream.as_ref().is_some_and(failed)
+    }
+
+    /// Whether an upload may be an object by now, so that no part can be added.
+    fn may_be_over(&self, stream: &Arc<Stream>) -> bool {
+        self.tried.as_ref().is_some_and(|tried| tried.is_of(stream))
     }
 
     /// Whether something is to be committed.
@@ -97,6 +106,7 @@ impl File {
             about_changed: false,
             copying: false,
             mtime_set: false,
+            tried: None,
             lost: None,
             gone: false,
             abandoned: false,
@@ -189,7 +199,8 @@ impl<S: Store> Core<S> {
         loop {
             let (mtime, key_is_needed, copies) = {
                 let state = file.state.lock();
-                if state.gone || state.change.ready() < self.part_size(&state) {
+                let over = state.stream.as_ref().is_some_and(|stream| state.may_be_over(stream));
+                if state.gone || over || state.change.ready() < self.part_size(&state) {
                     return Ok(());
                 }
                 (state.mtime_set, state.stream.is_none(), state.change.keeps())
@@ -259,6 +270,10 @@ impl<S: Store> Core<S> {
                 _ => return Ok(false),
             };
             if !abilities.part_copy || old.end < abilities.part_min || state.gone || state.lost.is_some() {
+                return Ok(false);
+            }
+            if state.tried.is_some() {
+                // The commit finds out which object there is.
                 return Ok(false);
             }
             let whole = std::slice::from_ref(&old);

@@ -272,7 +272,8 @@ impl<S: Store> Core<S> {
         let (key, local) = {
             let tree = self.tree.lock();
             let inode = tree.get(victim)?;
-            (tree.key(victim)?, inode.checked.is_none())
+            let heard = inode.file.as_ref().is_none_or(|file| file.state.lock().tried.is_none());
+            (tree.key(victim)?, inode.checked.is_none() && heard)
         };
         if !local {
             let done = self.store.delete(&key, &Condition::Always).await;

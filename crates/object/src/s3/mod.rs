@@ -243,6 +243,10 @@ impl Store for S3 {
         self.complete_upload(key, upload, parts, on).await
     }
 
+    async fn completed(&self, key: &str, upload: &UploadId, parts: &[Part]) -> Result<Option<ETag>> {
+        self.is_completed(key, parts, self.sum_of(upload, parts), None).await
+    }
+
     async fn abort(&self, key: &str, upload: &UploadId) -> Result<()> {
         self.abort_upload(key, upload).await
     }

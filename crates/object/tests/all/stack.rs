@@ -25,12 +25,21 @@ pub fn mount(server: &Server) -> Paths<S3> {
 
 /// With these abilities, which are not found out.
 fn mount_as(server: &Server, abilities: Option<Abilities>) -> Paths<S3> {
+    mount_with(server, |config| config.abilities = abilities)
+}
+
+/// One that gives a call up after a second.
+pub fn mount_hasty(server: &Server) -> Paths<S3> {
+    mount_with(server, |config| config.deadline = Duration::from_secs(1))
+}
+
+fn mount_with(server: &Server, change: impl FnOnce(&mut Config)) -> Paths<S3> {
     let mut config = Config::new(&format!("s3://{BUCKET}"), Environment::default()).unwrap();
     config.endpoint = Some(server.endpoint());
     config.credentials = Source::Fixed(Keys { id: KEY_ID.into(), secret: Secret::new("s"), token: None });
     config.patience = Patience { connect: Duration::from_secs(5), silence: Duration::from_millis(400) };
     config.deadline = Duration::from_secs(100);
-    config.abilities = abilities;
+    change(&mut config);
     let options = Options {
         part_size: PART,
         expiry: Duration::ZERO,

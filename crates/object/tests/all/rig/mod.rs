@@ -28,6 +28,8 @@ pub struct Bucket {
     pub objects: BTreeMap<String, (Bytes, Object)>,
     uploads: BTreeMap<String, Pending>,
     last: u64,
+    /// What completed uploads have made.
+    made: BTreeMap<String, ETag>,
     /// Calls by name, of all mounts.
     pub calls: BTreeMap<&'static str, u64>,
     /// Bytes that were received and sent.
@@ -416,7 +418,17 @@ impl Store for Mount {
             }
             b.holds(key, on)?;
             let about = b.uploads.remove(&upload.0).expect("it is there").about;
-            Ok(b.put(key, body.into(), &about, parts.len()))
+            let etag = b.put(key, body.into(), &about, parts.len());
+            b.made.insert(upload.0.clone(), etag.clone());
+            Ok(etag)
+        })
+        .await
+    }
+
+    async fn completed(&self, key: &str, upload: &UploadId, _: &[Part]) -> Result<Option<ETag>> {
+        self.call("completed", |b| {
+            let made = b.made.get(&upload.0);
+            Ok(made.filter(|made| b.objects.get(key).is_some_and(|(_, now)| now.etag == **made)).cloned())
         })
         .await
     }
