@@ -106,6 +106,8 @@ pub struct Inode {
     pub opens: u32,
     /// Has a name.
     pub linked: bool,
+    /// It is being renamed: that its old name leads nowhere is our own doing.
+    pub moving: bool,
 }
 
 impl Inode {

@@ -339,6 +339,7 @@ impl<S: Store> Core<S> {
                     file: None,
                     opens: 0,
                     linked: true,
+                    moving: false,
                 })?,
             };
             let inode = tree.get_mut(ino)?;

@@ -181,6 +181,7 @@ impl<S: Store> Core<S> {
                 file: None,
                 opens: 0,
                 linked: true,
+                moving: false,
             })?,
         };
         let inode = tree.get_mut(ino)?;
@@ -250,7 +251,13 @@ impl<S: Store> Core<S> {
         }
         match self.look_again(parent, &name).await {
             Ok(found) if found == ino => self.tree.lock().attr(ino),
-            Ok(_) | Err(Error::NotFound) => Err(Error::Stale),
+            Ok(_) | Err(Error::NotFound) => {
+                let tree = self.tree.lock();
+                let inode = tree.get(ino)?;
+                // It has been renamed meanwhile.
+                let moved = inode.linked && (inode.parent, &*inode.name) != (parent, name.as_str());
+                if moved { tree.attr(ino) } else { Err(Error::Stale) }
+            }
             Err(e) => Err(e),
         }
     }

@@ -63,6 +63,7 @@ impl<S: Store> Core<S> {
             file: None,
             opens: 0,
             linked: true,
+            moving: false,
         }
     }
 

@@ -136,6 +136,7 @@ impl<S: Store> Core<S> {
             let class = inode.about.as_ref().is_some_and(|about| about.headers.contains_key(STORAGE_CLASS));
             (tree.key(ino)?, tree.child_key(new_dir, name, false)?, etag, inode.size, class)
         };
+        let _moving = self.moving(ino)?;
         let on = if absent { Condition::Absent } else { Condition::Always };
         let failed = |e| match e {
             StoreError::Precondition if absent => Error::Exists,
@@ -179,6 +180,12 @@ impl<S: Store> Core<S> {
         }
         inode.stored(new_etag.or(Some(etag)));
         Ok(())
+    }
+
+    /// From now on it is our doing if the name of an inode is gone in the store, until the value that is returned is dropped. `Stale`.
+    fn moving(self: &Arc<Self>, ino: Ino) -> Result<Moving<S>> {
+        self.tree.lock().get_mut(ino)?.moving = true;
+        Ok(Moving(self.clone(), ino))
     }
 
     /// What was replaced has no name any more; what of it was on its way is given up.
@@ -236,6 +243,7 @@ impl<S: Store> Core<S> {
             plain.metadata.remove(MOVING);
             plain
         };
+        let _moving = self.moving(ino)?;
         let going = self.progress.begin(Operation::Rename, format!("{from} to {to}"), "copied");
         self.mark(&from, &about, marker.as_ref()).await?;
         let moved = self.copy_all(&from, &to, resumed, &going).await?;
@@ -401,6 +409,17 @@ fn marker_of(about: &About) -> Result<crate::store::Description> {
     let mut description = about.description()?;
     description.content_type = Some(crate::attrs::DIRECTORY_TYPE.into());
     Ok(description)
+}
+
+/// See [`Core::moving`].
+struct Moving<S: Store>(Arc<Core<S>>, Ino);
+
+impl<S: Store> Drop for Moving<S> {
+    fn drop(&mut self) {
+        if let Ok(inode) = self.0.tree.lock().get_mut(self.1) {
+            inode.moving = false;
+        }
+    }
 }
 
 /// An object that was copied.

@@ -44,6 +44,7 @@ impl Tree {
             file: None,
             opens: 0,
             linked: true,
+            moving: false,
         };
         Tree { inodes: HashMap::from([(Ino::ROOT, inode)]), last: Ino::ROOT.0, most, root, defaults, listed }
     }
@@ -151,10 +152,10 @@ impl Tree {
     }
 
     /// Takes a name away that somebody else has removed: who has a file open there or below is told (`Stale`). False: there are changes that are only here,
-    /// so it stays.
+    /// or we move it ourselves, so it stays.
     pub fn lose(&mut self, dir: Ino, name: &str) -> bool {
         if let Some(&ino) = self.directory(dir).ok().and_then(|directory| directory.children.get(name))
-            && self.is_changed(ino)
+            && (self.is_moving(ino) || self.is_changed(ino))
         {
             return false;
         }
@@ -166,9 +167,21 @@ impl Tree {
         true
     }
 
-    /// Whether an inode, or anything below it, was made or changed here and is not in the store yet.
+    /// Whether an inode, or a directory that it is in, is being moved.
+    fn is_moving(&self, mut ino: Ino) -> bool {
+        while let Ok(inode) = self.get(ino) {
+            if inode.moving || ino == Ino::ROOT {
+                return inode.moving;
+            }
+            ino = inode.parent;
+        }
+        false
+    }
+
+    /// Whether an inode, or anything below it, was made or changed here and is not in the store yet, or is being moved.
     pub fn is_changed(&self, top: Ino) -> bool {
-        let changed = |ino| self.get(ino).is_ok_and(|inode| inode.checked.is_none() || inode.is_dirty());
+        let changed = |inode: &Inode| inode.checked.is_none() || inode.moving || inode.is_dirty();
+        let changed = |ino| self.get(ino).is_ok_and(changed);
         self.within(top).into_iter().any(changed)
     }
 
@@ -216,14 +229,16 @@ impl Tree {
         };
         self.unlink(dir, name);
         let from = self.directory_mut(old_dir)?;
-        from.children.remove(&old_name);
+        if from.children.get(&old_name) == Some(&ino) {
+            from.children.remove(&old_name);
+        }
         from.version += 1;
         let to = self.directory_mut(dir)?;
         to.absent.remove(name);
         to.children.insert(name.into(), ino);
         to.version += 1;
         let inode = self.get_mut(ino)?;
-        (inode.parent, inode.name) = (dir, name.into());
+        (inode.parent, inode.name, inode.linked) = (dir, name.into(), true);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use crate::rig::*;
 use crate::stack;
 use bytes::Bytes;
 use fs::{Cred, Error, FileSystem, Ino, OpenFlags, RenameFlags, SetAttr};
-use object::store::{Condition, Description, Metadata, STORAGE_CLASS, Store};
+use object::store::{Abilities, Condition, Description, Metadata, STORAGE_CLASS, Store};
 use sim::s3::{Faults as NetFaults, Features, Server};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -116,6 +116,96 @@ fn what_is_written_while_its_directory_is_moved_goes_with_it() {
     assert_eq!(bucket.lock().body("to/new"), Some(&new_bytes[..]));
     assert_eq!(bucket.lock().body("to/old"), Some(&old_bytes[..]));
     assert_eq!(bucket.lock().unfinished(), 0);
+}
+
+/// The old name of what is moved goes in the store before it goes here: that is no removal.
+#[test]
+fn what_is_open_while_it_is_renamed_stays_open() {
+    for (rename, call) in [(true, "rename"), (false, "delete")] {
+        for listing in [false, true] {
+            let bucket = bucket();
+            let rig = mount_with(&bucket, Abilities { rename, ..SMALL }, options(), Faults::default(), 100);
+            let bytes = pattern(1, 9000);
+            rig.write("f", &bytes).unwrap();
+            let (handle, ino) = (rig.open("f").unwrap(), rig.find("f").unwrap().ino);
+            rig.fs.store().answer_late(call, Some(MOMENT));
+            thread::scope(|s| {
+                let moves = s.spawn(|| rig.rename("f", "g"));
+                while rig.count(call) == 0 {
+                    thread::yield_now();
+                }
+                match listing {
+                    true => drop(rig.list("").unwrap()),
+                    false => drop(rig.find("f")),
+                }
+                assert!(rig.run(rig.fs.getattr(ino, None)).is_ok());
+                assert!(rig.read_at(handle, 50, 10).unwrap() == bytes[50..60]);
+                assert_eq!(moves.join().unwrap(), Ok(()));
+            });
+            assert_eq!(rig.list("").unwrap(), ["g"]);
+            assert_eq!(rig.find("f"), Err(Error::NotFound));
+            rig.write_at(handle, 0, b"head").unwrap();
+            rig.close(handle).unwrap();
+            assert_eq!(rig.find("g").unwrap().ino, ino);
+            assert!(rig.read("g").unwrap() == [b"head", &bytes[4..]].concat());
+        }
+    }
+}
+
+#[test]
+fn what_is_open_while_its_directory_is_moved_stays_open() {
+    let bucket = bucket();
+    let rig = mount_with(&bucket, SMALL, options(), Faults::default(), 100);
+    rig.mkdir("from").unwrap();
+    rig.mkdir("from/sub").unwrap();
+    let bytes = pattern(1, 9000);
+    rig.write("from/sub/f", &bytes).unwrap();
+    let (written, ino) = (rig.open("from/sub/f").unwrap(), rig.find("from/sub/f").unwrap().ino);
+    // All are removed, and the first answer of these comes late.
+    rig.fs.store().answer_late("delete", Some(MOMENT));
+    thread::scope(|s| {
+        let moves = s.spawn(|| rig.rename("from", "to"));
+        while rig.count("delete") < 2 {
+            thread::yield_now();
+        }
+        let read = rig.run(rig.fs.open(&Cred::root(), ino, OpenFlags::READ)).unwrap();
+        assert!(rig.run(rig.fs.getattr(ino, None)).is_ok());
+        drop(rig.find("from/sub/f"));
+        drop(rig.list("from"));
+        drop(rig.find("from/sub"));
+        assert!(!moves.is_finished());
+        assert!(rig.read_at(read, 50, 10).unwrap() == bytes[50..60]);
+        assert_eq!(moves.join().unwrap(), Ok(()));
+        assert!(rig.read_at(read, 8000, 10).unwrap() == bytes[8000..8010]);
+        rig.close(read).unwrap();
+    });
+    rig.write_at(written, 0, b"head").unwrap();
+    rig.close(written).unwrap();
+    assert_eq!(rig.find("to/sub/f").unwrap().ino, ino);
+    assert!(rig.read("to/sub/f").unwrap() == [b"head", &bytes[4..]].concat());
+    assert_eq!((rig.list("").unwrap(), rig.list("to").unwrap()), (vec!["to".into()], vec!["sub".into()]));
+}
+
+/// Others remove the old name while it is copied: it is moved all the same.
+#[test]
+fn a_file_that_others_remove_while_it_is_renamed_has_its_new_name() {
+    let bucket = bucket();
+    let slow_copy = Arc::<AtomicU64>::default();
+    let faults = Faults { slow_copy: slow_copy.clone(), ..Faults::default() };
+    let rig = mount_with(&bucket, SMALL, options(), faults, 100);
+    rig.write("f", b"bytes").unwrap();
+    slow_copy.store(300, Ordering::SeqCst);
+    thread::scope(|s| {
+        let moves = s.spawn(|| rig.rename("f", "g"));
+        while slow_copy.load(Ordering::SeqCst) != 0 {
+            thread::yield_now();
+        }
+        bucket.lock().objects.remove("f");
+        drop(rig.find("f"));
+        assert_eq!(moves.join().unwrap(), Ok(()));
+    });
+    assert_eq!(rig.list("").unwrap(), ["g"]);
+    assert_eq!(rig.read("g").unwrap(), b"bytes");
 }
 
 /// A change of attributes makes the object anew: nobody who has it open takes that for another one.
