@@ -310,7 +310,12 @@ impl<S: Store> Core<S> {
                 state.change = Change::none(0);
                 return Ok(());
             }
-            size < state.change.sent()
+            let within_sent = size < state.change.sent();
+            if within_sent && state.gone {
+                // A removed file is never made: what has left of it is gone.
+                return Err(Error::Stale);
+            }
+            within_sent
         };
         if within_sent {
             self.commit_alone(file).await?;

@@ -2,7 +2,8 @@
 
 use crate::rig::*;
 use fs::{
-    Access, Cred, Error, FileSystem, FileType, Ino, LockOwner, OpenFlags, SetAttr, SetTime, Time, XattrFlags,
+    Access, Cred, Error, Fallocate, FileSystem, FileType, Ino, LockOwner, OpenFlags, SetAttr, SetTime, Time,
+    XattrFlags,
 };
 use object::Options;
 use std::sync::Arc;
@@ -357,6 +358,12 @@ fn a_removed_file_that_is_open_leaves_nothing_behind() {
     rig.unlink("f").unwrap();
     assert_eq!(rig.write_at(handle, 0, b"still"), Err(Error::Stale), "the first parts have left");
     rig.write_at(handle, 5000, b"still").unwrap();
+    let ino = rig.run(rig.fs.getattr(Ino(0), Some(handle))).unwrap().ino;
+    let cut = |size| {
+        let set = SetAttr { size: Some(size), handle: Some(handle), ..SetAttr::default() };
+        rig.run(rig.fs.setattr(&Cred::root(), ino, set)).map(|attr| attr.size)
+    };
+    assert_eq!((cut(5002), cut(100)), (Ok(5002), Err(Error::Stale)));
     rig.close(handle).unwrap();
     assert_eq!(rig.find("f"), Err(Error::NotFound));
     assert!(rig.bucket.lock().keys().is_empty());
