@@ -477,3 +477,29 @@ fn times_of_what_is_made_here_stay_as_they_were_shown() {
     thread::sleep(Duration::from_millis(30));
     assert_eq!(times(), shown, "after a look at the name");
 }
+
+/// Between the look at its size and the turn of an allocation others may have written.
+#[test]
+fn an_allocation_cuts_nothing() {
+    let rig = mount(&bucket());
+    rig.mkdir("d").unwrap();
+    rig.write("d/in", b"in").unwrap();
+    let handle = rig.create("f").unwrap();
+    rig.write_at(handle, 0, b"0123456789").unwrap();
+    let bytes = pattern(1, 300);
+    rig.fs.store().slow("copy", Duration::from_millis(300));
+    let what = Fallocate::Allocate { keep_size: false };
+    thread::scope(|s| {
+        let moves = s.spawn(|| rig.rename("d", "e"));
+        while !rig.fs.store().all_slow() {
+            thread::yield_now();
+        }
+        let allocates = s.spawn(|| rig.run(rig.fs.fallocate(handle, what, 0, 100)));
+        thread::sleep(Duration::from_millis(100));
+        rig.write_at(handle, 0, &bytes).unwrap();
+        assert_eq!((moves.join().unwrap(), allocates.join().unwrap()), (Ok(()), Ok(())));
+    });
+    assert!(rig.read_at(handle, 0, 1000).unwrap() == bytes);
+    rig.close(handle).unwrap();
+    assert!(rig.read("f").unwrap() == bytes);
+}
