@@ -90,12 +90,14 @@ impl<S: Store> Core<S> {
         }
         directory.version += 1;
         let mut inode = self.inode(dir, name, about);
-        inode.checked = etag.is_some().then(Instant::now);
+        if etag.is_some() {
+            inode.stored(etag.clone());
+        }
         // A directory that was just made has nothing in it.
         if let (Some(directory), true) = (&mut inode.directory, etag.is_some()) {
             directory.complete = Some(Instant::now());
         }
-        (inode.etag, inode.size) = (etag, size);
+        inode.size = size;
         let ino = tree.add(inode)?;
         tree.get_mut(dir)?.touch(Time::now());
         Ok(ino)

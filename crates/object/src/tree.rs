@@ -12,9 +12,6 @@ use fs::{Attr, Error, Ino, Result, Time};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Names of a directory that are remembered to be absent.
-const ABSENT_MAX: usize = 4096;
-
 /// See the module.
 #[derive(Debug)]
 pub struct Tree {
@@ -213,10 +210,7 @@ impl Tree {
     /// Notes that a name leads nowhere.
     pub fn note_absent(&mut self, dir: Ino, name: &str) {
         if let Ok(dir) = self.directory_mut(dir) {
-            if dir.absent.len() >= ABSENT_MAX {
-                dir.absent.clear();
-            }
-            dir.absent.insert(name.into(), Instant::now());
+            dir.note_absent(name.into());
             dir.misses += 1;
         }
     }
@@ -231,6 +225,7 @@ impl Tree {
         let from = self.directory_mut(old_dir)?;
         if from.children.get(&old_name) == Some(&ino) {
             from.children.remove(&old_name);
+            from.note_absent(old_name);
         }
         from.version += 1;
         let to = self.directory_mut(dir)?;
@@ -281,7 +276,7 @@ impl Tree {
             let Some(inode) = self.inodes.remove(&ino) else { continue };
             if let Ok(dir) = self.directory_mut(inode.parent) {
                 dir.children.remove(&inode.name);
-                dir.complete = None;
+                (dir.complete, dir.forgot) = (None, Some(Instant::now()));
             }
         }
     }
