@@ -23,6 +23,14 @@ pub enum Place {
     Hole,
 }
 
+/// What an extent takes at least, however few bytes it has: its place in the map, and the allocator's.
+const EXTENT: u64 = 100;
+
+/// Memory that counts for an extent of so many bytes.
+fn cost(len: usize) -> u64 {
+    EXTENT.max(len as u64)
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Change {
@@ -54,7 +62,7 @@ impl Change {
         self.kept > self.sent
     }
 
-    /// Bytes in memory.
+    /// Memory that counts for the bytes in it.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -82,8 +90,8 @@ impl Change {
                 }
                 Some((&start, extent)) if offset == start + extent.len() as u64 && extent.len() < piece => {
                     let n = room.min(piece - extent.len());
+                    self.bytes += cost(extent.len() + n) - cost(extent.len());
                     extent.extend(&from[..n], piece);
-                    self.bytes += n as u64;
                     n
                 }
                 before => {
@@ -94,7 +102,7 @@ impl Change {
                     let mut extent = Buffer::with_capacity(if follows { piece } else { n });
                     extent.extend(&from[..n], n);
                     self.extents.insert(offset, extent);
-                    self.bytes += n as u64;
+                    self.bytes += cost(n);
                     n
                 }
             };
@@ -109,10 +117,10 @@ impl Change {
     pub fn truncate(&mut self, size: u64) -> u64 {
         assert!(size >= self.sent, "what was sent is not cut");
         let before = self.bytes;
-        self.bytes -= self.extents.split_off(&size).values().map(|e| e.len() as u64).sum::<u64>();
+        self.bytes -= self.extents.split_off(&size).values().map(|e| cost(e.len())).sum::<u64>();
         if let Some((&start, extent)) = self.extents.iter_mut().next_back() {
             let keep = extent.len().min((size - start) as usize);
-            self.bytes -= (extent.len() - keep) as u64;
+            self.bytes -= cost(extent.len()) - cost(keep);
             extent.truncate(keep);
         }
         self.kept = self.kept.min(size);
@@ -173,9 +181,11 @@ impl Change {
         at - self.sent
     }
 
-    /// Takes the first `len` bytes of what is [`Change::ready`] out of memory: from now on they count as sent.
-    pub fn send(&mut self, len: usize) -> Bytes {
+    /// Takes the first `len` bytes of what is [`Change::ready`] out of memory: from now on they count as sent. Also returns by how much the
+    /// memory shrank.
+    pub fn send(&mut self, len: usize) -> (Bytes, u64) {
         assert!(len as u64 <= self.ready());
+        let before = self.bytes;
         let whole = self.extents.get(&self.sent).is_some_and(|e| e.len() == len);
         let bytes = match whole {
             true => self.extents.remove(&self.sent).expect("it is there").freeze(),
@@ -183,12 +193,12 @@ impl Change {
                 let mut out = Buffer::zeroed(len);
                 self.copy(self.sent..self.sent + len as u64, &mut out);
                 self.forget(self.sent + len as u64);
-                return out.freeze();
+                return (out.freeze(), before - self.bytes);
             }
         };
-        self.bytes -= len as u64;
+        self.bytes -= cost(len);
         self.sent += len as u64;
-        bytes
+        (bytes, cost(len))
     }
 
     /// What was sent is an object by now, and with it what the old one had: all of that is at the same place in the new one.
@@ -208,7 +218,7 @@ impl Change {
             rest.insert(to, last.split_off((to - start) as usize));
         }
         self.extents = rest;
-        self.bytes = self.extents.values().map(|e| e.len() as u64).sum();
+        self.bytes = self.extents.values().map(|e| cost(e.len())).sum();
         self.sent = to;
         before - self.bytes
     }
@@ -276,8 +286,8 @@ mod tests {
                     }
                     Step::Send(n) => {
                         let n = n.min(change.ready() as usize);
-                        let bytes = change.send(n);
-                        memory -= bytes.len() as u64;
+                        let (bytes, shrank) = change.send(n);
+                        memory -= shrank;
                         sent.extend_from_slice(&bytes);
                     }
                     Step::Copy(n) => {
@@ -291,7 +301,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(change.bytes(), memory);
-                prop_assert_eq!(change.extents.values().map(|e| e.len() as u64).sum::<u64>(), memory);
+                prop_assert_eq!(change.extents.values().map(|e| cost(e.len())).sum::<u64>(), memory);
                 prop_assert_eq!(&bytes(&change, &old, &sent), &model);
             }
         }
@@ -305,7 +315,7 @@ mod tests {
         }
         assert_eq!(change.extents.len(), 4);
         let at = change.extents.values().nth(1).unwrap().as_ptr();
-        assert_eq!((change.send(1024).len(), change.send(1024).as_ptr()), (1024, at));
+        assert_eq!((change.send(1024).0.len(), change.send(1024).0.as_ptr()), (1024, at));
         assert!(!change.is_none(0));
     }
 }

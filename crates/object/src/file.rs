@@ -219,7 +219,9 @@ impl<S: Store> Core<S> {
                 return Err(Error::TooLarge);
             }
             if state.change.ready() >= part {
-                stream.send(self, state.change.send(part as usize));
+                let (bytes, shrank) = state.change.send(part as usize);
+                self.writes.held(shrank).keep(part);
+                stream.send(self, bytes);
                 self.writes.filled(file.ino.0);
             }
         }

@@ -338,3 +338,25 @@ fn a_file_whose_making_was_not_heard_of_is_removed() {
         assert!(rig.bucket.lock().keys().is_empty(), "{call}");
     }
 }
+
+/// A byte here and there takes more memory than a byte.
+#[test]
+fn many_small_changes_are_counted_as_what_they_take() {
+    let options = object::Options { part_size: 40_000, write_memory: 1 << 20, ..options() };
+    let rig = mount_with(&bucket(), SMALL, options, Faults::default(), 3);
+    let handle = rig.create("f").unwrap();
+    let count = 4000;
+    for n in 0..count {
+        if n == 1000 {
+            let used = rig.fs.memory()[0].0;
+            assert!((80_000..120_000).contains(&used), "{used} bytes");
+        }
+        rig.write_at(handle, 2 * n, b"x").unwrap();
+    }
+    let most = rig.fs.memory()[0].1;
+    assert!(most < 200_000, "{most} bytes");
+    assert!(rig.bucket.lock().body("f").is_some_and(|body| body.len() > 2000), "it is made in between");
+    rig.close(handle).unwrap();
+    assert_eq!(rig.read("f").unwrap().iter().filter(|byte| **byte == b'x').count(), count as usize);
+    assert_eq!(rig.fs.memory()[0].0, 0);
+}
