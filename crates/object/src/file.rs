@@ -278,8 +278,7 @@ impl<S: Store> Core<S> {
                 // The commit finds out which object there is.
                 return Ok(false);
             }
-            let whole = std::slice::from_ref(&old);
-            let Some(pieces) = plan::plan((0, 0), old.end, whole, self.options.part_size, abilities) else {
+            let Some(pieces) = plan::copies(old.end, self.options.part_size, abilities) else {
                 return Ok(false);
             };
             for piece in pieces {
