@@ -113,6 +113,7 @@ impl<S: Store> Core<S> {
                     Err(StoreError::NotFound) => Ok(Some(None)),
                     Err(e) => Err(e),
                 },
+                Entry::Object(first, _) | Entry::Prefix(first) if !first.starts_with(&below) => Ok(None),
                 _ => Ok(Some(None)),
             }
         };

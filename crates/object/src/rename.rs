@@ -21,7 +21,8 @@ use crate::file::File;
 use crate::inode::About;
 use crate::names;
 use crate::progress::{Going, Operation};
-use crate::store::{Condition, Description, ETag, Entry, Object, STORAGE_CLASS, Store, StoreError};
+use crate::store::{Condition, Description, ETag, Entry, Object, Round, STORAGE_CLASS, Store, StoreError};
+use crate::tree::Tree;
 use bytes::Bytes;
 use fs::*;
 use std::sync::Arc;
@@ -357,16 +358,15 @@ impl<S: Store> Core<S> {
         going: &Going,
     ) -> Result<Vec<Moved>> {
         let (mut tasks, mut after, mut moved) = (JoinSet::new(), None, Vec::new());
+        let mut round = Round::default();
         let mut failed = Ok(());
         loop {
             let page =
                 self.store.list(from, false, after.as_deref()).await.map_err(|e| error::of(from, e))?;
             for entry in page.entries {
                 let Entry::Object(key, object) = entry else { continue };
-                if key == from {
-                    continue;
-                }
-                let new_key = format!("{to}{}", &key[from.len()..]);
+                let Some(rest) = key.strip_prefix(from).filter(|rest| !rest.is_empty()) else { continue };
+                let new_key = format!("{to}{rest}");
                 if new_key.len() > names::KEY_MAX {
                     failed = Err(Error::NameTooLong);
                     break;
@@ -384,7 +384,7 @@ impl<S: Store> Core<S> {
                     moved.push(done.map_err(|_| Error::Closed)?);
                 }
             }
-            after = page.next;
+            after = round.next(page.next).map_err(|e| error::of(from, e))?;
             if after.is_none() || failed.is_err() {
                 break;
             }

@@ -78,7 +78,7 @@ pub struct Object {
     pub size: u64,
     /// Names its present content.
     pub etag: ETag,
-    /// When the store completed it.
+    /// When the store completed it (Amazon: when an upload of it began).
     pub modified: SystemTime,
     /// Media type, where the store said one.
     pub content_type: Option<String>,
@@ -153,6 +153,33 @@ pub struct Page {
     pub entries: Vec<Entry>,
     /// What to give the next call; `None` at the end.
     pub next: Option<String>,
+}
+
+/// Watches that a listing does not go round: from time to time remembers what goes on, and sees it come again. Tested below.
+#[derive(Debug, Default)]
+pub struct Round {
+    seen: Option<String>,
+    left: u64,
+    most: u64,
+}
+
+impl Round {
+    /// What a page says is next, if that is not a page that came before.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub fn next(&mut self, next: Option<String>) -> Result<Option<String>> {
+        if next.is_some() && next == self.seen {
+            return Err(StoreError::Unavailable("a listing of the store goes round".into()));
+        }
+        if self.left == 0 {
+            // Longer and longer rounds are found so.
+            self.most = 2 * self.most + 1;
+            (self.left, self.seen) = (self.most, next.clone());
+        }
+        self.left -= 1;
+        Ok(next)
+    }
 }
 
 /// The id of an unfinished upload, as the store gave it.
@@ -349,4 +376,21 @@ pub trait Store: Send + Sync + 'static {
 
     /// The parts that an unfinished upload has, by number. `NotFound`.
     fn parts(&self, key: &str, upload: &UploadId) -> impl Future<Output = Result<Vec<Part>>> + Send;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listings_that_go_round_end() {
+        let mut round = Round::default();
+        assert!((0..10_000).all(|n: u32| round.next(Some(n.to_string())).is_ok()));
+        assert!(round.next(None).is_ok());
+        for length in 1..40 {
+            let mut round = Round::default();
+            let pages = (0..).take_while(|n| round.next(Some((n % length).to_string())).is_ok()).count();
+            assert!(pages <= 4 * length + 4, "{pages} pages of {length}");
+        }
+    }
 }

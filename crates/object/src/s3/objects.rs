@@ -141,10 +141,10 @@ impl S3 {
         Ok(object)
     }
 
-    /// A call that reads an object whole, and verifies it.
-    pub(super) fn reads<'a>(&self, whole: &'a str) -> Call<'a> {
+    /// A call that reads an object whole, which has no more bytes than `most`, and verifies it.
+    pub(super) fn reads<'a>(&self, whole: &'a str, most: u64) -> Call<'a> {
         let call = Call::new(Kind::Get, Method::GET, Some(whole)).with("x-amz-checksum-mode", "ENABLED");
-        Call { fits, most: usize::MAX, ..call }
+        Call { fits, most: (most as usize).max(ERROR_MOST), ..call }
     }
 
     /// `Store::get`.
@@ -159,12 +159,9 @@ impl S3 {
             return Ok((Bytes::new(), self.head_if(key, state).await?));
         }
         let whole = self.whole(key)?;
-        let mut call = self.reads(&whole);
+        let call = self.reads(&whole, range.end - range.start);
+        let mut call = call.with("range", format!("bytes={}-{}", range.start, range.end - 1));
         call.room = room;
-        if range != (0..u64::MAX) {
-            call.most = ((range.end - range.start) as usize).max(ERROR_MOST);
-            call = call.with("range", format!("bytes={}-{}", range.start, range.end - 1));
-        }
         if let Some(etag) = state {
             call = call.with("if-match", &*etag.0);
         }
@@ -237,9 +234,8 @@ impl S3 {
     /// The ETag of an object that has this content and this description.
     async fn is_made(&self, key: &str, body: &Bytes, about: &Description) -> Result<Option<ETag>> {
         let found = match self.head_if(key, None).await {
-            // Read whole, so that it is verified; and in that state.
             Ok(object) if object.size == body.len() as u64 && object.metadata == about.metadata => {
-                self.get_range(key, 0..u64::MAX, Some(&object.etag), None).await
+                self.get_range(key, 0..object.size, Some(&object.etag), None).await
             }
             Ok(_) => return Ok(None),
             Err(error) => Err(error),

@@ -186,6 +186,29 @@ fn what_is_open_while_its_directory_is_moved_stays_open() {
     assert_eq!((rig.list("").unwrap(), rig.list("to").unwrap()), (vec!["to".into()], vec!["sub".into()]));
 }
 
+/// Stores that list what was not asked for, or the same again and again.
+#[test]
+fn listings_that_cannot_be_are_no_ones_harm() {
+    let bucket = bucket();
+    let rig = mount_with(&bucket, SMALL, options(), Faults::default(), 100);
+    rig.mkdir("from").unwrap();
+    rig.write("from/in", b"in").unwrap();
+    for foreign in ["x", "a long key that lies elsewhere"] {
+        bucket.lock().put_plain(foreign, b"foreign");
+        rig.fs.store().list_foreign(foreign);
+        rig.rename("from", "to").unwrap();
+        rig.rename("to", "from").unwrap();
+        assert_eq!(bucket.lock().body(foreign), Some(&b"foreign"[..]));
+    }
+    rig.mkdir("empty").unwrap();
+    rig.rmdir("empty").unwrap();
+    rig.mkdir("empty").unwrap();
+    rig.fs.store().list_endless();
+    assert!(rig.rmdir("empty").is_err());
+    assert!(rig.rename("from", "to").is_err());
+    assert!(rig.list("empty").is_err());
+}
+
 /// Others remove the old name while it is copied: it is moved all the same.
 #[test]
 fn a_file_that_others_remove_while_it_is_renamed_has_its_new_name() {

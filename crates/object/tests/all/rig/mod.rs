@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub use paths::Paths;
@@ -150,12 +150,26 @@ pub struct Mount {
     slow: Mutex<Vec<(&'static str, Duration)>>,
     /// Calls that are done and whose answers come late; `None`: never.
     late: Mutex<Vec<(&'static str, Option<Duration>)>>,
+    /// A key that each listing has, wherever it belongs.
+    foreign: Mutex<Option<String>>,
+    /// Listings have no end.
+    endless: AtomicBool,
 }
 
 impl Mount {
     /// Of 1,000 calls so many fail from now on.
     pub fn set_failing(&self, failing: u32) {
         self.faults.lock().0.failing = failing;
+    }
+
+    /// From now on each listing has this key too.
+    pub fn list_foreign(&self, key: &str) {
+        *self.foreign.lock() = Some(key.to_string());
+    }
+
+    /// From now on listings go round for ever, in three pages of one and the same.
+    pub fn list_endless(&self) {
+        self.endless.store(true, Ordering::SeqCst);
     }
 
     /// From now on calls of this name are refused.
@@ -318,8 +332,19 @@ impl Store for Mount {
 
     async fn list(&self, prefix: &str, delimiter: bool, after: Option<&str>) -> Result<Page> {
         let after = after.unwrap_or("").to_string();
+        let (foreign, endless) = (self.foreign.lock().clone(), self.endless.load(Ordering::SeqCst));
         self.call("list", |b| {
             let mut entries: Vec<Entry> = Vec::new();
+            if endless {
+                let marker =
+                    b.objects.get(prefix).map(|(_, object)| Entry::Object(prefix.into(), object.clone()));
+                let next = match after.as_str() {
+                    "A" => "B",
+                    "B" => "C",
+                    _ => "A",
+                };
+                return Ok(Page { entries: marker.into_iter().collect(), next: Some(next.into()) });
+            }
             let mut last = String::new();
             for (key, (_, object)) in b.objects.range(prefix.to_string()..) {
                 let Some(rest) = key.strip_prefix(prefix) else { break };
@@ -338,6 +363,10 @@ impl Store for Mount {
                 }
                 last = name;
                 entries.push(entry);
+            }
+            if let Some(key) = foreign {
+                let object = b.objects.values().next().expect("there is an object").1.clone();
+                entries.push(Entry::Object(key, object));
             }
             Ok(Page { entries, next: None })
         })
@@ -539,6 +568,8 @@ pub fn mount_with(
         refused: Mutex::default(),
         slow: Mutex::default(),
         late: Mutex::default(),
+        foreign: Mutex::default(),
+        endless: AtomicBool::new(false),
     };
     let fs = ObjectFs::start(move || async move { Ok(mount) }, options).unwrap();
     Rig { paths: Paths { fs: Arc::new(fs) }, bucket: bucket.clone(), calls }
