@@ -29,10 +29,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::task::JoinSet;
 
-/// Metadata of the marker of a directory that is being moved: the new key, percent-encoded.
+/// Metadata of the marker of a directory that is being moved: the new key, percent-encoded, or what stands for it ([`goal`]).
 pub const MOVING: &str = "freehold-moving-to";
 /// Metadata of such a marker: all of it has been copied.
 pub const COPIED: &str = "freehold-moving-copied";
+/// Longest key that is written there as it is, bytes.
+const GOAL_MOST: usize = 256;
 /// Stores tell times in whole seconds: what is later than that by less may be older.
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -230,8 +232,8 @@ impl<S: Store> Core<S> {
             let about = inode.about.as_deref().cloned().unwrap_or_else(|| About::new(default()));
             (tree.key(ino)?, tree.child_key(new_dir, name, true)?, about)
         };
-        let going = percent_encode(&to);
-        let resumed = about.metadata.get(MOVING) == Some(&going);
+        let resumed =
+            about.metadata.get(MOVING).is_some_and(|said| *said == goal(&to) || *said == percent_encode(&to));
         let earlier = match resumed && about.metadata.contains_key(COPIED) {
             true => Earlier::Copied(self.store.head(&from).await.map_err(|e| error::of(&from, e))?.modified),
             false if resumed => Earlier::Begun,
@@ -271,7 +273,7 @@ impl<S: Store> Core<S> {
             turns.push(file.turn.write().await);
             self.commit_alone(file).await?;
         }
-        about.metadata.insert(MOVING.into(), going);
+        about.metadata.insert(MOVING.into(), goal(&to));
         let mut plain = about.clone();
         plain.metadata.retain(|name, _| name != MOVING && name != COPIED);
         let _moving = self.moving(ino)?;
@@ -481,6 +483,16 @@ impl<S: Store> Core<S> {
         }
         out
     }
+}
+
+/// What says in metadata, which has little room, that a directory goes to this key.
+fn goal(key: &str) -> String {
+    let whole = percent_encode(key);
+    if whole.len() <= GOAL_MOST {
+        return whole;
+    }
+    let hash = ring::digest::digest(&ring::digest::SHA256, key.as_bytes());
+    hash.as_ref().iter().fold("sha256:".to_string(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 fn marker_of(about: &About) -> Result<crate::store::Description> {

@@ -264,6 +264,26 @@ fn our_own_copy_of_an_object_is_not_that_of_others() {
     }
 }
 
+/// Keys have 1024 bytes, and metadata of objects little more.
+#[test]
+fn a_directory_is_moved_to_a_long_name() {
+    let bucket = bucket();
+    let name = "\u{fc}".repeat(120);
+    let rig = mount_with(&bucket, SMALL, options(), Faults::default(), 100);
+    let top = format!("{name}/{name}/{name}");
+    for dir in [&name, &format!("{name}/{name}"), &top, "d"] {
+        rig.mkdir(dir).unwrap();
+    }
+    rig.write("d/f", b"bytes").unwrap();
+    let to = format!("{top}/{name}");
+    // Also when it is repeated.
+    rig.fs.store().refuse("delete", Some(object::store::StoreError::Denied("no".into())));
+    assert_eq!(rig.rename("d", &to), Err(Error::AccessDenied));
+    mount(&bucket).rename("d", &to).unwrap();
+    assert_eq!(mount(&bucket).read(&format!("{to}/f")).unwrap(), b"bytes");
+    assert!(bucket.lock().keys().iter().all(|key| !key.starts_with("d/")));
+}
+
 /// Stores read the object that they copy, and then write it: others may have made another one in between.
 #[test]
 fn a_change_of_attributes_undoes_nobodys_close() {
