@@ -54,10 +54,22 @@ impl<S: Store> Core<S> {
     pub async fn rename(
         self: &Arc<Self>,
         cred: &Cred,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        while !self.rename_as_found(cred, from, to, flags).await? {}
+        Ok(())
+    }
+
+    /// False: one of the names leads elsewhere by now.
+    async fn rename_as_found(
+        self: &Arc<Self>,
+        cred: &Cred,
         (dir, name): (Ino, &[u8]),
         (new_dir, new_name): (Ino, &[u8]),
         flags: RenameFlags,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         if flags.contains(RenameFlags::EXCHANGE) {
             return Err(match flags.contains(RenameFlags::NOREPLACE) {
                 true => Error::Invalid("both flags of rename"),
@@ -94,7 +106,7 @@ impl<S: Store> Core<S> {
         match &target {
             None => perm::check(cred, &to_dir, Access::WRITE | Access::EXEC)?,
             Some(_) if flags.contains(RenameFlags::NOREPLACE) => return Err(Error::Exists),
-            Some(target) if target.ino == ino => return Ok(()),
+            Some(target) if target.ino == ino => return Ok(true),
             Some(target) => {
                 perm::check_delete(cred, &to_dir, target)?;
                 match (is_dir, target.kind == FileType::Directory) {
@@ -104,27 +116,24 @@ impl<S: Store> Core<S> {
                 }
             }
         }
-        if is_dir {
-            self.rename_directory(ino, (new_dir, to), target.map(|t| t.ino)).await?;
-        } else {
-            let absent = flags.contains(RenameFlags::NOREPLACE);
-            self.rename_file(ino, (new_dir, to), target.map(|t| t.ino), absent).await?;
+        let target = target.map(|target| target.ino);
+        let names = Names { from: (dir, names::check(name)?), ino, to: (new_dir, to), target };
+        let done = match is_dir {
+            true => self.rename_directory(&names).await?,
+            false => self.rename_file(&names, flags.contains(RenameFlags::NOREPLACE)).await?,
+        };
+        if !done {
+            return Ok(false);
         }
         if let Err(e) = self.keep(dir).await {
             tracing::warn!("an empty directory may be gone: {e}");
         }
-        Ok(())
+        Ok(true)
     }
 
-    async fn rename_file(
-        self: &Arc<Self>,
-        ino: Ino,
-        (new_dir, name): (Ino, &str),
-        target: Option<Ino>,
-        absent: bool,
-    ) -> Result<()> {
-        let files = self.use_files(target.into_iter().chain([ino]));
-        let done = self.rename_alone(&files, ino, (new_dir, name), target, absent).await;
+    async fn rename_file(self: &Arc<Self>, names: &Names<'_>, absent: bool) -> Result<bool> {
+        let files = self.use_files(names.target.into_iter().chain([names.ino]));
+        let done = self.rename_alone(&files, names, absent).await;
         self.leave_files(files).await;
         done
     }
@@ -133,16 +142,18 @@ impl<S: Store> Core<S> {
     async fn rename_alone(
         self: &Arc<Self>,
         files: &[Arc<File>],
-        ino: Ino,
-        (new_dir, name): (Ino, &str),
-        target: Option<Ino>,
+        names: &Names<'_>,
         absent: bool,
-    ) -> Result<()> {
+    ) -> Result<bool> {
+        let &Names { ino, to: (new_dir, name), target, .. } = names;
         let _names = self.namespace.read().await;
         // What replaces a file waits until nobody makes an object of that. All take turns in the same order.
         let mut turns = Vec::with_capacity(files.len());
         for file in files {
             turns.push(file.turn.write().await);
+        }
+        if !names.hold(&self.tree.lock()) {
+            return Ok(false);
         }
         if let Some(file) = files.iter().find(|file| file.ino == ino) {
             // What is on its way is on its way to the old name.
@@ -198,7 +209,7 @@ impl<S: Store> Core<S> {
             file.state.lock().base = new_etag.clone().or(Some(etag.clone()));
         }
         inode.stored(new_etag.or(Some(etag)));
-        Ok(())
+        Ok(true)
     }
 
     /// From now on it is our doing if the name of an inode is gone in the store, until the value that is returned is dropped. `Stale`.
@@ -218,13 +229,12 @@ impl<S: Store> Core<S> {
         }
     }
 
-    async fn rename_directory(
-        self: &Arc<Self>,
-        ino: Ino,
-        (new_dir, name): (Ino, &str),
-        target: Option<Ino>,
-    ) -> Result<()> {
+    async fn rename_directory(self: &Arc<Self>, names: &Names<'_>) -> Result<bool> {
+        let &Names { ino, to: (new_dir, name), target, .. } = names;
         let _names = self.namespace.write().await;
+        if !names.hold(&self.tree.lock()) {
+            return Ok(false);
+        }
         let (from, to, mut about) = {
             let tree = self.tree.lock();
             let inode = tree.get(ino)?;
@@ -332,7 +342,7 @@ impl<S: Store> Core<S> {
         inode.about = Some(Box::new(plain));
         inode.change(Time::now());
         inode.stored(Some(new_marker));
-        Ok(())
+        Ok(true)
     }
 
     /// Notes in the marker of a directory where it goes, or that it is there.
@@ -499,6 +509,22 @@ fn marker_of(about: &About) -> Result<crate::store::Description> {
     let mut description = about.description()?;
     description.content_type = Some(crate::attrs::DIRECTORY_TYPE.into());
     Ok(description)
+}
+
+/// What the names of a rename were found to lead to.
+struct Names<'a> {
+    from: (Ino, &'a str),
+    ino: Ino,
+    to: (Ino, &'a str),
+    target: Option<Ino>,
+}
+
+impl Names<'_> {
+    /// Whether they do still.
+    fn hold(&self, tree: &Tree) -> bool {
+        let child = |(dir, name)| tree.child(dir, name);
+        child(self.from) == Some(self.ino) && child(self.to) == self.target
+    }
 }
 
 /// See [`Core::moving`].

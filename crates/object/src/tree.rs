@@ -104,6 +104,11 @@ impl Tree {
         names::key(&self.key(dir)?, name, directory)
     }
 
+    /// What a name is known to lead to.
+    pub fn child(&self, dir: Ino, name: &str) -> Option<Ino> {
+        self.directory(dir).ok()?.children.get(name).copied()
+    }
+
     /// Whether `ino` is `top` or below it.
     pub fn is_within(&self, mut ino: Ino, top: Ino) -> bool {
         loop {

@@ -186,6 +186,48 @@ fn what_is_open_while_its_directory_is_moved_stays_open() {
     assert_eq!((rig.list("").unwrap(), rig.list("to").unwrap()), (vec!["to".into()], vec!["sub".into()]));
 }
 
+/// Through a library names are looked for by calls that run side by side, and not under a lock of the kernel's.
+#[test]
+fn what_a_name_leads_to_is_looked_for_again_after_a_wait() {
+    let bucket = bucket();
+    let rig = mount_with(&bucket, SMALL, options(), Faults::default(), 100);
+    let beside = |call: &'static str,
+                  first: &(dyn Fn() -> fs::Result<()> + Sync),
+                  then: &dyn Fn() -> fs::Result<()>| {
+        rig.fs.store().slow(call, MOMENT);
+        thread::scope(|s| {
+            let first = s.spawn(first);
+            while !rig.fs.store().all_slow() {
+                thread::yield_now();
+            }
+            let then = then();
+            (first.join().unwrap(), then)
+        })
+    };
+    rig.write("f", b"f").unwrap();
+    let done = beside("copy", &|| rig.rename("f", "g"), &|| rig.unlink("f"));
+    assert_eq!(done, (Ok(()), Err(Error::NotFound)));
+    assert_eq!(bucket.lock().keys(), ["g"]);
+    let done = beside("copy", &|| rig.rename("g", "h"), &|| rig.rename("g", "i"));
+    assert_eq!(done, (Ok(()), Err(Error::NotFound)));
+    assert_eq!(bucket.lock().keys(), ["h"]);
+    assert_eq!(rig.list("").unwrap(), ["h"]);
+    // What is made in the store is removed where the name was given to something else here.
+    let symlink = || rig.run(rig.fs.symlink(&Cred::root(), Ino::ROOT, b"l", b"to")).map(drop);
+    for (name, make) in [("d", &(|| rig.mkdir("d")) as &(dyn Fn() -> fs::Result<()> + Sync)), ("l", &symlink)]
+    {
+        let handle = parking_lot::Mutex::new(None);
+        let done = beside("put", make, &|| rig.create(name).map(|made| *handle.lock() = Some(made)));
+        assert_eq!(done, (Err(Error::Exists), Ok(())), "{name}");
+        assert_eq!(bucket.lock().keys(), ["h"], "{name}");
+        let handle = handle.lock().unwrap();
+        rig.write_at(handle, 0, b"bytes").unwrap();
+        rig.close(handle).unwrap();
+        assert_eq!(rig.read(name).unwrap(), b"bytes");
+        rig.unlink(name).unwrap();
+    }
+}
+
 /// Stores that list what was not asked for, or the same again and again.
 #[test]
 fn listings_that_cannot_be_are_no_ones_harm() {
