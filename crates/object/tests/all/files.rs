@@ -562,3 +562,27 @@ fn an_allocation_cuts_nothing() {
     rig.close(handle).unwrap();
     assert!(rig.read("f").unwrap() == bytes);
 }
+
+/// Who stops reading keeps what was read ahead for him, but not for ever.
+#[test]
+fn a_reader_that_pauses_leaves_room_for_others() {
+    let options = object::Options { read_memory: 1 << 20, read_ahead: 8 << 20, ..options() };
+    let rig = mount_with(&bucket(), SMALL, options, Faults::default(), 3);
+    rig.bucket.lock().put_plain("f", &pattern(1, 4 << 20));
+    let (first, second) = (rig.open("f").unwrap(), rig.open("f").unwrap());
+    let reads = |handle, to: u64| {
+        for at in (0..to).step_by(4096) {
+            assert_eq!(rig.read_at(handle, at, 4096).unwrap().len(), 4096);
+        }
+    };
+    reads(first, 1 << 20);
+    thread::sleep(Duration::from_millis(2500));
+    let before = rig.count("get");
+    reads(second, 2 << 20);
+    let asked = rig.count("get") - before;
+    assert!(asked < 50, "{asked} requests");
+    let rest = rig.read_at(first, 1 << 20, 4096).unwrap();
+    assert!(rest == pattern(1, 4 << 20)[1 << 20..][..4096]);
+    rig.close(first).unwrap();
+    rig.close(second).unwrap();
+}
