@@ -227,7 +227,7 @@ impl<S: Store> Core<S> {
         }
     }
 
-    /// A new upload of a file. It says no time of change, because that is not over: who sees the object sees when it was completed.
+    /// A new upload of a file. It says no time of change, because that is not over: who sees the object sees what the store tells of it.
     /// `copies`: some of its parts may be copies.
     pub fn stream_of(&self, ino: Ino, mtime: bool, copies: bool) -> Result<Stream> {
         let tree = self.tree.lock();
