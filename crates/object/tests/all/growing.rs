@@ -278,8 +278,10 @@ fn an_fsync_whose_answer_is_lost_in_s3() {
                 paths.write_at(handle, n as u64 * 4096, chunk).unwrap();
             }
             let unheard = Rates { reset_after: 1000, ..Rates::default() };
-            // Parts are there already.
-            std::thread::sleep(std::time::Duration::from_millis(100));
+            // All parts are there.
+            while paths.fs.memory()[0].0 > 16 << 10 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
             server.set_faults(sim::s3::Faults::new(unheard, 1));
             assert!(paths.run(paths.fs.fsync(handle, false)).is_err(), "{len} bytes");
             server.set_faults(sim::s3::Faults::none());
