@@ -249,7 +249,7 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// Bytes of an object, not beyond its end (an empty answer there), and what is known of it. With an ETag: of that state, else
+    /// Bytes of an object, not beyond its end (an empty answer there), and what is known of it; up to `u64::MAX` objects of 1 GiB at most. With an ETag: of that state, else
     /// `Precondition`. `NotFound`.
     fn get(
         &self,
