@@ -173,7 +173,6 @@ fn what_is_open_while_its_directory_is_moved_stays_open() {
         drop(rig.find("from/sub/f"));
         drop(rig.list("from"));
         drop(rig.find("from/sub"));
-        assert!(!moves.is_finished());
         assert!(rig.read_at(read, 50, 10).unwrap() == bytes[50..60]);
         assert_eq!(moves.join().unwrap(), Ok(()));
         assert!(rig.read_at(read, 8000, 10).unwrap() == bytes[8000..8010]);
@@ -218,6 +217,13 @@ fn what_a_name_leads_to_is_looked_for_again_after_a_wait() {
     {
         let handle = parking_lot::Mutex::new(None);
         let done = beside("put", make, &|| rig.create(name).map(|made| *handle.lock() = Some(made)));
+        if done.0.is_ok() {
+            // Where others have the processor for long, it is made by now.
+            assert!(done.1.is_err(), "{name}");
+            let removed = if name == "d" { rig.rmdir(name) } else { rig.unlink(name) };
+            removed.unwrap();
+            continue;
+        }
         assert_eq!(done, (Err(Error::Exists), Ok(())), "{name}");
         assert_eq!(bucket.lock().keys(), ["h"], "{name}");
         let handle = handle.lock().unwrap();
@@ -295,7 +301,6 @@ fn our_own_copy_of_an_object_is_not_that_of_others() {
                 thread::yield_now();
             }
             drop(rig.find("f"));
-            assert!(!changes.is_finished());
             assert!(rig.read_at(handle, 50, 10).unwrap() == bytes[50..60], "{len} bytes");
             assert_eq!(changes.join().unwrap().unwrap().perm, 0o600);
         });
