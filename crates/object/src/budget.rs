@@ -166,9 +166,12 @@ impl Drop for Moving {
 pub struct Held(Arc<Budget>, u64);
 
 impl Held {
-    /// `n` bytes of it are somebody else's matter now; the rest is given back.
+    /// `n` bytes are somebody else's matter now: the rest of it is given back, and what is lacking is taken.
     pub fn keep(mut self, n: u64) {
-        self.1 -= n;
+        if n > self.1 {
+            self.0.force(n - self.1);
+        }
+        self.1 = self.1.saturating_sub(n);
     }
 }
 

@@ -23,6 +23,14 @@ pub enum Place {
     Hole,
 }
 
+/// What an extent takes at least, however few bytes it has: its place in the map, and the allocator's.
+const EXTENT: u64 = 100;
+
+/// Memory that counts for an extent of so many bytes.
+fn cost(len: usize) -> u64 {
+    EXTENT.max(len as u64)
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Change {
@@ -54,7 +62,7 @@ impl Change {
         self.kept > self.sent
     }
 
-    /// Bytes in memory.
+    /// Memory that counts for the bytes in it.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -82,8 +90,8 @@ impl Change {
                 }
                 Some((&start, extent)) if offset == start + extent.len() as u64 && extent.len() < piece => {
                     let n = room.min(piece - extent.len());
+                    self.bytes += cost(extent.len() + n) - cost(extent.len());
                     extent.extend(&from[..n], piece);
-                    self.bytes += n as u64;
                     n
                 }
                 before => {
@@ -94,7 +102,7 @@ impl Change {
                     let mut extent = Buffer::with_capacity(if follows { piece } else { n });
                     extent.extend(&from[..n], n);
                     self.extents.insert(offset, extent);
-                    self.bytes += n as u64;
+                    self.bytes += cost(n);
                     n
                 }
             };
@@ -109,10 +117,10 @@ impl Change {
     pub fn truncate(&mut self, size: u64) -> u64 {
         assert!(size >= self.sent, "what was sent is not cut");
         let before = self.bytes;
-        self.bytes -= self.extents.split_off(&size).values().map(|e| e.len() as u64).sum::<u64>();
+        self.bytes -= self.extents.split_off(&size).values().map(|e| cost(e.len())).sum::<u64>();
         if let Some((&start, extent)) = self.extents.iter_mut().next_back() {
             let keep = extent.len().min((size - start) as usize);
-            self.bytes -= (extent.len() - keep) as u64;
+            self.bytes -= cost(extent.len()) - cost(keep);
             extent.truncate(keep);
         }
         self.kept = self.kept.min(size);
@@ -173,9 +181,11 @@ impl Change {
         at - self.sent
     }
 
-    /// Takes the first `len` bytes of what is [`Change::ready`] out of memory: from now on they count as sent.
-    pub fn send(&mut self, len: usize) -> Bytes {
+    /// Takes the first `len` bytes of what is [`Change::ready`] out of memory: from now on they count as sent. Also returns by how much the
+    /// memory shrank.
+    pub fn send(&mut self, len: usize) -> (Bytes, u64) {
         assert!(len as u64 <= self.ready());
+        let before = self.bytes;
         let whole = self.extents.get(&self.sent).is_some_and(|e| e.len() == len);
         let bytes = match whole {
             true => self.extents.remove(&self.sent).expect("it is there").freeze(),
@@ -183,12 +193,18 @@ impl Change {
                 let mut out = Buffer::zeroed(len);
                 self.copy(self.sent..self.sent + len as u64, &mut out);
                 self.forget(self.sent + len as u64);
-                return out.freeze();
+                return (out.freeze(), before - self.bytes);
             }
         };
-        self.bytes -= len as u64;
+        self.bytes -= cost(len);
         self.sent += len as u64;
-        bytes
+        (bytes, cost(len))
+    }
+
+    /// What was sent is an object by now, and with it what the old one had: all of that is at the same place in the new one.
+    pub fn land(&mut self) {
+        self.kept = self.kept.max(self.sent);
+        self.sent = 0;
     }
 
     /// From now on the bytes up to `to` count as sent. What of them was in memory is forgotten; returns how many bytes that was.
@@ -202,7 +218,7 @@ impl Change {
             rest.insert(to, last.split_off((to - start) as usize));
         }
         self.extents = rest;
-        self.bytes = self.extents.values().map(|e| e.len() as u64).sum();
+        self.bytes = self.extents.values().map(|e| cost(e.len())).sum();
         self.sent = to;
         before - self.bytes
     }
@@ -234,6 +250,7 @@ mod tests {
         Truncate(u64),
         Send(usize),
         Copy(u64),
+        Land,
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -242,13 +259,14 @@ mod tests {
             1 => (0..150u64).prop_map(Step::Truncate),
             1 => (1..30usize).prop_map(Step::Send),
             1 => (1..30u64).prop_map(Step::Copy),
+            1 => Just(Step::Land),
         ];
         proptest::collection::vec(step, 1..30)
     }
 
     proptest! {
         #[test]
-        fn as_a_vector_of_bytes(old in proptest::collection::vec(any::<u8>(), 0..100), steps in steps(), piece in 1..20usize) {
+        fn as_a_vector_of_bytes(mut old in proptest::collection::vec(any::<u8>(), 0..100), steps in steps(), piece in 1..20usize) {
             let (mut change, mut model, mut sent) = (Change::none(old.len() as u64), old.clone(), Vec::new());
             let mut memory = 0;
             for step in steps {
@@ -268,8 +286,8 @@ mod tests {
                     }
                     Step::Send(n) => {
                         let n = n.min(change.ready() as usize);
-                        let bytes = change.send(n);
-                        memory -= bytes.len() as u64;
+                        let (bytes, shrank) = change.send(n);
+                        memory -= shrank;
                         sent.extend_from_slice(&bytes);
                     }
                     Step::Copy(n) => {
@@ -277,9 +295,13 @@ mod tests {
                         sent.extend_from_slice(&model[sent.len()..to as usize]);
                         memory -= change.forget(to);
                     }
+                    Step::Land => {
+                        change.land();
+                        (old, sent) = (model.clone(), Vec::new());
+                    }
                 }
                 prop_assert_eq!(change.bytes(), memory);
-                prop_assert_eq!(change.extents.values().map(|e| e.len() as u64).sum::<u64>(), memory);
+                prop_assert_eq!(change.extents.values().map(|e| cost(e.len())).sum::<u64>(), memory);
                 prop_assert_eq!(&bytes(&change, &old, &sent), &model);
             }
         }
@@ -293,7 +315,7 @@ mod tests {
         }
         assert_eq!(change.extents.len(), 4);
         let at = change.extents.values().nth(1).unwrap().as_ptr();
-        assert_eq!((change.send(1024).len(), change.send(1024).as_ptr()), (1024, at));
+        assert_eq!((change.send(1024).0.len(), change.send(1024).0.as_ptr()), (1024, at));
         assert!(!change.is_none(0));
     }
 }

@@ -3,7 +3,8 @@
 //! What is small goes with one PUT. What is large is an upload in parts: those that have left already, copies of what is untouched, and the rest. Either
 //! way the store makes the object visible in one step, and only if the key is still in the state in which the file was opened: else somebody
 //! else has changed it, the error is `Stale`, nothing is overwritten, and the file stays uncommittable until its last close.
-//! After any other error everything that is needed for another try is kept.
+//! After any other error everything that is needed for another try is kept. Where nobody has heard whether the object was made the next one finds out
+//! ([`crate::tried`]).
 //!
 //! Attributes are sent with the bytes. Where an upload was begun with others, and for changes of attributes alone, the object is copied onto itself.
 
@@ -16,6 +17,7 @@ use crate::plan::{self, Source};
 use crate::pool::Buffer;
 use crate::store::{Condition, Description, ETag, Store, StoreError};
 use crate::stream::Stream;
+use crate::tried::{Tried, is_unheard};
 use bytes::Bytes;
 use fs::{Error, Result, Time};
 use std::ops::Range;
@@ -45,7 +47,7 @@ impl<S: Store> Core<S> {
 
     /// As `commit`; the caller holds the turn of the file alone, and the names.
     pub async fn commit_alone(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
-        let (on, base_size, size, bytes_changed) = {
+        {
             let state = file.state.lock();
             if !state.is_dirty() {
                 return Ok(());
@@ -53,20 +55,23 @@ impl<S: Store> Core<S> {
             if let Some(e) = &state.lost {
                 return Err(e.clone());
             }
+        }
+        let key = self.tree.lock().key(file.ino)?;
+        if let Some(etag) = self.hear(file, &key).await? {
+            return self.committed(file, &key, etag, true).await;
+        }
+        let (on, base_size, size, bytes_changed) = {
+            let state = file.state.lock();
             let on = state.base.clone().map_or(Condition::Absent, Condition::Is);
             let changed = state.base.is_none() || !state.change.is_none(state.base_size);
             (on, state.base_size, state.change.size(), changed)
         };
-        let (key, about) = {
-            let tree = self.tree.lock();
-            let about = tree.get(file.ino)?.about.as_deref().ok_or(Error::Stale)?.clone();
-            (tree.key(file.ino)?, about)
-        };
+        let about = self.tree.lock().get(file.ino)?.about.as_deref().ok_or(Error::Stale)?.clone();
         let done = match &on {
-            Condition::Is(etag) if !bytes_changed => {
-                let about = about.description()?;
-                self.copy_object((&key, etag, base_size), &key, Some(&about)).await.map(|etag| (etag, false))
-            }
+            Condition::Is(etag) if !bytes_changed => self
+                .describe(file, (&key, etag, base_size), about.description()?)
+                .await
+                .map(|etag| (etag, false)),
             _ => self.send_all(file, (&key, &about), size, &on).await,
         };
         match done {
@@ -79,6 +84,10 @@ impl<S: Store> Core<S> {
     pub async fn send_again(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
         let _names = self.namespace.read().await;
         let _turn = file.turn.write().await;
+        let key = self.tree.lock().key(file.ino)?;
+        if let Some(etag) = self.hear(file, &key).await? {
+            return self.committed(file, &key, etag, true).await;
+        }
         let stream = {
             let state = file.state.lock();
             match (&state.lost, &state.stream) {
@@ -149,7 +158,11 @@ impl<S: Store> Core<S> {
             let body = self.bytes_of(file, key, 0..size).await?;
             let about = about.description().map_err(refused)?;
             self.check(key, on).await?;
-            return Ok((self.store.put(key, body, &about, &self.condition(on)).await?, false));
+            let done = self.store.put(key, body.clone(), &about, &self.condition(on)).await;
+            if is_unheard(&done) {
+                file.state.lock().tried = Some(Arc::new(Tried::whole(size, Some(&body), about)));
+            }
+            return Ok((done?, false));
         }
         // Of a stream that was begun the rest is sent in its order; of a new one with the time of change that is known by now.
         let (stream, pieces, base) = {
@@ -201,7 +214,17 @@ impl<S: Store> Core<S> {
             }
             whole += usize::from(counts);
         }
-        let done = self.complete(&stream, on).await;
+        let done = match stream.settle(self).await {
+            Ok(parts) => {
+                let done = self.complete(&stream, &parts, on).await;
+                if is_unheard(&done) {
+                    let tried = Tried::Parts { size, stream: stream.clone(), parts };
+                    file.state.lock().tried = Some(Arc::new(tried));
+                }
+                done
+            }
+            Err(e) => Err(e),
+        };
         if done.is_err() {
             stream.cut(whole);
         }
@@ -245,55 +268,69 @@ impl<S: Store> Core<S> {
         Ok(out.freeze())
     }
 
-    /// After a commit: the file is what the object is.
+    /// After a commit: the file is what the object is. Where it says something else of itself the file is changed still until that is in the store too.
     async fn committed(
         self: &Arc<Self>,
         file: &Arc<File>,
         key: &str,
-        mut etag: ETag,
+        etag: ETag,
         streamed: bool,
     ) -> Result<()> {
-        let (stream, mtime_set, size) = {
+        let (now, differs, size) = {
+            let mut tree = self.tree.lock();
+            let inode = tree.get_mut(file.ino)?;
+            let mut now = inode.about.as_deref().ok_or(Error::Stale)?.clone();
             let mut state = file.state.lock();
             let size = state.change.size();
             self.writes.give(state.change.bytes());
             state.change = crate::change::Change::none(size);
             (state.base, state.base_size) = (Some(etag.clone()), size);
-            state.about_changed = false;
-            (state.stream.take(), state.mtime_set, size)
-        };
-        let mut completed = None;
-        let mut now = {
-            let tree = self.tree.lock();
-            tree.get(file.ino)?.about.as_deref().ok_or(Error::Stale)?.clone()
-        };
-        if let (true, Some(sent)) = (streamed, stream.as_ref().and_then(|s| s.about.as_ref())) {
-            if sent.attrs.mtime.is_none() && !mtime_set {
+            let stream = state.stream.take();
+            let sent = stream.as_ref().and_then(|s| s.about.as_ref()).filter(|_| streamed);
+            if sent.is_some_and(|sent| sent.attrs.mtime.is_none()) && !state.mtime_set {
                 now.attrs.mtime = None;
             }
-            if *sent != now {
-                let about = now.description()?;
-                etag = self
-                    .copy_object((key, &etag, size), key, Some(&about))
-                    .await
-                    .map_err(|e| error::of(key, e))?;
-                file.state.lock().base = Some(etag.clone());
-            }
-            if now.attrs.mtime.is_none() {
-                completed = self.store.head(key).await.ok().map(|object| Time::from(object.modified));
-            }
+            state.about_changed = sent.is_some_and(|sent| *sent != now);
+            inode.stored(Some(etag.clone()));
+            inode.size = size;
+            (now, state.about_changed, size)
+        };
+        if differs {
+            let about = now.description()?;
+            let done = self.describe(file, (key, &etag, size), about).await;
+            let etag = done.map_err(|e| error::of(key, e))?;
+            let mut tree = self.tree.lock();
+            let mut state = file.state.lock();
+            (state.base, state.about_changed) = (Some(etag.clone()), false);
+            tree.get_mut(file.ino)?.stored(Some(etag));
         }
+        let completed = match streamed && now.attrs.mtime.is_none() {
+            true => self.store.head(key).await.ok().map(|object| Time::from(object.modified)),
+            false => None,
+        };
         let mut tree = self.tree.lock();
         let inode = tree.get_mut(file.ino)?;
         if let Some(about) = &mut inode.about {
             about.attrs.mtime = now.attrs.mtime;
         }
-        inode.stored(Some(etag));
-        inode.size = size;
         if let Some(completed) = completed {
             (inode.modified, inode.told) = (completed, Some(completed));
         }
         Ok(())
+    }
+
+    /// Gives the object of a file another description.
+    async fn describe(
+        self: &Arc<Self>,
+        file: &File,
+        (key, etag, size): (&str, &ETag, u64),
+        about: Description,
+    ) -> std::result::Result<ETag, StoreError> {
+        let done = self.copy_object((key, etag, size), key, Some(&about)).await;
+        if is_unheard(&done) {
+            file.state.lock().tried = Some(Arc::new(Tried::whole(size, None, about)));
+        }
+        done
     }
 
     /// Copies an object within the store, with another description where one is given; large ones in parts, side by side. Onto itself only if it is in
@@ -365,7 +402,10 @@ impl<S: Store> Core<S> {
         for piece in pieces {
             stream.copy(self, from.into(), piece.range, etag.clone());
         }
-        let done = self.complete(&stream, on).await;
+        let done = match stream.settle(self).await {
+            Ok(parts) => self.complete(&stream, &parts, on).await,
+            Err(e) => Err(e),
+        };
         if done.is_err() {
             stream.abort(self).await;
         }

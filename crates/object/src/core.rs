@@ -39,6 +39,8 @@ pub struct Core<S> {
     /// What may have been asked for ahead of readers: more than there is memory for, as answers need none before they arrive.
     pub asked: Arc<Budget>,
     pub reads: Arc<Budget>,
+    /// When those who do not read were looked for last, to give what is read ahead for them to others.
+    pub looked: Mutex<Instant>,
     /// Tokens for requests that carry data to the store.
     pub uploads: Semaphore,
     /// Tokens for small requests of which many are made at once.
@@ -97,6 +99,7 @@ impl<S: Store> Core<S> {
             writes: Arc::new(Budget::new(options.write_memory)),
             asked: Arc::new(Budget::new(options.read_memory + options.read_memory / 2)),
             reads: Arc::new(Budget::new(options.read_memory)),
+            looked: Mutex::new(Instant::now()),
             uploads: Semaphore::new(options.uploads.max(1)),
             small: Arc::new(Semaphore::new(SMALL_REQUESTS)),
             namespace: RwLock::new(()),

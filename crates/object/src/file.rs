@@ -13,6 +13,7 @@ use crate::handles::Open;
 use crate::plan::{self, Source};
 use crate::store::{ETag, Store};
 use crate::stream::Stream;
+use crate::tried::Tried;
 use fs::{Error, Ino, OpenFlags, Result, Time, perm};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -60,8 +61,12 @@ pub struct FileState {
     pub stream: Option<Arc<Stream>>,
     /// Attributes differ.
     pub about_changed: bool,
+    /// The object is being copied onto itself: what the store has may be newer than `base`, and is ours.
+    pub copying: bool,
     /// The time of change was set by somebody, so it must not be that of the store.
     pub mtime_set: bool,
+    /// What the last commit was to make, where nobody has heard whether it has.
+    pub tried: Option<Arc<Tried>>,
     /// Somebody else has changed the object: nothing of this can be committed any more.
     pub lost: Option<Error>,
     /// It has no name any more: changes are nobody's.
@@ -73,9 +78,15 @@ pub struct FileState {
 }
 
 impl FileState {
-    /// Whether parts have failed that nobody has tried again.
+    /// Whether parts have failed that nobody has tried again, or the upload may be over.
     fn has_failed(&self) -> bool {
-        !self.gone && self.lost.is_none() && self.stream.as_ref().is_some_and(|stream| stream.has_failed())
+        let failed = |stream: &Arc<Stream>| stream.has_failed() || self.may_be_over(stream);
+        !self.gone && self.lost.is_none() && self.stream.as_ref().is_some_and(failed)
+    }
+
+    /// Whether an upload may be an object by now, so that no part can be added.
+    fn may_be_over(&self, stream: &Arc<Stream>) -> bool {
+        self.tried.as_ref().is_some_and(|tried| tried.is_of(stream))
     }
 
     /// Whether something is to be committed.
@@ -93,7 +104,9 @@ impl File {
             change: Change::none(size),
             stream: None,
             about_changed: false,
+            copying: false,
             mtime_set: false,
+            tried: None,
             lost: None,
             gone: false,
             abandoned: false,
@@ -186,7 +199,8 @@ impl<S: Store> Core<S> {
         loop {
             let (mtime, key_is_needed, copies) = {
                 let state = file.state.lock();
-                if state.gone || state.change.ready() < self.part_size(&state) {
+                let over = state.stream.as_ref().is_some_and(|stream| state.may_be_over(stream));
+                if state.gone || over || state.change.ready() < self.part_size(&state) {
                     return Ok(());
                 }
                 (state.mtime_set, state.stream.is_none(), state.change.keeps())
@@ -205,13 +219,15 @@ impl<S: Store> Core<S> {
                 return Err(Error::TooLarge);
             }
             if state.change.ready() >= part {
-                stream.send(self, state.change.send(part as usize));
+                let (bytes, shrank) = state.change.send(part as usize);
+                self.writes.held(shrank).keep(part);
+                stream.send(self, bytes);
                 self.writes.filled(file.ino.0);
             }
         }
     }
 
-    /// A new upload of a file. It says no time of change, because that is not over: who sees the object sees when it was completed.
+    /// A new upload of a file. It says no time of change, because that is not over: who sees the object sees what the store tells of it.
     /// `copies`: some of its parts may be copies.
     pub fn stream_of(&self, ino: Ino, mtime: bool, copies: bool) -> Result<Stream> {
         let tree = self.tree.lock();
@@ -258,8 +274,11 @@ impl<S: Store> Core<S> {
             if !abilities.part_copy || old.end < abilities.part_min || state.gone || state.lost.is_some() {
                 return Ok(false);
             }
-            let whole = std::slice::from_ref(&old);
-            let Some(pieces) = plan::plan((0, 0), old.end, whole, self.options.part_size, abilities) else {
+            if state.tried.is_some() {
+                // The commit finds out which object there is.
+                return Ok(false);
+            }
+            let Some(pieces) = plan::copies(old.end, self.options.part_size, abilities) else {
                 return Ok(false);
             };
             for piece in pieces {
@@ -292,7 +311,12 @@ impl<S: Store> Core<S> {
                 state.change = Change::none(0);
                 return Ok(());
             }
-            size < state.change.sent()
+            let within_sent = size < state.change.sent();
+            if within_sent && state.gone {
+                // A removed file is never made: what has left of it is gone.
+                return Err(Error::Stale);
+            }
+            within_sent
         };
         if within_sent {
             self.commit_alone(file).await?;

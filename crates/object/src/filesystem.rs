@@ -410,7 +410,7 @@ impl<S: Store> FileSystem for ObjectFs<S> {
             return Ok(());
         }
         let core = self.core.clone();
-        self.run(|_| async move { core.truncate_now(&open.file, end, open.writer).await }).await
+        self.run(|_| async move { core.grow_now(&open.file, end, open.writer).await }).await
     }
 
     async fn seek(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64> {

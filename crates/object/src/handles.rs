@@ -254,6 +254,24 @@ impl<S: Store> Core<S> {
     ) -> Result<()> {
         let _names = self.namespace.read().await;
         let _turn = file.turn.write().await;
+        self.truncate_alone(file, size, writer).await
+    }
+
+    /// As [`Core::truncate_now`], of a file that is not so large yet.
+    pub async fn grow_now(self: &Arc<Self>, file: &Arc<File>, size: u64, writer: perm::Writer) -> Result<()> {
+        let _names = self.namespace.read().await;
+        let _turn = file.turn.write().await;
+        let grows = file.state.lock().change.size() < size;
+        if grows { self.truncate_alone(file, size, writer).await } else { Ok(()) }
+    }
+
+    /// The caller holds the turn alone, and the names.
+    async fn truncate_alone(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        size: u64,
+        writer: perm::Writer,
+    ) -> Result<()> {
         self.truncate(file, size).await?;
         let mut tree = self.tree.lock();
         let inode = tree.get_mut(file.ino)?;

@@ -67,6 +67,8 @@ pub struct Directory {
     pub children: HashMap<Box<str>, Ino>,
     /// Names that led nowhere, and when that was asked.
     pub absent: HashMap<Box<str>, Instant>,
+    /// When some of what was known of names was forgotten last.
+    pub forgot: Option<Instant>,
     /// When all names were known last.
     pub complete: Option<Instant>,
     /// Names that were asked for and not there, since all were asked for last.
@@ -75,6 +77,20 @@ pub struct Directory {
     pub large: Option<Instant>,
     /// Counts the changes of names made here: what was asked before one of them is out of date.
     pub version: u64,
+}
+
+/// Names of a directory that are remembered to be absent.
+const ABSENT_MAX: usize = 4096;
+
+impl Directory {
+    /// Notes that a name leads nowhere.
+    pub fn note_absent(&mut self, name: Box<str>) {
+        if self.absent.len() >= ABSENT_MAX {
+            self.absent.clear();
+            self.forgot = Some(Instant::now());
+        }
+        self.absent.insert(name, Instant::now());
+    }
 }
 
 /// See the module. An inode is in the tree while it has a name or is open.
@@ -106,6 +122,8 @@ pub struct Inode {
     pub opens: u32,
     /// Has a name.
     pub linked: bool,
+    /// It is being renamed: that its old name leads nowhere is our own doing.
+    pub moving: bool,
 }
 
 impl Inode {

@@ -41,6 +41,7 @@ mod setting;
 pub mod store;
 mod stream;
 mod tree;
+mod tried;
 
 pub use bucket::Bucket;
 pub use filesystem::ObjectFs;

@@ -12,7 +12,7 @@ use crate::inode::{About, Inode};
 use crate::lookup::Found;
 use crate::names;
 use crate::progress::{Going, Operation};
-use crate::store::{Entry, Object, Page, Store, StoreError};
+use crate::store::{Entry, Object, Page, Round, Store, StoreError};
 use fs::{Attr, Error, Ino, Result};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -66,6 +66,7 @@ struct Started {
     local: HashSet<Box<str>>,
     held: Vec<(Box<str>, Object)>,
     after: Option<String>,
+    round: Round,
     over: bool,
     names: u64,
     /// The next page is asked for while somebody looks at this one.
@@ -178,6 +179,7 @@ impl<S: Store> Core<S> {
             local,
             held: Vec::new(),
             after: None,
+            round: Round::default(),
             over: false,
             names: 0,
             ahead: true,
@@ -207,6 +209,7 @@ impl<S: Store> Core<S> {
             local,
             held: Vec::new(),
             after: None,
+            round: Round::default(),
             over: false,
             names: 0,
             ahead: false,
@@ -240,7 +243,7 @@ impl<S: Store> Core<S> {
             started.next = Some(Ahead { since, version, page });
         }
         let mut settled = started.settle(page.entries);
-        started.after = page.next;
+        started.after = started.round.next(page.next).map_err(|e| error::of(&started.key, e))?;
         if started.after.is_none() {
             started.over = true;
             settled.extend(started.held.drain(..).map(|(name, object)| (name, Some(object))));
@@ -339,6 +342,7 @@ impl<S: Store> Core<S> {
                     file: None,
                     opens: 0,
                     linked: true,
+                    moving: false,
                 })?,
             };
             let inode = tree.get_mut(ino)?;
@@ -406,14 +410,16 @@ impl<S: Store> Core<S> {
 
     /// Whether keys stand below a directory beside its marker. Also those that cannot be shown.
     pub async fn has_entries(&self, key: &str) -> Result<bool> {
-        let mut after = None;
+        let (mut after, mut round) = (None, Round::default());
         loop {
             let page = self.store.list(key, true, after.as_deref()).await.map_err(|e| error::of(key, e))?;
-            let other = |entry: &Entry| !matches!(entry, Entry::Object(k, _) if k == key);
+            let other = |entry: &Entry| match entry {
+                Entry::Object(k, _) | Entry::Prefix(k) => k.starts_with(key) && k != key,
+            };
             if page.entries.iter().any(other) {
                 return Ok(true);
             }
-            after = page.next;
+            after = round.next(page.next).map_err(|e| error::of(key, e))?;
             if after.is_none() {
                 return Ok(false);
             }
@@ -487,6 +493,7 @@ mod tests {
                 local: HashSet::new(),
                 held: Vec::new(),
                 after: None,
+                round: Round::default(),
                 over: false,
                 names: 0,
                 ahead: false,

@@ -57,7 +57,7 @@ impl<S: Store> Core<S> {
 
     async fn look_on_worker(self: &Arc<Self>, dir: Ino, name: &str) -> Result<Ino> {
         loop {
-            let (key, kind, version, all) = {
+            let (key, kind, all) = {
                 let mut tree = self.tree.lock();
                 let kind = tree.directory(dir)?.children.get(name).map(|&ino| tree.get(ino).map(Inode::kind));
                 let kind = kind.transpose()?;
@@ -69,7 +69,7 @@ impl<S: Store> Core<S> {
                     // Others who ask meanwhile ask for their names alone.
                     directory.misses = 0;
                 }
-                (key, kind, directory.version, all)
+                (key, kind, all)
             };
             if all {
                 self.list_names(dir).await?;
@@ -79,8 +79,17 @@ impl<S: Store> Core<S> {
             }
             let asked = Instant::now();
             let found = self.query(&key, kind).await.map_err(|e| error::of(&key, e))?;
-            if self.tree.lock().directory(dir)?.version != version {
-                // Names were made or removed here meanwhile: the answer may be older than that.
+            let old = {
+                let tree = self.tree.lock();
+                let directory = tree.directory(dir)?;
+                let since = |at: &Instant| *at >= asked;
+                // The answer may be older than what was done here: the name was removed or its directory moved. That it was made is seen below, unless that
+                // is forgotten.
+                let went = !matches!(found, Found::Nothing) && directory.absent.get(name).is_some_and(since);
+                went || directory.forgot.as_ref().is_some_and(since)
+                    || tree.child_key(dir, name, false)? != key
+            };
+            if old {
                 continue;
             }
             return self.found(dir, name, found, asked)?.ok_or(Error::NotFound);
@@ -104,6 +113,7 @@ impl<S: Store> Core<S> {
                     Err(StoreError::NotFound) => Ok(Some(None)),
                     Err(e) => Err(e),
                 },
+                Entry::Object(first, _) | Entry::Prefix(first) if !first.starts_with(&below) => Ok(None),
                 _ => Ok(Some(None)),
             }
         };
@@ -181,6 +191,7 @@ impl<S: Store> Core<S> {
                 file: None,
                 opens: 0,
                 linked: true,
+                moving: false,
             })?,
         };
         let inode = tree.get_mut(ino)?;
@@ -188,7 +199,7 @@ impl<S: Store> Core<S> {
         // Nobody writes in between.
         let file = inode.file.clone();
         let mut state = file.as_ref().map(|file| file.state.lock());
-        if state.as_ref().is_some_and(|state| state.is_dirty()) {
+        if state.as_ref().is_some_and(|state| state.is_dirty() || state.copying) {
             return Ok(Some(ino));
         }
         inode.about = Some(Box::new(about));
@@ -250,7 +261,13 @@ impl<S: Store> Core<S> {
         }
         match self.look_again(parent, &name).await {
             Ok(found) if found == ino => self.tree.lock().attr(ino),
-            Ok(_) | Err(Error::NotFound) => Err(Error::Stale),
+            Ok(_) | Err(Error::NotFound) => {
+                let tree = self.tree.lock();
+                let inode = tree.get(ino)?;
+                // It has been renamed meanwhile.
+                let moved = inode.linked && (inode.parent, &*inode.name) != (parent, name.as_str());
+                if moved { tree.attr(ino) } else { Err(Error::Stale) }
+            }
             Err(e) => Err(e),
         }
     }

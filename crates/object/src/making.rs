@@ -63,6 +63,7 @@ impl<S: Store> Core<S> {
             file: None,
             opens: 0,
             linked: true,
+            moving: false,
         }
     }
 
@@ -89,12 +90,14 @@ impl<S: Store> Core<S> {
         }
         directory.version += 1;
         let mut inode = self.inode(dir, name, about);
-        inode.checked = etag.is_some().then(Instant::now);
+        if etag.is_some() {
+            inode.stored(etag.clone());
+        }
         // A directory that was just made has nothing in it.
         if let (Some(directory), true) = (&mut inode.directory, etag.is_some()) {
             directory.complete = Some(Instant::now());
         }
-        (inode.etag, inode.size) = (etag, size);
+        inode.size = size;
         let ino = tree.add(inode)?;
         tree.get_mut(dir)?.touch(Time::now());
         Ok(ino)
@@ -154,8 +157,27 @@ impl<S: Store> Core<S> {
         let key = self.tree.lock().child_key(dir, &name, true)?;
         let about = About::new(attrs);
         let etag = self.put_marker(&key, &about).await?.ok_or(Error::Exists)?;
-        let ino = self.add(dir, &name, about, Some(etag), 0)?;
-        self.tree.lock().attr(ino)
+        self.add_made(&key, (dir, &name), about, etag, 0).await
+    }
+
+    /// Puts what was made in the store into the tree. If the name was given to something else here meanwhile it is removed again.
+    async fn add_made(
+        self: &Arc<Self>,
+        key: &str,
+        (dir, name): (Ino, &str),
+        about: About,
+        etag: ETag,
+        size: u64,
+    ) -> Result<Attr> {
+        match self.add(dir, name, about, Some(etag.clone()), size) {
+            Ok(ino) => self.tree.lock().attr(ino),
+            Err(e) => {
+                if let Err(e) = self.delete_if(key, &etag).await {
+                    tracing::warn!("{key}: made, and not removed again: {e}");
+                }
+                Err(e)
+            }
+        }
     }
 
     /// Makes the marker of a directory that has none; `None` if there is one.
@@ -224,8 +246,7 @@ impl<S: Store> Core<S> {
             Err(StoreError::Precondition) => return Err(Error::Exists),
             done => done.map_err(|e| error::of(&key, e))?,
         };
-        let ino = self.add(dir, name, about, Some(etag), size)?;
-        self.tree.lock().attr(ino)
+        self.add_made(&key, (dir, name), about, etag, size).await
     }
 
     /// Checks that the caller may remove a name, and returns what it leads to.
@@ -248,22 +269,27 @@ impl<S: Store> Core<S> {
         if matches!(name, b"." | b"..") {
             return Err(Error::IsDirectory);
         }
-        let victim = self.may_remove(cred, dir, name).await?;
-        if victim.kind == FileType::Directory {
-            return Err(Error::IsDirectory);
+        loop {
+            let victim = self.may_remove(cred, dir, name).await?;
+            if victim.kind == FileType::Directory {
+                return Err(Error::IsDirectory);
+            }
+            let files = self.use_files([victim.ino]);
+            let done = self.unlink_file(&files, (dir, names::check(name)?), victim.ino).await;
+            self.leave_files(files).await;
+            if done? {
+                return Ok(());
+            }
         }
-        let files = self.use_files([victim.ino]);
-        let done = self.unlink_file(&files, (dir, name), victim.ino).await;
-        self.leave_files(files).await;
-        done
     }
 
+    /// False: the name leads elsewhere by now.
     async fn unlink_file(
         self: &Arc<Self>,
         files: &[Arc<File>],
-        (dir, name): (Ino, &[u8]),
+        (dir, name): (Ino, &str),
         victim: Ino,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let _names = self.namespace.read().await;
         let _turn = match files.first() {
             Some(file) => Some(file.turn.write().await),
@@ -271,14 +297,19 @@ impl<S: Store> Core<S> {
         };
         let (key, local) = {
             let tree = self.tree.lock();
+            if tree.child(dir, name) != Some(victim) {
+                return Ok(false);
+            }
             let inode = tree.get(victim)?;
-            (tree.key(victim)?, inode.checked.is_none())
+            let heard = inode.file.as_ref().is_none_or(|file| file.state.lock().tried.is_none());
+            (tree.key(victim)?, inode.checked.is_none() && heard)
         };
         if !local {
             let done = self.store.delete(&key, &Condition::Always).await;
             done.map_err(|e| error::of(&key, e))?;
         }
-        self.removed(dir, names::check(name)?, local).await
+        self.removed(dir, name, local).await?;
+        Ok(true)
     }
 
     /// A name is gone from the store (`local`: it never was there): it goes from the tree too.
@@ -318,24 +349,37 @@ impl<S: Store> Core<S> {
             b".." => return Err(Error::NotEmpty),
             _ => {}
         }
-        let victim = self.may_remove(cred, dir, name).await?;
-        if victim.kind != FileType::Directory {
-            return Err(Error::NotDirectory);
+        loop {
+            let victim = self.may_remove(cred, dir, name).await?;
+            if victim.kind != FileType::Directory {
+                return Err(Error::NotDirectory);
+            }
+            if self.rmdir_as_found((dir, names::check(name)?), victim.ino).await? {
+                return Ok(());
+            }
         }
+    }
+
+    /// False: the name leads elsewhere by now.
+    async fn rmdir_as_found(self: &Arc<Self>, (dir, name): (Ino, &str), victim: Ino) -> Result<bool> {
         let _names = self.namespace.read().await;
         let key = {
             let tree = self.tree.lock();
-            let children = tree.directory(victim.ino)?.children.values();
+            if tree.child(dir, name) != Some(victim) {
+                return Ok(false);
+            }
+            let children = tree.directory(victim)?.children.values();
             if children.into_iter().any(|&ino| tree.get(ino).is_ok_and(|i| i.checked.is_none())) {
                 return Err(Error::NotEmpty);
             }
-            tree.key(victim.ino)?
+            tree.key(victim)?
         };
         if self.has_entries(&key).await? {
             return Err(Error::NotEmpty);
         }
         let done = self.store.delete(&key, &Condition::Always).await;
         done.map_err(|e| error::of(&key, e))?;
-        self.removed(dir, names::check(name)?, false).await
+        self.removed(dir, name, false).await?;
+        Ok(true)
     }
 }

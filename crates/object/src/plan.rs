@@ -65,6 +65,13 @@ pub fn plan(
     None
 }
 
+/// Cuts the first `end` bytes, which are as in the old object, behind which more parts are to come: these need numbers, and the larger those are the more
+/// memory. `None` as of [`plan`].
+pub fn copies(end: u64, first: u64, abilities: &Abilities) -> Option<Vec<Piece>> {
+    let few = first.max(end.div_ceil(PARTS_OF_A_SIZE));
+    plan((0, 0), end, std::slice::from_ref(&(0..end)), few, abilities)
+}
+
 /// `least`: untouched ranges below it are uploaded with their neighbours.
 fn cut(from: u64, size: u64, old: &[Range<u64>], part: u64, least: u64, abilities: &Abilities) -> Vec<Piece> {
     let (min, max) = (abilities.part_min, abilities.part_max);
@@ -143,6 +150,18 @@ mod tests {
         let sent: u64 =
             pieces.iter().filter(|p| p.source == Source::Uploaded).map(|p| p.range.end - p.range.start).sum();
         assert_eq!(sent, 5 << 20);
+    }
+
+    #[test]
+    fn what_is_copied_ahead_leaves_numbers_for_what_follows() {
+        let s3 = abilities(5 << 20, 5 << 30, 10_000);
+        for gib in [1, 60, 400, 625, 4096] {
+            let old = gib << 30;
+            let pieces = copies(old, 5 << 20, &s3).unwrap();
+            assert!(pieces.iter().all(|piece| piece.source == Source::Copied));
+            assert!(pieces.len() <= 1000, "{gib} GiB: {} pieces", pieces.len());
+            assert!(part_size(pieces.len() as u16 + 1, 5 << 20, &s3) <= 10 << 20, "{gib} GiB");
+        }
     }
 
     proptest! {

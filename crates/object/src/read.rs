@@ -77,7 +77,14 @@ impl<S: Store> Core<S> {
                 match self.read_object(&open.window, (&key, etag, *size), range).await {
                     Ok(bytes) => bytes.into_iter().for_each(|bytes| pages.push_owned(bytes)),
                     Err(StoreError::Precondition | StoreError::NotFound) => {
-                        // We may have replaced or moved it ourselves meanwhile.
+                        // We may have replaced or moved it ourselves meanwhile, or be about to hear that we have: whoever does so holds these.
+                        let names = self.namespace.read().await;
+                        let turn = file.turn.read().await;
+                        if file.state.lock().tried.is_some() {
+                            drop((names, turn));
+                            self.spawn_commit(file).await?;
+                            continue 'again;
+                        }
                         let same_key = self.tree.lock().key(file.ino).is_ok_and(|now| now == key);
                         if same_key && file.state.lock().base.as_ref() == Some(etag) {
                             self.is_replaced(file.ino);

@@ -9,7 +9,7 @@
 //! and the last read fails if they are not what the sum says.
 //!
 //! A window is a row of chunks without gaps, each asked for with one request, several at a time. How much of that all readers may have asked for is
-//! limited, and beyond that only what is wanted is asked for. Memory is taken when an answer arrives; where there is none, answers wait for it,
+//! limited, and beyond that only what is wanted is asked for; who has stopped reading loses what was asked for ahead of him. Memory is taken when an answer arrives; where there is none, answers wait for it,
 //! but those that a reader waits for.
 
 use crate::budget::{Held, Room};
@@ -22,6 +22,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// Smallest window, and smallest request of a sequential reader, bytes.
@@ -32,6 +33,8 @@ const CHUNK: u64 = 4 << 20;
 const SLACK: u64 = 2 << 20;
 /// Smallest request for what is ahead of a window that there is memory for, bytes.
 const AHEAD_MIN: u64 = 256 << 10;
+/// What was read ahead for who has not read for so long is given up where others lack it.
+const IDLE: Duration = Duration::from_secs(2);
 
 type Arrived = Option<std::result::Result<Bytes, StoreError>>;
 
@@ -86,6 +89,8 @@ pub struct Window {
     /// Present length; 0 after a jump.
     len: u64,
     trigger: u64,
+    /// When somebody read last.
+    used: Option<Instant>,
     /// What was read from the start; `None`: nobody reads from there, or there is nothing to compare it with.
     read: Option<Read>,
 }
@@ -97,6 +102,12 @@ impl Window {
 
     fn stop(&self) -> u64 {
         self.chunks.back().map_or(self.next, |chunk| chunk.range.end)
+    }
+
+    /// Forgets what was read ahead: who goes on asks anew, from where he was.
+    fn pause(&mut self) {
+        self.chunks.clear();
+        (self.len, self.trigger, self.read) = (0, 0, None);
     }
 
     /// Forgets what was read.
@@ -186,6 +197,7 @@ impl<S: Store> Core<S> {
             if window.etag.as_ref() != Some(etag) {
                 *window = Window { etag: Some(etag.clone()), ..Window::default() };
             }
+            window.used = Some(Instant::now());
             if range.start == 0 {
                 let whole = self.store.checksum(key, etag);
                 window.read = whole.map(|whole| Read { upto: 0, sum: whole.crc.of(b""), whole });
@@ -226,6 +238,7 @@ impl<S: Store> Core<S> {
         let read = {
             let mut window = window.lock();
             window.let_go();
+            window.used = Some(Instant::now());
             // Compared once, by who comes to the end.
             window.read.take_if(|read| read.upto == end)
         };
@@ -244,6 +257,7 @@ impl<S: Store> Core<S> {
     fn may_ask(&self, range: Range<u64>, wanted: u64) -> Option<(Range<u64>, Held)> {
         let mut len = range.end - range.start;
         while !self.asked.try_take(len) {
+            self.end_pauses();
             let least = wanted.saturating_sub(range.start).min(len);
             len = if len / 2 > least && len / 2 >= AHEAD_MIN { len / 2 } else { least };
             if len == least {
@@ -255,6 +269,25 @@ impl<S: Store> Core<S> {
             }
         }
         Some((range.start..range.start + len, self.asked.held(len)))
+    }
+
+    /// Gives up what was read ahead for those who have paused.
+    fn end_pauses(&self) {
+        let now = Instant::now();
+        let mut looked = self.looked.lock();
+        if now.duration_since(*looked) < IDLE / 4 {
+            return;
+        }
+        *looked = now;
+        for open in self.opens.lock().values() {
+            // One that is held is in use; that of the caller is.
+            let Some(mut window) = open.window.try_lock() else { continue };
+            let idle = window.used.is_some_and(|used| now.duration_since(used) > IDLE);
+            // Where somebody waits for an answer it is the store that takes so long.
+            if idle && window.chunks.iter().all(|chunk| Arc::strong_count(chunk) == 1) {
+                window.pause();
+            }
+        }
     }
 
     /// Reads beside the window.

@@ -126,7 +126,12 @@ impl<S: Store> Core<S> {
                 };
                 Some(done)
             }
-            (false, Some(etag)) => Some(self.copy_object((&key, etag, size), &key, Some(&description)).await),
+            (false, Some(etag)) => {
+                if let Some(file) = file {
+                    file.state.lock().copying = true;
+                }
+                Some(self.copy_object((&key, etag, size), &key, Some(&description)).await)
+            }
             (false, None) => match self.put_marker(&key, &about).await? {
                 Some(etag) => Some(Ok(etag)),
                 None => Some(Err(StoreError::Precondition)),
@@ -135,6 +140,9 @@ impl<S: Store> Core<S> {
         let new_etag = match new_etag.transpose() {
             Ok(etag) => etag,
             Err(e) => {
+                if let Some(file) = file {
+                    file.state.lock().copying = false;
+                }
                 // What is known of it may be wrong: it is asked for again.
                 if let Ok(inode) = self.tree.lock().get_mut(ino)
                     && inode.checked.is_some()
@@ -150,7 +158,8 @@ impl<S: Store> Core<S> {
         inode.change(Time::now());
         if let Some(etag) = new_etag {
             if let Some(file) = &inode.file {
-                file.state.lock().base = Some(etag.clone());
+                let mut state = file.state.lock();
+                (state.base, state.copying) = (Some(etag.clone()), false);
             }
             inode.stored(Some(etag));
         }

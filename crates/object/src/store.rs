@@ -78,7 +78,7 @@ pub struct Object {
     pub size: u64,
     /// Names its present content.
     pub etag: ETag,
-    /// When the store completed it.
+    /// When the store completed it (Amazon: when an upload of it began).
     pub modified: SystemTime,
     /// Media type, where the store said one.
     pub content_type: Option<String>,
@@ -155,6 +155,33 @@ pub struct Page {
     pub next: Option<String>,
 }
 
+/// Watches that a listing does not go round: from time to time remembers what goes on, and sees it come again. Tested below.
+#[derive(Debug, Default)]
+pub struct Round {
+    seen: Option<String>,
+    left: u64,
+    most: u64,
+}
+
+impl Round {
+    /// What a page says is next, if that is not a page that came before.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub fn next(&mut self, next: Option<String>) -> Result<Option<String>> {
+        if next.is_some() && next == self.seen {
+            return Err(StoreError::Unavailable("a listing of the store goes round".into()));
+        }
+        if self.left == 0 {
+            // Longer and longer rounds are found so.
+            self.most = 2 * self.most + 1;
+            (self.left, self.seen) = (self.most, next.clone());
+        }
+        self.left -= 1;
+        Ok(next)
+    }
+}
+
 /// The id of an unfinished upload, as the store gave it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct UploadId(pub String);
@@ -222,7 +249,7 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// Bytes of an object, not beyond its end (an empty answer there), and what is known of it. With an ETag: of that state, else
+    /// Bytes of an object, not beyond its end (an empty answer there), and what is known of it; up to `u64::MAX` objects of 1 GiB at most. With an ETag: of that state, else
     /// `Precondition`. `NotFound`.
     fn get(
         &self,
@@ -332,6 +359,15 @@ pub trait Store: Send + Sync + 'static {
         on: &Condition,
     ) -> impl Future<Output = Result<ETag>> + Send;
 
+    /// The state of the object, if it is what these parts of an upload make: for who has not heard whether they were completed. `None` also where
+    /// that cannot be told.
+    fn completed(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        parts: &[Part],
+    ) -> impl Future<Output = Result<Option<ETag>>> + Send;
+
     /// Gives up an upload and its parts; that it is not there is no error.
     fn abort(&self, key: &str, upload: &UploadId) -> impl Future<Output = Result<()>> + Send;
 
@@ -340,4 +376,21 @@ pub trait Store: Send + Sync + 'static {
 
     /// The parts that an unfinished upload has, by number. `NotFound`.
     fn parts(&self, key: &str, upload: &UploadId) -> impl Future<Output = Result<Vec<Part>>> + Send;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listings_that_go_round_end() {
+        let mut round = Round::default();
+        assert!((0..10_000).all(|n: u32| round.next(Some(n.to_string())).is_ok()));
+        assert!(round.next(None).is_ok());
+        for length in 1..40 {
+            let mut round = Round::default();
+            let pages = (0..).take_while(|n| round.next(Some((n % length).to_string())).is_ok()).count();
+            assert!(pages <= 4 * length + 4, "{pages} pages of {length}");
+        }
+    }
 }

@@ -235,15 +235,15 @@ impl Stream {
 }
 
 impl<S: Store> Core<S> {
-    /// Completes a stream. The parts are there afterwards still, if it failed.
+    /// Completes a stream of these parts, which have arrived. They are there afterwards still, if it failed.
     pub async fn complete(
         self: &Arc<Self>,
         stream: &Arc<Stream>,
+        parts: &[Part],
         on: &Condition,
     ) -> std::result::Result<ETag, StoreError> {
-        let parts = stream.settle(self).await?;
         let id = stream.upload_id().ok_or_else(|| StoreError::Refused("an upload without parts".into()))?;
         self.check(&stream.key, on).await?;
-        self.store.complete(&stream.key, id, &parts, &self.condition(on)).await
+        self.store.complete(&stream.key, id, parts, &self.condition(on)).await
     }
 }

@@ -12,9 +12,6 @@ use fs::{Attr, Error, Ino, Result, Time};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Names of a directory that are remembered to be absent.
-const ABSENT_MAX: usize = 4096;
-
 /// See the module.
 #[derive(Debug)]
 pub struct Tree {
@@ -44,6 +41,7 @@ impl Tree {
             file: None,
             opens: 0,
             linked: true,
+            moving: false,
         };
         Tree { inodes: HashMap::from([(Ino::ROOT, inode)]), last: Ino::ROOT.0, most, root, defaults, listed }
     }
@@ -106,6 +104,11 @@ impl Tree {
         names::key(&self.key(dir)?, name, directory)
     }
 
+    /// What a name is known to lead to.
+    pub fn child(&self, dir: Ino, name: &str) -> Option<Ino> {
+        self.directory(dir).ok()?.children.get(name).copied()
+    }
+
     /// Whether `ino` is `top` or below it.
     pub fn is_within(&self, mut ino: Ino, top: Ino) -> bool {
         loop {
@@ -151,10 +154,10 @@ impl Tree {
     }
 
     /// Takes a name away that somebody else has removed: who has a file open there or below is told (`Stale`). False: there are changes that are only here,
-    /// so it stays.
+    /// or we move it ourselves, so it stays.
     pub fn lose(&mut self, dir: Ino, name: &str) -> bool {
         if let Some(&ino) = self.directory(dir).ok().and_then(|directory| directory.children.get(name))
-            && self.is_changed(ino)
+            && (self.is_moving(ino) || self.is_changed(ino))
         {
             return false;
         }
@@ -166,9 +169,21 @@ impl Tree {
         true
     }
 
-    /// Whether an inode, or anything below it, was made or changed here and is not in the store yet.
+    /// Whether an inode, or a directory that it is in, is being moved.
+    fn is_moving(&self, mut ino: Ino) -> bool {
+        while let Ok(inode) = self.get(ino) {
+            if inode.moving || ino == Ino::ROOT {
+                return inode.moving;
+            }
+            ino = inode.parent;
+        }
+        false
+    }
+
+    /// Whether an inode, or anything below it, was made or changed here and is not in the store yet, or is being moved.
     pub fn is_changed(&self, top: Ino) -> bool {
-        let changed = |ino| self.get(ino).is_ok_and(|inode| inode.checked.is_none() || inode.is_dirty());
+        let changed = |inode: &Inode| inode.checked.is_none() || inode.moving || inode.is_dirty();
+        let changed = |ino| self.get(ino).is_ok_and(changed);
         self.within(top).into_iter().any(changed)
     }
 
@@ -200,10 +215,7 @@ impl Tree {
     /// Notes that a name leads nowhere.
     pub fn note_absent(&mut self, dir: Ino, name: &str) {
         if let Ok(dir) = self.directory_mut(dir) {
-            if dir.absent.len() >= ABSENT_MAX {
-                dir.absent.clear();
-            }
-            dir.absent.insert(name.into(), Instant::now());
+            dir.note_absent(name.into());
             dir.misses += 1;
         }
     }
@@ -216,14 +228,17 @@ impl Tree {
         };
         self.unlink(dir, name);
         let from = self.directory_mut(old_dir)?;
-        from.children.remove(&old_name);
+        if from.children.get(&old_name) == Some(&ino) {
+            from.children.remove(&old_name);
+            from.note_absent(old_name);
+        }
         from.version += 1;
         let to = self.directory_mut(dir)?;
         to.absent.remove(name);
         to.children.insert(name.into(), ino);
         to.version += 1;
         let inode = self.get_mut(ino)?;
-        (inode.parent, inode.name) = (dir, name.into());
+        (inode.parent, inode.name, inode.linked) = (dir, name.into(), true);
         Ok(())
     }
 
@@ -266,7 +281,7 @@ impl Tree {
             let Some(inode) = self.inodes.remove(&ino) else { continue };
             if let Ok(dir) = self.directory_mut(inode.parent) {
                 dir.children.remove(&inode.name);
-                dir.complete = None;
+                (dir.complete, dir.forgot) = (None, Some(Instant::now()));
             }
         }
     }

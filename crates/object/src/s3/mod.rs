@@ -44,8 +44,8 @@ pub use sign::{Keys, Secret};
 use crate::budget::Room;
 use crate::checksum::{Checksum, Crc};
 use crate::store::{
-    Abilities, Condition, Description, ETag, Entry, Object, Page, Part, Result, Store, StoreError, Upload,
-    UploadId,
+    Abilities, Condition, Description, ETag, Entry, Object, Page, Part, Result, Round, Store, StoreError,
+    Upload, UploadId,
 };
 use bytes::Bytes;
 use call::Caller;
@@ -201,11 +201,11 @@ impl Store for S3 {
 
     async fn first(&self, prefix: &str) -> Result<Option<Entry>> {
         // A page may be empty and not the last.
-        let mut after = None;
+        let (mut after, mut round) = (None, Round::default());
         loop {
             let page = self.list_page(prefix, true, after.as_deref(), Some("1")).await?;
             match (page.entries.into_iter().next(), page.next) {
-                (None, Some(next)) => after = Some(next),
+                (None, Some(next)) => after = round.next(Some(next))?,
                 (first, _) => return Ok(first),
             }
         }
@@ -241,6 +241,10 @@ impl Store for S3 {
     async fn complete(&self, key: &str, upload: &UploadId, parts: &[Part], on: &Condition) -> Result<ETag> {
         self.obeys(self.abilities.conditional, on)?;
         self.complete_upload(key, upload, parts, on).await
+    }
+
+    async fn completed(&self, key: &str, upload: &UploadId, parts: &[Part]) -> Result<Option<ETag>> {
+        self.is_completed(key, parts, self.sum_of(upload, parts), None).await
     }
 
     async fn abort(&self, key: &str, upload: &UploadId) -> Result<()> {

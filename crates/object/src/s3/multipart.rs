@@ -105,6 +105,14 @@ impl S3 {
         })
     }
 
+    /// The checksum of what these parts of an upload make.
+    pub(super) fn sum_of(&self, upload: &UploadId, parts: &[Part]) -> Option<Checksum> {
+        // An upload that another client began may have parts without sums: then none is named.
+        let sums = parts.iter().map(|part| (part.checksum, part.size));
+        let kept = self.keeps(upload).filter(|_| !parts.is_empty());
+        kept.and_then(|crc| checksum::combined(crc, sums))
+    }
+
     /// A call that completes an upload, and the checksum that it names.
     pub(super) fn completes<'a>(
         &self,
@@ -113,10 +121,7 @@ impl S3 {
         parts: &[Part],
         on: &Condition,
     ) -> (Call<'a>, Option<Checksum>) {
-        // An upload that another client began may have parts without sums: then none is named.
-        let sums = parts.iter().map(|part| (part.checksum, part.size));
-        let kept = self.keeps(upload).filter(|_| !parts.is_empty());
-        let sum = kept.and_then(|crc| checksum::combined(crc, sums));
+        let sum = self.sum_of(upload, parts);
         let mut call = Call::new(Kind::Complete, Method::POST, Some(whole)).ask("uploadId", &upload.0);
         call = conditioned(call.with("content-type", "application/xml"), on);
         if let Some(sum) = sum {
@@ -152,7 +157,7 @@ impl S3 {
             }
             // The upload has gone, or its object stands in the way of its own condition: by an earlier try, perhaps.
             Err(error @ (StoreError::NotFound | StoreError::Precondition)) if doubt => {
-                match self.is_completed(key, parts, sum, begun).await? {
+                match self.is_completed(key, parts, sum, Some(begun)).await? {
                     Some(etag) => Ok(etag),
                     // An upload that is there was not completed.
                     None if self.all_parts(key, upload).await.is_ok() => Err(error),
@@ -164,13 +169,13 @@ impl S3 {
     }
 
     /// The ETag of the object, if it is what these parts make: by its checksum, else by an ETag that is the sum of the parts' sums, else by its
-    /// size and its time. `begun`: when the first try was made.
-    async fn is_completed(
+    /// size and its time. `begun`: when the first try was made, if that is not long ago; `None`: its time says nothing.
+    pub(super) async fn is_completed(
         &self,
         key: &str,
         parts: &[Part],
         sum: Option<Checksum>,
-        begun: SystemTime,
+        begun: Option<SystemTime>,
     ) -> Result<Option<ETag>> {
         let whole = self.whole(key)?;
         let call = Call::new(Kind::Head, Method::HEAD, Some(&whole)).with("x-amz-checksum-mode", "ENABLED");
@@ -189,7 +194,9 @@ impl S3 {
                     let known = parts.iter().all(|part| part.size > 0);
                     let modified = answer.header("last-modified").and_then(clock::http);
                     // Times are given in whole seconds.
-                    let late = modified.is_some_and(|time| time + Duration::from_secs(2) >= begun);
+                    let late = modified
+                        .zip(begun)
+                        .is_some_and(|(time, begun)| time + Duration::from_secs(2) >= begun);
                     known && late && answer.header("content-length") == Some(size.to_string().as_str())
                 }
             },

@@ -22,6 +22,8 @@ use std::time::SystemTime;
 
 /// Most that an answer can be long that tells of an error, bytes.
 const ERROR_MOST: usize = 64 << 10;
+/// Most that is read of an object whose size nobody has asked for, bytes.
+const WHOLE_MOST: u64 = 1 << 30;
 /// What user metadata begins with in a header.
 const META: &str = "x-amz-meta-";
 
@@ -141,10 +143,10 @@ impl S3 {
         Ok(object)
     }
 
-    /// A call that reads an object whole, and verifies it.
-    pub(super) fn reads<'a>(&self, whole: &'a str) -> Call<'a> {
+    /// A call that reads an object whole, which has no more bytes than `most`, and verifies it.
+    pub(super) fn reads<'a>(&self, whole: &'a str, most: u64) -> Call<'a> {
         let call = Call::new(Kind::Get, Method::GET, Some(whole)).with("x-amz-checksum-mode", "ENABLED");
-        Call { fits, most: usize::MAX, ..call }
+        Call { fits, most: (most as usize).max(ERROR_MOST), ..call }
     }
 
     /// `Store::get`.
@@ -159,10 +161,10 @@ impl S3 {
             return Ok((Bytes::new(), self.head_if(key, state).await?));
         }
         let whole = self.whole(key)?;
-        let mut call = self.reads(&whole);
+        let most = if range == (0..u64::MAX) { WHOLE_MOST } else { range.end - range.start };
+        let mut call = self.reads(&whole, most);
         call.room = room;
         if range != (0..u64::MAX) {
-            call.most = ((range.end - range.start) as usize).max(ERROR_MOST);
             call = call.with("range", format!("bytes={}-{}", range.start, range.end - 1));
         }
         if let Some(etag) = state {
@@ -236,16 +238,18 @@ impl S3 {
 
     /// The ETag of an object that has this content and this description.
     async fn is_made(&self, key: &str, body: &Bytes, about: &Description) -> Result<Option<ETag>> {
+        let whole = self.whole(key)?;
         let found = match self.head_if(key, None).await {
             // Read whole, so that it is verified; and in that state.
             Ok(object) if object.size == body.len() as u64 && object.metadata == about.metadata => {
-                self.get_range(key, 0..u64::MAX, Some(&object.etag), None).await
+                let call = self.reads(&whole, object.size).with("if-match", &*object.etag.0);
+                self.caller.call(&call).await.result
             }
             Ok(_) => return Ok(None),
             Err(error) => Err(error),
         };
         match found {
-            Ok((there, object)) => Ok((there == *body).then_some(object.etag)),
+            Ok(there) => Ok((there.body == *body).then_some(etag_of(&there)?)),
             Err(StoreError::NotFound | StoreError::Precondition) => Ok(None),
             Err(error) => Err(error),
         }

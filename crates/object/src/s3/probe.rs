@@ -162,7 +162,7 @@ impl S3 {
         let whole = self.whole(to)?;
         // What is damaged on its way is right another time.
         for _ in 0..3 {
-            match self.caller.once(&self.reads(&whole)).await {
+            match self.caller.once(&self.reads(&whole, 1)).await {
                 Ok(answer) if *answer.body == *b"1" => return Ok(Copied::Right),
                 Ok(_) => break,
                 Err(StoreError::Damaged(_)) => {}

@@ -2,6 +2,7 @@
 //! acknowledged, nothing half-written, and of what was renamed at least one name.
 
 use crate::rig::*;
+use fs::FileSystem;
 use std::collections::BTreeMap;
 
 /// What a run was told is done: for each path the contents that it may have by now. `None`: it may be absent.
@@ -125,6 +126,80 @@ fn a_rename_of_a_directory_stopped_at_every_call() {
             return;
         }
     }
+}
+
+/// Once everything is copied the new directory is in use: what is closed there stays when the rename is repeated.
+#[test]
+fn a_rename_that_is_repeated_undoes_no_close() {
+    let mut tried = 0;
+    for at in 0.. {
+        let bucket = bucket();
+        let before = mount(&bucket);
+        before.mkdir("from").unwrap();
+        for i in 0..8 {
+            before.write(&format!("from/{i}"), &pattern(i, 100)).unwrap();
+        }
+        let faults = Faults { stop_at: Some(at), waiting: 100, seed: at, ..Faults::default() };
+        let rig = mount_with(&bucket, SMALL, options(), faults, 3);
+        let over = rig.rename("from", "to").is_ok();
+        drop(rig);
+        let removing = {
+            let left = bucket.lock().keys().iter().filter(|key| key.starts_with("from/")).count();
+            (1..9).contains(&left)
+        };
+        if removing {
+            tried += 1;
+            let after = mount(&bucket);
+            let handle = after.open("to/3").unwrap();
+            after.write_at(handle, 0, b"new").unwrap();
+            after.close(handle).unwrap();
+            after.write("to/7", b"newer").unwrap();
+            after.write("to/more", b"more").unwrap();
+            let set = fs::SetAttr { perm: Some(0o700), ..Default::default() };
+            let to = after.find("to").unwrap().ino;
+            after.run(after.fs.setattr(&fs::Cred::root(), to, set)).unwrap();
+            // Who writes there would lose it.
+            let handle = after.open("to/3").unwrap();
+            assert!(matches!(after.rename("from", "to"), Err(fs::Error::Busy(_))));
+            after.close(handle).unwrap();
+            after.rename("from", "to").unwrap_or_else(|e| panic!("stopped at call {at}: {e}"));
+            for rig in [after, mount(&bucket)] {
+                assert_eq!(rig.read("to/3").unwrap(), [b"new", &pattern(3, 100)[3..]].concat(), "call {at}");
+                assert_eq!(rig.read("to/7").unwrap(), b"newer", "stopped at call {at}");
+                assert_eq!(rig.read("to/5").unwrap(), pattern(5, 100), "stopped at call {at}");
+                assert_eq!(rig.list("").unwrap(), ["to"], "stopped at call {at}");
+                assert_eq!(rig.list("to").unwrap().len(), 9, "stopped at call {at}");
+                assert_eq!(rig.find("to").unwrap().perm, 0o700, "stopped at call {at}");
+            }
+        }
+        if over {
+            break;
+        }
+    }
+    assert!(tried >= 4, "{tried} times in the middle of removing");
+}
+
+/// What is written below the old name after everything was copied is nobody's to remove.
+#[test]
+fn a_rename_that_is_repeated_keeps_what_is_new_below_the_old_name() {
+    let bucket = bucket();
+    let rig = mount(&bucket);
+    rig.mkdir("from").unwrap();
+    for i in 0..4 {
+        rig.write(&format!("from/{i}"), &pattern(i, 100)).unwrap();
+    }
+    rig.fs.store().refuse("delete", Some(object::store::StoreError::Denied("no".into())));
+    assert!(rig.rename("from", "to").is_err());
+    drop(rig);
+    let after = mount(&bucket);
+    after.write("from/2", b"changed").unwrap();
+    after.write("from/more", b"more").unwrap();
+    after.rename("from", "to").unwrap();
+    let again = mount(&bucket);
+    assert_eq!(again.list("from").unwrap(), ["2"]);
+    assert_eq!(again.read("from/2").unwrap(), b"changed");
+    assert_eq!(again.read("to/2").unwrap(), pattern(2, 100));
+    assert_eq!(again.list("to").unwrap(), ["0", "1", "2", "3", "more"]);
 }
 
 /// Calls fail now and then; what is acknowledged is there, and what is not can be tried again.

@@ -2,7 +2,8 @@
 
 use crate::rig::*;
 use fs::{
-    Access, Cred, Error, FileSystem, FileType, Ino, LockOwner, OpenFlags, SetAttr, SetTime, Time, XattrFlags,
+    Access, Cred, Error, Fallocate, FileSystem, FileType, Ino, LockOwner, OpenFlags, SetAttr, SetTime, Time,
+    XattrFlags,
 };
 use object::Options;
 use std::sync::Arc;
@@ -357,6 +358,12 @@ fn a_removed_file_that_is_open_leaves_nothing_behind() {
     rig.unlink("f").unwrap();
     assert_eq!(rig.write_at(handle, 0, b"still"), Err(Error::Stale), "the first parts have left");
     rig.write_at(handle, 5000, b"still").unwrap();
+    let ino = rig.run(rig.fs.getattr(Ino(0), Some(handle))).unwrap().ino;
+    let cut = |size| {
+        let set = SetAttr { size: Some(size), handle: Some(handle), ..SetAttr::default() };
+        rig.run(rig.fs.setattr(&Cred::root(), ino, set)).map(|attr| attr.size)
+    };
+    assert_eq!((cut(5002), cut(100)), (Ok(5002), Err(Error::Stale)));
     rig.close(handle).unwrap();
     assert_eq!(rig.find("f"), Err(Error::NotFound));
     assert!(rig.bucket.lock().keys().is_empty());
@@ -469,4 +476,113 @@ fn times_of_what_is_made_here_stay_as_they_were_shown() {
     assert_eq!(times(), shown, "after a listing");
     thread::sleep(Duration::from_millis(30));
     assert_eq!(times(), shown, "after a look at the name");
+}
+
+/// Names that come and go all the time beside a name are no reason to ask for it again.
+#[test]
+fn a_name_is_found_although_others_go() {
+    let rig = mount(&bucket());
+    rig.write("old", b"old").unwrap();
+    let handles: Vec<_> = (0..600).map(|n| rig.create(&format!("n{n}")).unwrap()).collect();
+    for _ in 0..1000 {
+        rig.fs.store().slow("head", Duration::from_millis(20));
+    }
+    thread::scope(|s| {
+        let goes = s.spawn(|| {
+            for n in 0..600 {
+                rig.unlink(&format!("n{n}")).unwrap();
+                thread::sleep(Duration::from_millis(2));
+            }
+        });
+        assert_eq!(rig.find("old").unwrap().size, 3);
+        assert!(!goes.is_finished(), "it was asked for as long as names went");
+    });
+    handles.into_iter().for_each(|handle| rig.close(handle).unwrap());
+}
+
+/// Answers that are older than a change of names made here.
+#[test]
+fn a_name_that_was_made_or_removed_meanwhile_is_as_it_is_now() {
+    let late = Arc::<AtomicU64>::default();
+    let faults = Faults { late: late.clone(), ..Faults::default() };
+    let rig = mount_with(&bucket(), SMALL, options(), faults, 100);
+    let meanwhile = |name: &str, change: &dyn Fn()| {
+        let asked = rig.count("head");
+        late.store(300, Ordering::SeqCst);
+        thread::scope(|s| {
+            let looking = s.spawn(|| rig.find(name));
+            while rig.count("head") == asked {
+                thread::yield_now();
+            }
+            change();
+            looking.join().unwrap().map(|attr| attr.kind)
+        })
+    };
+    assert_eq!(meanwhile("d", &|| rig.mkdir("d").unwrap()), Ok(FileType::Directory));
+    assert_eq!(meanwhile("f", &|| rig.write("f", b"f").unwrap()), Ok(FileType::Regular));
+    assert_eq!(meanwhile("g", &|| rig.rename("f", "g").unwrap()), Ok(FileType::Regular));
+    assert_eq!(meanwhile("g", &|| rig.rename("g", "f").unwrap()), Err(Error::NotFound));
+    assert_eq!(meanwhile("f", &|| rig.unlink("f").unwrap()), Err(Error::NotFound));
+    rig.write("d/in", b"in").unwrap();
+    let (dir, asked) = (rig.find("d").unwrap().ino, rig.count("head"));
+    late.store(300, Ordering::SeqCst);
+    thread::scope(|s| {
+        let looking = s.spawn(|| rig.run(rig.fs.lookup(&Cred::root(), dir, b"in")));
+        while rig.count("head") == asked {
+            thread::yield_now();
+        }
+        rig.rename("d", "e").unwrap();
+        assert_eq!(looking.join().unwrap().unwrap().size, 2);
+    });
+    assert_eq!((rig.read("e/in").unwrap(), rig.list("").unwrap()), (b"in".to_vec(), vec!["e".to_string()]));
+}
+
+/// Between the look at its size and the turn of an allocation others may have written.
+#[test]
+fn an_allocation_cuts_nothing() {
+    let rig = mount(&bucket());
+    rig.mkdir("d").unwrap();
+    rig.write("d/in", b"in").unwrap();
+    let handle = rig.create("f").unwrap();
+    rig.write_at(handle, 0, b"0123456789").unwrap();
+    let bytes = pattern(1, 300);
+    rig.fs.store().slow("copy", Duration::from_millis(300));
+    let what = Fallocate::Allocate { keep_size: false };
+    thread::scope(|s| {
+        let moves = s.spawn(|| rig.rename("d", "e"));
+        while !rig.fs.store().all_slow() {
+            thread::yield_now();
+        }
+        let allocates = s.spawn(|| rig.run(rig.fs.fallocate(handle, what, 0, 100)));
+        thread::sleep(Duration::from_millis(100));
+        rig.write_at(handle, 0, &bytes).unwrap();
+        assert_eq!((moves.join().unwrap(), allocates.join().unwrap()), (Ok(()), Ok(())));
+    });
+    assert!(rig.read_at(handle, 0, 1000).unwrap() == bytes);
+    rig.close(handle).unwrap();
+    assert!(rig.read("f").unwrap() == bytes);
+}
+
+/// Who stops reading keeps what was read ahead for him, but not for ever.
+#[test]
+fn a_reader_that_pauses_leaves_room_for_others() {
+    let options = object::Options { read_memory: 1 << 20, read_ahead: 8 << 20, ..options() };
+    let rig = mount_with(&bucket(), SMALL, options, Faults::default(), 3);
+    rig.bucket.lock().put_plain("f", &pattern(1, 4 << 20));
+    let (first, second) = (rig.open("f").unwrap(), rig.open("f").unwrap());
+    let reads = |handle, to: u64| {
+        for at in (0..to).step_by(4096) {
+            assert_eq!(rig.read_at(handle, at, 4096).unwrap().len(), 4096);
+        }
+    };
+    reads(first, 1 << 20);
+    thread::sleep(Duration::from_millis(2500));
+    let before = rig.count("get");
+    reads(second, 2 << 20);
+    let asked = rig.count("get") - before;
+    assert!(asked < 50, "{asked} requests");
+    let rest = rig.read_at(first, 1 << 20, 4096).unwrap();
+    assert!(rest == pattern(1, 4 << 20)[1 << 20..][..4096]);
+    rig.close(first).unwrap();
+    rig.close(second).unwrap();
 }

@@ -2,11 +2,11 @@
 
 use crate::rig::*;
 use crate::stack;
-use fs::{Error, FileSystem};
+use fs::{Cred, Error, FileSystem, SetAttr};
 use object::store::{Abilities, StoreError};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sim::s3::{Features, Server};
+use sim::s3::{Crc, Features, Rates, Server};
 
 fn denied() -> Option<StoreError> {
     Some(StoreError::Denied("no".into()))
@@ -197,4 +197,168 @@ fn a_file_is_not_given_up_for_one_answer() {
         rig.close(handle).unwrap_or_else(|e| panic!("{call}: {e}"));
         assert!(rig.read("f").unwrap() == bytes, "{call}");
     }
+}
+
+/// The store makes the object, and nobody hears of it: the file goes on from that object.
+#[test]
+fn an_fsync_whose_answer_is_lost_is_followed_by_another() {
+    for (old, more, call) in
+        [(0, 20, "put"), (20, 10, "put"), (0, 500, "complete"), (0, 512, "complete"), (5000, 500, "complete")]
+    {
+        for again in [0, 10, 1000] {
+            let what = format!("{call} after {old} and {more} bytes, then {again}");
+            let rig = mount(&bucket());
+            let bytes = pattern(1, old + more + again);
+            rig.write("f", &bytes[..old]).unwrap();
+            let handle = rig.open("f").unwrap();
+            let mut at = old;
+            let mut grow = |n: usize| {
+                for chunk in bytes[at..at + n].chunks(50) {
+                    rig.write_at(handle, at as u64, chunk).unwrap();
+                    at += chunk.len();
+                }
+            };
+            grow(more);
+            rig.fs.store().answer_late(call, None);
+            let made = rig.run(rig.fs.fsync(handle, false));
+            assert!(matches!(made, Err(Error::Remote { errno: libc::EIO, .. })), "{what}: {made:?}");
+            // What is open is not taken for replaced by somebody else.
+            assert_eq!(rig.find("f").unwrap().size, (old + more) as u64, "{what}");
+            if old > 0 {
+                assert!(rig.read_at(handle, 5, 10).unwrap() == bytes[5..15], "{what}");
+            }
+            grow(again);
+            assert_eq!(rig.run(rig.fs.fsync(handle, false)), Ok(()), "{what}");
+            assert!(rig.bucket.lock().body("f") == Some(&bytes[..]), "{what}");
+            let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+            let ino = rig.find("f").unwrap().ino;
+            rig.run(rig.fs.setattr(&Cred::root(), ino, set)).unwrap();
+            rig.close(handle).unwrap();
+            assert!(rig.read("f").unwrap() == bytes, "{what}");
+            assert_eq!(mount(&rig.bucket).find("f").unwrap().perm, 0o600, "{what}");
+            let [(used, _), _] = rig.fs.memory();
+            assert_eq!((used, rig.bucket.lock().unfinished()), (0, 0), "{what}");
+        }
+    }
+}
+
+/// As the test before; but what the store has made is replaced by somebody before it is asked again.
+#[test]
+fn what_others_make_of_an_object_whose_answer_was_lost_stays() {
+    for (len, call) in [(20, "put"), (500, "complete")] {
+        let bucket = bucket();
+        let (here, there) = (mount(&bucket), mount(&bucket));
+        let handle = here.create("f").unwrap();
+        here.write_at(handle, 0, &pattern(1, len)).unwrap();
+        here.fs.store().answer_late(call, None);
+        assert!(here.run(here.fs.fsync(handle, false)).is_err());
+        there.write("f", &pattern(2, len)).unwrap();
+        assert_eq!(here.run(here.fs.fsync(handle, false)), Err(Error::Stale), "{call}");
+        assert_eq!(here.close(handle), Err(Error::Stale), "{call}");
+        assert!(here.read("f").unwrap() == pattern(2, len), "{call}");
+    }
+}
+
+/// As the first of them, over HTTP, with a network that stays away.
+#[test]
+fn an_fsync_whose_answer_is_lost_in_s3() {
+    let all = Features { part_min: 1, ..Features::ALL };
+    for features in [
+        all,
+        Features { md5_etags: false, checksums: &[Crc::CRC64NVME], ..all },
+        Features { part_min: 1, part_copy: true, conditional: true, ..Features::FEW },
+    ] {
+        let server = Server::start(features, sim::s3::Faults::none()).unwrap();
+        let paths = stack::mount_hasty(&server);
+        for len in [100, 100_000] {
+            let bytes = pattern(1, len + 100);
+            let path = format!("f{len}");
+            let handle = paths.create(&path).unwrap();
+            for (n, chunk) in bytes[..len].chunks(4096).enumerate() {
+                paths.write_at(handle, n as u64 * 4096, chunk).unwrap();
+            }
+            let unheard = Rates { reset_after: 1000, ..Rates::default() };
+            // All parts are there.
+            while paths.fs.memory()[0].0 > 16 << 10 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            server.set_faults(sim::s3::Faults::new(unheard, 1));
+            assert!(paths.run(paths.fs.fsync(handle, false)).is_err(), "{len} bytes");
+            server.set_faults(sim::s3::Faults::none());
+            paths.write_at(handle, len as u64, &bytes[len..]).unwrap();
+            assert_eq!(paths.run(paths.fs.fsync(handle, false)), Ok(()), "{len} bytes");
+            paths.close(handle).unwrap();
+            assert!(server.look(|bucket| *bucket.objects()[&path].body == bytes && bucket.uploads() == 0));
+        }
+    }
+}
+
+/// The object of a large file is there, and a change of what it says of itself is not.
+#[test]
+fn attributes_that_could_not_be_sent_are_sent_with_the_next_fsync() {
+    let rig = mount(&bucket());
+    let bytes = pattern(1, 9000);
+    let begin = |path: &str| {
+        let handle = rig.create(path).unwrap();
+        rig.write_at(handle, 0, &bytes).unwrap();
+        let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+        rig.run(rig.fs.setattr(&Cred::root(), rig.find(path).unwrap().ino, set)).unwrap();
+        rig.fs.store().refuse("part_copy", denied());
+        for _ in 0..2 {
+            assert_eq!(rig.run(rig.fs.fsync(handle, false)), Err(Error::AccessDenied));
+        }
+        assert!(rig.bucket.lock().body(path) == Some(&bytes[..]));
+        handle
+    };
+    let handle = begin("kept");
+    assert_eq!(rig.find("kept").unwrap().perm, 0o600);
+    rig.fs.store().refuse("part_copy", None);
+    assert_eq!(rig.run(rig.fs.fsync(handle, false)), Ok(()));
+    assert_eq!(mount(&rig.bucket).find("kept").unwrap().perm, 0o600);
+    rig.close(handle).unwrap();
+    rig.unlink("kept").unwrap();
+    // It is in the store, so it is removed there.
+    let handle = begin("removed");
+    rig.unlink("removed").unwrap();
+    assert!(rig.bucket.lock().keys().is_empty());
+    rig.close(handle).unwrap();
+    let [(used, _), _] = rig.fs.memory();
+    assert_eq!((used, rig.bucket.lock().unfinished()), (0, 0));
+}
+
+/// What may be in the store is removed there, although nobody has heard of it.
+#[test]
+fn a_file_whose_making_was_not_heard_of_is_removed() {
+    for (len, call) in [(20, "put"), (500, "complete")] {
+        let rig = mount(&bucket());
+        let handle = rig.create("f").unwrap();
+        rig.write_at(handle, 0, &pattern(1, len)).unwrap();
+        rig.fs.store().answer_late(call, None);
+        assert!(rig.run(rig.fs.fsync(handle, false)).is_err());
+        rig.unlink("f").unwrap();
+        rig.close(handle).unwrap();
+        assert!(rig.bucket.lock().keys().is_empty(), "{call}");
+    }
+}
+
+/// A byte here and there takes more memory than a byte.
+#[test]
+fn many_small_changes_are_counted_as_what_they_take() {
+    let options = object::Options { part_size: 40_000, write_memory: 1 << 20, ..options() };
+    let rig = mount_with(&bucket(), SMALL, options, Faults::default(), 3);
+    let handle = rig.create("f").unwrap();
+    let count = 4000;
+    for n in 0..count {
+        if n == 1000 {
+            let used = rig.fs.memory()[0].0;
+            assert!((80_000..120_000).contains(&used), "{used} bytes");
+        }
+        rig.write_at(handle, 2 * n, b"x").unwrap();
+    }
+    let most = rig.fs.memory()[0].1;
+    assert!(most < 200_000, "{most} bytes");
+    assert!(rig.bucket.lock().body("f").is_some_and(|body| body.len() > 2000), "it is made in between");
+    rig.close(handle).unwrap();
+    assert_eq!(rig.read("f").unwrap().iter().filter(|byte| **byte == b'x').count(), count as usize);
+    assert_eq!(rig.fs.memory()[0].0, 0);
 }

@@ -6,7 +6,7 @@
 use crate::rig::{Paths, RW, pattern};
 use fs::{Cred, Error, FileSystem, SetAttr};
 use object::s3::{Config, Environment, Keys, Patience, S3, Secret, Source};
-use object::store::{Abilities, Store};
+use object::store::{Abilities, Store, StoreError};
 use object::{ObjectFs, Options};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -25,12 +25,25 @@ pub fn mount(server: &Server) -> Paths<S3> {
 
 /// With these abilities, which are not found out.
 fn mount_as(server: &Server, abilities: Option<Abilities>) -> Paths<S3> {
+    mount_with(server, |config| config.abilities = abilities)
+}
+
+/// One that gives a call up after a second.
+pub fn mount_hasty(server: &Server) -> Paths<S3> {
+    mount_with(server, |config| config.deadline = Duration::from_secs(1))
+}
+
+fn mount_with(server: &Server, change: impl FnOnce(&mut Config)) -> Paths<S3> {
+    Paths { fs: std::sync::Arc::new(open_with(server, change).unwrap()) }
+}
+
+fn open_with(server: &Server, change: impl FnOnce(&mut Config)) -> Result<ObjectFs<S3>, StoreError> {
     let mut config = Config::new(&format!("s3://{BUCKET}"), Environment::default()).unwrap();
     config.endpoint = Some(server.endpoint());
     config.credentials = Source::Fixed(Keys { id: KEY_ID.into(), secret: Secret::new("s"), token: None });
     config.patience = Patience { connect: Duration::from_secs(5), silence: Duration::from_millis(400) };
     config.deadline = Duration::from_secs(100);
-    config.abilities = abilities;
+    change(&mut config);
     let options = Options {
         part_size: PART,
         expiry: Duration::ZERO,
@@ -38,8 +51,7 @@ fn mount_as(server: &Server, abilities: Option<Abilities>) -> Paths<S3> {
         read_memory: 32 * PART,
         ..Options::default()
     };
-    let make = move || S3::open(config);
-    Paths { fs: std::sync::Arc::new(ObjectFs::start(make, options).unwrap()) }
+    ObjectFs::start(move || S3::open(config), options)
 }
 
 /// Content and permission bits of a file.
@@ -505,4 +517,17 @@ fn another_sort_of_checksum_is_no_damage() {
     (1..400).for_each(reads);
     paths.close(handle).unwrap();
     paths.close(again).unwrap();
+}
+
+/// No memory is taken for what a store only claims.
+#[test]
+fn answers_longer_than_can_be_are_refused() {
+    let server = Server::start(Features { part_min: 1, ..Features::ALL }, Faults::none()).unwrap();
+    server.set_faults(Faults::new(Rates { endless: 1000, ..Rates::default() }, 1));
+    assert!(matches!(open_with(&server, |_| {}), Err(StoreError::Refused(_))));
+    server.set_faults(Faults::none());
+    let paths = mount(&server);
+    paths.write("f", b"bytes").unwrap();
+    server.set_faults(Faults::new(Rates { endless: 1000, ..Rates::default() }, 1));
+    assert!(paths.read("f").is_err());
 }

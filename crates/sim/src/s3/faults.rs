@@ -29,10 +29,12 @@ pub struct Rates {
     pub delay: u32,
     /// A listing shows what there was some changes ago.
     pub stale: u32,
+    /// The answer to a read claims to be longer than anything.
+    pub endless: u32,
 }
 
 impl Rates {
-    /// All kinds but stale listings, each as often.
+    /// All kinds but stale listings and endless answers, each as often.
     pub fn all(each: u32) -> Rates {
         Rates {
             reset_before: each,
@@ -46,6 +48,7 @@ impl Rates {
             silence: each.div_ceil(10),
             delay: each,
             stale: 0,
+            endless: 0,
         }
     }
 }
@@ -75,6 +78,8 @@ pub enum Fault {
     Delay(Duration),
     /// See [`Rates`].
     Stale,
+    /// See [`Rates`].
+    Endless,
 }
 
 /// The faults to come.
@@ -118,6 +123,7 @@ impl Faults {
             (rates.silence, Fault::Silence),
             (rates.delay, Fault::Delay(delay)),
             (rates.stale, Fault::Stale),
+            (rates.endless, Fault::Endless),
         ] {
             if drawn < rate {
                 self.struck += 1;

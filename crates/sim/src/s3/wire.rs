@@ -60,8 +60,11 @@ pub(super) fn serve(shared: &Shared, stream: TcpStream) -> Result<()> {
             _ => {}
         }
         let head = request.method == "HEAD";
-        let mut text =
-            format!("HTTP/1.1 {} Simulated\r\ncontent-length: {}\r\n", answer.status, answer.length());
+        let length = match fault {
+            Some(Fault::Endless) if request.method == "GET" && !request.key.is_empty() => 1 << 62,
+            _ => answer.length(),
+        };
+        let mut text = format!("HTTP/1.1 {} Simulated\r\ncontent-length: {length}\r\n", answer.status);
         for (name, value) in &answer.headers {
             text.push_str(&format!("{name}: {value}\r\n"));
         }

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub use paths::Paths;
@@ -28,10 +28,14 @@ pub struct Bucket {
     pub objects: BTreeMap<String, (Bytes, Object)>,
     uploads: BTreeMap<String, Pending>,
     last: u64,
+    /// What completed uploads have made.
+    made: BTreeMap<String, ETag>,
     /// Calls by name, of all mounts.
     pub calls: BTreeMap<&'static str, u64>,
     /// Bytes that were received and sent.
     pub moved: (u64, u64),
+    /// ETags are numbers from now on, not sums of the content.
+    pub numbered: bool,
 }
 
 struct Pending {
@@ -53,10 +57,14 @@ impl Bucket {
     }
 
     fn put(&mut self, key: &str, body: Bytes, about: &Description, parts: usize) -> ETag {
+        let modified = self.now();
         let object = Object {
             size: body.len() as u64,
-            etag: etag(&body, parts),
-            modified: self.now(),
+            etag: match self.numbered {
+                true => ETag(format!("\"{}\"", self.last).into()),
+                false => etag(&body, parts),
+            },
+            modified,
             content_type: about.content_type.clone(),
             metadata: about.metadata.clone(),
             headers: about.headers.clone(),
@@ -140,12 +148,28 @@ pub struct Mount {
     page: usize,
     refused: Mutex<Vec<(&'static str, StoreError)>>,
     slow: Mutex<Vec<(&'static str, Duration)>>,
+    /// Calls that are done and whose answers come late; `None`: never.
+    late: Mutex<Vec<(&'static str, Option<Duration>)>>,
+    /// A key that each listing has, wherever it belongs.
+    foreign: Mutex<Option<String>>,
+    /// Listings have no end.
+    endless: AtomicBool,
 }
 
 impl Mount {
     /// Of 1,000 calls so many fail from now on.
     pub fn set_failing(&self, failing: u32) {
         self.faults.lock().0.failing = failing;
+    }
+
+    /// From now on each listing has this key too.
+    pub fn list_foreign(&self, key: &str) {
+        *self.foreign.lock() = Some(key.to_string());
+    }
+
+    /// From now on listings go round for ever, in three pages of one and the same.
+    pub fn list_endless(&self) {
+        self.endless.store(true, Ordering::SeqCst);
     }
 
     /// From now on calls of this name are refused.
@@ -162,6 +186,11 @@ impl Mount {
     /// Whether all calls that were to be slow have begun.
     pub fn all_slow(&self) -> bool {
         self.slow.lock().is_empty()
+    }
+
+    /// The next call of this name is done, and its answer comes so much later; `None`: it is lost.
+    pub fn answer_late(&self, name: &'static str, time: Option<Duration>) {
+        self.late.lock().push((name, time));
     }
 
     async fn call<T>(&self, name: &'static str, run: impl FnOnce(&mut Bucket) -> Result<T>) -> Result<T> {
@@ -196,6 +225,16 @@ impl Mount {
             *bucket.calls.entry(name).or_default() += 1;
             run(&mut bucket)
         };
+        let late = {
+            let mut late = self.late.lock();
+            let found = late.iter().position(|(late, _)| *late == name);
+            found.map(|at| late.remove(at).1)
+        };
+        match late {
+            Some(Some(time)) => tokio::time::sleep(time).await,
+            Some(None) => return Err(StoreError::Unavailable("no answer".into())),
+            None => {}
+        }
         if name == "head" {
             let late = self.faults.lock().0.late.swap(0, Ordering::SeqCst);
             tokio::time::sleep(Duration::from_millis(late)).await;
@@ -293,8 +332,19 @@ impl Store for Mount {
 
     async fn list(&self, prefix: &str, delimiter: bool, after: Option<&str>) -> Result<Page> {
         let after = after.unwrap_or("").to_string();
+        let (foreign, endless) = (self.foreign.lock().clone(), self.endless.load(Ordering::SeqCst));
         self.call("list", |b| {
             let mut entries: Vec<Entry> = Vec::new();
+            if endless {
+                let marker =
+                    b.objects.get(prefix).map(|(_, object)| Entry::Object(prefix.into(), object.clone()));
+                let next = match after.as_str() {
+                    "A" => "B",
+                    "B" => "C",
+                    _ => "A",
+                };
+                return Ok(Page { entries: marker.into_iter().collect(), next: Some(next.into()) });
+            }
             let mut last = String::new();
             for (key, (_, object)) in b.objects.range(prefix.to_string()..) {
                 let Some(rest) = key.strip_prefix(prefix) else { break };
@@ -313,6 +363,10 @@ impl Store for Mount {
                 }
                 last = name;
                 entries.push(entry);
+            }
+            if let Some(key) = foreign {
+                let object = b.objects.values().next().expect("there is an object").1.clone();
+                entries.push(Entry::Object(key, object));
             }
             Ok(Page { entries, next: None })
         })
@@ -393,7 +447,17 @@ impl Store for Mount {
             }
             b.holds(key, on)?;
             let about = b.uploads.remove(&upload.0).expect("it is there").about;
-            Ok(b.put(key, body.into(), &about, parts.len()))
+            let etag = b.put(key, body.into(), &about, parts.len());
+            b.made.insert(upload.0.clone(), etag.clone());
+            Ok(etag)
+        })
+        .await
+    }
+
+    async fn completed(&self, key: &str, upload: &UploadId, _: &[Part]) -> Result<Option<ETag>> {
+        self.call("completed", |b| {
+            let made = b.made.get(&upload.0);
+            Ok(made.filter(|made| b.objects.get(key).is_some_and(|(_, now)| now.etag == **made)).cloned())
         })
         .await
     }
@@ -503,6 +567,9 @@ pub fn mount_with(
         page,
         refused: Mutex::default(),
         slow: Mutex::default(),
+        late: Mutex::default(),
+        foreign: Mutex::default(),
+        endless: AtomicBool::new(false),
     };
     let fs = ObjectFs::start(move || async move { Ok(mount) }, options).unwrap();
     Rig { paths: Paths { fs: Arc::new(fs) }, bucket: bucket.clone(), calls }
