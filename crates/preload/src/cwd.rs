@@ -24,7 +24,7 @@ pub(crate) enum Cwd {
     Volume(Dir, Arc<Anchor>),
     /// In a volume, in a directory that is gone.
     Gone,
-    /// Outside; `above`: a mount lies below this directory.
+    /// Outside; `above`: a mount lies below this directory. The text is empty where the kernel has no path for it: it was removed, or the path is too long.
     Kernel {
         above: bool,
         text: Vec<u8>,
@@ -245,7 +245,9 @@ fn kernel_text() -> Vec<u8> {
     let mut buffer = [0u8; 4096];
     // SAFETY: the buffer with its length.
     let n = unsafe { libc::syscall(libc::SYS_getcwd, buffer.as_mut_ptr(), buffer.len()) };
-    buffer[..n.clamp(1, 4096) as usize - 1].to_vec()
+    let text = &buffer[..n.clamp(1, 4096) as usize - 1];
+    // It may say "(unreachable)" and what it has.
+    if text.starts_with(b"/") { text.to_vec() } else { Vec::new() }
 }
 
 /// Finds out where a call to the kernel has led.
@@ -260,9 +262,9 @@ fn here(text: Vec<u8>) -> Cwd {
         return Cwd::at(dir, generation);
     }
     let ends = text.len() - text.ends_with(b"/") as usize;
-    let above = mounts()
-        .iter()
-        .any(|m| m.prefix.strip_prefix(&text[..ends]).is_some_and(|rest| rest.starts_with(b"/")));
+    let is_above =
+        |m: &Mount| m.prefix.strip_prefix(&text[..ends]).is_some_and(|rest| rest.starts_with(b"/"));
+    let above = !text.is_empty() && mounts().iter().any(is_above);
     Cwd::Kernel { above, text }
 }
 

@@ -6,6 +6,7 @@ mod c_programs;
 mod descriptors;
 mod more_c_programs;
 mod more_programs;
+mod places;
 mod processes;
 mod programs;
 mod rig;
