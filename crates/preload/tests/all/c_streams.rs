@@ -70,3 +70,29 @@ fn streams_that_are_closed() {
         rig.same("timeout 20 ./a $T; echo $?");
     }
 }
+
+/// Directories that are read by streams, whose descriptors are closed before these, or lead elsewhere.
+const CLOSED_BEFORE: &str = r#"
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(int n, char **a) {
+    int r; chdir(a[1]); close(open("f", O_CREAT | O_WRONLY, 0644));
+    for (int i = 0; i < 3; i++) {
+        DIR *d = opendir("."); dprintf(2, "%d ", readdir(d) != 0); int fd = dirfd(d); close(fd); if (i == 1) dup2(2, fd); if (i == 2) dup2(open("f", O_RDONLY), fd);
+        errno = 0; r = closedir(d); dprintf(2, "%d %d ", r, r ? errno : 0); r = fcntl(fd, F_GETFD); dprintf(2, "%d\n", r);
+    }
+    return 0;
+}
+"#;
+
+#[test]
+fn directories_that_are_closed_before_their_streams() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", CLOSED_BEFORE, &["-w"]) {
+        rig.same("timeout 20 ./a $T; echo $?");
+    }
+}
