@@ -229,8 +229,9 @@ pub(crate) fn where_is(fd: c_int) -> Option<(u64, i64)> {
     }
 }
 
-/// The slot of a descriptor that was inherited, if it is one of ours. `known` are arenas mapped already.
-pub(crate) fn inherited(fd: c_int, known: &mut Vec<Arc<Arena>>) -> Option<Place> {
+/// The slot of a descriptor that was inherited, or came in a message, if it is one of ours. `known` are arenas mapped already. `owner`: whose arena it must be, where anybody may
+/// have sent it. What a slot says is believed: who can write it has this process open files for him.
+pub(crate) fn inherited(fd: c_int, known: &mut Vec<Arc<Arena>>, owner: Option<libc::uid_t>) -> Option<Place> {
     let mut path = [0u8; 32];
     std::io::Write::write_fmt(&mut &mut path[..31], format_args!("/proc/self/fd/{fd}")).ok()?;
     let mut link = [0u8; 64];
@@ -241,12 +242,17 @@ pub(crate) fn inherited(fd: c_int, known: &mut Vec<Arc<Arena>>) -> Option<Place>
         if n < LINK.len() as i64 || !link.starts_with(LINK) {
             return None;
         }
+        // One that could be cut would end us (SIGBUS). Only memory has seals: a file of this name is asked for nothing, as its server may have us wait.
+        let seals = libc::syscall(libc::SYS_fcntl, fd, libc::F_GET_SEALS, 0) as c_int;
+        if seals < 0 || !seals & (libc::F_SEAL_GROW | libc::F_SEAL_SHRINK) != 0 {
+            return None;
+        }
         let at = libc::syscall(libc::SYS_lseek, fd, 0i64, libc::SEEK_CUR) - BASE;
         if !(1..SLOTS as i64).contains(&at) {
             return None;
         }
         let mut st: libc::stat = std::mem::zeroed();
-        if libc::syscall(libc::SYS_fstat, fd, &mut st) != 0 {
+        if libc::syscall(libc::SYS_fstat, fd, &mut st) != 0 || owner.is_some_and(|owner| owner != st.st_uid) {
             return None;
         }
         let found = known.iter().find(|a| a.ino == st.st_ino).cloned();

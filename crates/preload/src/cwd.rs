@@ -160,7 +160,7 @@ pub(crate) fn is_back() -> bool {
 /// What our own such descriptor says.
 fn kept() -> Option<Cwd> {
     let fd = Some(KEPT.load(Ordering::Relaxed)).filter(|&fd| fd >= 0 && !AWAY.load(Ordering::Relaxed))?;
-    let place = arena::inherited(fd, &mut Vec::new())?;
+    let place = arena::inherited(fd, &mut Vec::new(), None)?;
     told(mounts::by_hash(place.slot().mount.load(Ordering::Relaxed))?, &place)
 }
 

@@ -3,6 +3,7 @@
 mod c_calls;
 mod c_descriptors;
 mod c_programs;
+mod c_sharers;
 mod c_streams;
 mod descriptors;
 mod more_c_programs;
