@@ -222,9 +222,6 @@ pub(crate) fn adopt() {
     let fds: Vec<c_int> = dir.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();
     for fd in fds {
         adopt_one(fd, &mut known, None);
-        if let Some(open) = get(fd) {
-            open.place.free_offset();
-        }
     }
 }
 
