@@ -305,14 +305,29 @@ fn kernel_inode() -> Option<(u64, u64)> {
     }
 }
 
+/// Whether the kernel stands in another directory of the volume than this one.
+fn is_elsewhere(dir: &Dir) -> bool {
+    kernel_inode().is_some_and(|(dev, ino)| dev == dir.mount.dev() && ino != dir.ino.0)
+}
+
 fn enter(mut dir: Dir, generation: u32) -> Res<c_int> {
     dir.mount.run(|fs| fs.access(mounts::cred(), dir.ino, Access::EXEC))?;
     if dir.path.is_none() {
         dir.path = upward::path_of(dir.mount, dir.ino).ok();
     }
+    let anchor = Arc::new(Anchor::new(dir.mount, dir.ino, generation));
+    if !borrowed_memory() && matches!(anchor.holds(), Err(Out::Errno(libc::ENOENT))) {
+        return fail(libc::ENOENT);
+    }
     if let Some(below) = &dir.path {
         // Failing is allowed: see the module.
-        let moved = upward::send_kernel(dir.mount, below);
+        let mut moved = upward::send_kernel(dir.mount, below);
+        if moved && is_elsewhere(&dir) {
+            // That is the path of another one by now.
+            dir.path = upward::path_of(dir.mount, dir.ino).ok();
+            let goes = |below: &path::Text| upward::send_kernel(dir.mount, below);
+            moved = dir.path.as_ref().is_some_and(goes) && !is_elsewhere(&dir);
+        }
         if borrowed_memory() {
             // A child of vfork goes there for what it will execute, which without the kernel would start elsewhere.
             return if moved {
@@ -327,16 +342,12 @@ fn enter(mut dir: Dir, generation: u32) -> Res<c_int> {
     if borrowed_memory() {
         return fail(libc::ENOENT);
     }
-    let here = Cwd::at(dir, generation);
-    if let Cwd::Gone = here.or_gone() {
-        return fail(libc::ENOENT);
-    }
-    stand(here);
+    stand(Cwd::Volume(dir, anchor));
     Ok(0)
 }
 
-/// The absolute path of the current directory; `Libc` when the kernel knows it.
-fn current() -> Res<Vec<u8>> {
+/// The absolute path of the current directory, which is known from then on; `Libc` when the kernel knows it.
+pub(crate) fn current() -> Res<Vec<u8>> {
     match now() {
         Cwd::Kernel { .. } | Cwd::Later => Err(Out::Libc),
         Cwd::Gone => fail(libc::ENOENT),

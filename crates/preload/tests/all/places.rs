@@ -17,3 +17,20 @@ for go in [lambda: 0, lambda: os.chdir('.'), lambda: os.fchdir(gone)]:
 "#,
     );
 }
+
+/// Paths from a directory that was renamed are those of now, whatever was known of its path.
+#[test]
+fn real_paths_from_directories_that_move() {
+    let Some(rig) = Rig::with_python() else { return };
+    rig.same_python(
+        r#"
+libc.realpath.restype = ctypes.c_void_p
+def real(path):
+    to = ctypes.create_string_buffer(4096)
+    return to.value.decode()[len(t):] if libc.realpath(path.encode(), to) else errno.errorcode[ctypes.get_errno()]
+def say(): print([real(p) for p in ['.', 'f', 'sub', 'sub/..', 'sub/../f', './/.', 'none', j(t, 'e1'), j(t, 'e2')]])
+os.makedirs(j(t, 'e1/sub')); os.chdir(j(t, 'e1')); open('f', 'w').write('f'); say()
+os.rename('../e1', '../e2'); say(); os.rename('../e2', '../e3'); os.makedirs('../e2/sub'); say(); os.rename('sub', '../moved'); os.chdir('../moved'); os.rename('../moved', '../e1'); say(); print(os.getcwd()[len(t):])
+"#,
+    );
+}
