@@ -2,6 +2,7 @@
 
 mod c_calls;
 mod c_descriptors;
+mod c_handlers;
 mod c_programs;
 mod c_sharers;
 mod c_streams;
