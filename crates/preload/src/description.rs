@@ -327,9 +327,7 @@ impl State {
         if let Some(handle) = self.handle_if_open() {
             return Ok(handle);
         }
-        let Some(_one) = self.opening.try_lock_for(std::time::Duration::from_secs(5)) else {
-            return fail(libc::EIO);
-        };
+        let _one = self.opening.lock();
         if let Some(handle) = self.handle_if_open() {
             return Ok(handle);
         }
