@@ -181,3 +181,16 @@ stop.append(1); starter.join(); print(wrong); free()
 "#,
     );
 }
+
+/// A call by number closes none of the library's own descriptors, which programs can find in /proc.
+#[test]
+fn own_descriptors_stay() {
+    same(
+        r#"
+fds = [o('a', os.O_RDWR) for _ in range(20)]; [os.close(f) for f in fds]
+own = [int(f) for f in os.listdir('/proc/self/fd') if int(f) >= 700]
+number = 3 if os.uname().machine == 'x86_64' else 57
+print({(libc.syscall(number, f), ctypes.get_errno()) for f in own} <= {(-1, 9)}, open(j(t, 'a')).read()); free()
+"#,
+    );
+}
