@@ -461,7 +461,14 @@ hook! {
             };
             return lead(stream, cookie, same.as_ptr(), flags);
         }
-        let fd = crate::open::open_at(AT_FDCWD, text(path)?, flags, 0o666)?;
+        let fd = match crate::open::open_at(AT_FDCWD, text(path)?, flags, 0o666) {
+            Err(Out::Errno(why)) => {
+                // As libc does it: the old file is closed all the same. With this path it does nothing else.
+                freopen::real(c"".as_ptr(), c"r".as_ptr(), stream);
+                return fail(why);
+            }
+            opened => opened?,
+        };
         if table::is_ours(fd) {
             return replace(stream, fd, flags);
         }

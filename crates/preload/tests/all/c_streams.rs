@@ -96,3 +96,25 @@ fn directories_that_are_closed_before_their_streams() {
         rig.same("timeout 20 ./a $T; echo $?");
     }
 }
+
+/// A stream of libc's that is to lead to a file that cannot be opened is closed.
+const NOT_OPENED: &str = r#"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(int n, char **a) {
+    chdir(a[1]); FILE *f = fopen("/dev/null", "w"); int fd = fileno(f);
+    errno = 0; int r = freopen("none/x", "w", f) != 0; dprintf(2, "%d %d ", r, errno); r = fcntl(fd, F_GETFD); dprintf(2, "%d ", r); r = fputs("text", f); dprintf(2, "%d\n", r);
+    printf("some\n"); errno = 0; r = freopen("none/x", "w", stdout) != 0; dprintf(2, "%d %d ", r, errno); r = fcntl(1, F_GETFD); dprintf(2, "%d ", r); r = puts("text"); dprintf(2, "%d\n", r);
+    r = freopen("x", "w", stdout) != 0; printf("more\n"); fclose(stdout); char t[9] = ""; fd = open("x", O_RDONLY); read(fd, t, 8); dprintf(2, "%d %s", r, t); return 0;
+}
+"#;
+
+#[test]
+fn streams_that_are_led_nowhere() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", NOT_OPENED, &["-w"]) {
+        rig.same("timeout 20 ./a $T; echo $?");
+    }
+}
