@@ -306,7 +306,7 @@ unsafe fn open_for(path: *const c_char, flags: c_int) -> Res<c_int> {
     // SAFETY: as the caller says.
     match unsafe { crate::open::open_at(AT_FDCWD, text(path)?, flags, 0o666) } {
         // SAFETY: as the caller says.
-        Err(Out::Libc) => match unsafe { crate::open::open::real(path, flags, 0o666) } {
+        Err(Out::Libc) => match outside(|| unsafe { crate::open::open::real(path, flags, 0o666) }) {
             -1 => fail(errno()),
             fd => Ok(fd),
         },

@@ -41,3 +41,35 @@ fn calls_of_handlers_need_no_memory() {
         rig.same("timeout 20 ./a $T; echo $?");
     }
 }
+
+/// A handler that comes while an open waits for who opens the other end of a FIFO uses files of the volume.
+const WAITS: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static char path[300]; static int done[2];
+static void uses(int s) { char c = '-'; int fd = open(path, O_RDONLY); int n = read(fd, &c, 1); dprintf(2, "%d %c\n", n, c); close(fd); write(done[1], "x", 1); }
+int main(int n, char **a) {
+    char link[300], c; sprintf(path, "%s/f", a[1]); sprintf(link, "%s/l", a[1]); int fd = open(path, O_CREAT | O_WRONLY, 0644); write(fd, "text", 4); close(fd);
+    mkfifo("fifo", 0644); char at[300], to[400]; getcwd(at, sizeof at); sprintf(to, "%s/fifo", at); symlink(to, link); pipe(done);
+    struct sigaction how = { .sa_handler = uses, .sa_flags = SA_RESTART }; sigaction(SIGALRM, &how, NULL);
+    for (int i = 0; i < 2; i++) {
+        if (fork() == 0) { usleep(100000); kill(getppid(), SIGALRM); read(done[0], &c, 1); fd = open("fifo", O_WRONLY); write(fd, "in", 2); _exit(0); }
+        FILE *f = i ? fopen(link, "r") : NULL; fd = f ? fileno(f) : open(link, O_RDONLY); char t[9] = ""; read(fd, t, 8); printf("%s\n", t); wait(NULL); close(fd);
+    }
+    unlink("fifo"); return 0;
+}
+"#;
+
+#[test]
+fn handlers_come_while_a_fifo_is_opened() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", WAITS, &["-w"]) {
+        rig.same("timeout 20 ./a $T; echo $?");
+    }
+}
