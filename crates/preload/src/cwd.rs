@@ -1,4 +1,4 @@
-//! The current directory: chdir, fchdir, getcwd, realpath.
+//! The current directory: chdir, fchdir, getcwd.
 //!
 //! When the program goes into a volume the kernel is sent to the same path in the FUSE mount, so that what we do not see (exec, other
 //! libraries) starts from there too. Where that does not work (no FUSE mount) programs that it starts learn it from a descriptor that
