@@ -180,6 +180,21 @@ fn current_directories_that_move() {
     rig.same("bash", &["-c", MOVED, "bash"]);
     let deep = "cd $1; for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25; do mkdir $(printf %0200d $i); cd -P $(printf %0200d $i) 2> /dev/null || echo no; done; /bin/pwd; bash -c 'echo in > f; ls'; ls";
     rig.same("bash", &["-c", deep, "bash"]);
+    // A directory that was open before it was renamed, and has a successor of its name.
+    const OPENED: &str = r#"
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+int main(int n, char **a) {
+    chdir(a[1]); mkdir("p", 0755); int d = open("p", O_RDONLY | O_DIRECTORY); rename("p", "q"); mkdir("p", 0755); printf("%d\n", fchdir(d)); fflush(stdout);
+    system("echo x > made; /bin/pwd; ls ../p ../q"); chdir(a[1]); return system("rm -r p q");
+}
+"#;
+    if rig.compile(OPENED) {
+        rig.same(rig.p.path("a").to_str().unwrap(), &[]);
+    }
     rig.done();
 }
 

@@ -1,5 +1,5 @@
-//! What stays the inode that it is without being open: the current directory, and what descriptors of O_PATH are of. The manager gives the number of a
-//! directory that is gone to the next one that is made: without this, who still stands there would find himself in that.
+//! What stays the inode that it is without being open: the current directory, and what descriptors of O_PATH are of. The manager knows of no handle there: without this
+//! an inode would be gone with its last name, and programs that have it could ask nothing of it any more (fstat(2)), while with the kernel it is there as long as they have it.
 //!
 //! A pin (`share::Pin`) belongs to a session. After fork and exec, and with another manager, the inode is pinned again when it is used for the first time; if it is gone by
 //! then, so is the place: `ENOENT`.

@@ -11,6 +11,7 @@
 //! A slot is used again only together with its description, when nobody else can have that (`pool`): a child may still have one that
 //! its parent has closed. A full arena is replaced by a new one, and goes away with its last open file.
 
+use crate::holder::Held;
 use crate::hook::{Res, errno, fail};
 use crate::mounts::borrowed_memory;
 use libc::c_int;
@@ -38,7 +39,7 @@ const PATH_MAX: usize = SLOT - 64;
 pub(crate) struct Slot {
     /// Not 0 when the slot was filled, [`ADOPTED`] when a program was started with it. In slot 0: the next free slot.
     pub used: AtomicU32,
-    /// Process that works with the offset, 0 for none.
+    /// Who works with the offset ([`Held`]).
     lock: AtomicU32,
     /// Which volume: a hash of the mount path.
     pub mount: AtomicU64,
@@ -229,8 +230,9 @@ pub(crate) fn where_is(fd: c_int) -> Option<(u64, i64)> {
     }
 }
 
-/// The slot of a descriptor that was inherited, if it is one of ours. `known` are arenas mapped already.
-pub(crate) fn inherited(fd: c_int, known: &mut Vec<Arc<Arena>>) -> Option<Place> {
+/// The slot of a descriptor that was inherited, or came in a message, if it is one of ours. `known` are arenas mapped already. `owner`: whose arena it must be, where anybody may
+/// have sent it. What a slot says is believed: who can write it has this process open files for him.
+pub(crate) fn inherited(fd: c_int, known: &mut Vec<Arc<Arena>>, owner: Option<libc::uid_t>) -> Option<Place> {
     let mut path = [0u8; 32];
     std::io::Write::write_fmt(&mut &mut path[..31], format_args!("/proc/self/fd/{fd}")).ok()?;
     let mut link = [0u8; 64];
@@ -241,12 +243,17 @@ pub(crate) fn inherited(fd: c_int, known: &mut Vec<Arc<Arena>>) -> Option<Place>
         if n < LINK.len() as i64 || !link.starts_with(LINK) {
             return None;
         }
+        // One that could be cut would end us (SIGBUS). Only memory has seals: a file of this name is asked for nothing, as its server may have us wait.
+        let seals = libc::syscall(libc::SYS_fcntl, fd, libc::F_GET_SEALS, 0) as c_int;
+        if seals < 0 || !seals & (libc::F_SEAL_GROW | libc::F_SEAL_SHRINK) != 0 {
+            return None;
+        }
         let at = libc::syscall(libc::SYS_lseek, fd, 0i64, libc::SEEK_CUR) - BASE;
         if !(1..SLOTS as i64).contains(&at) {
             return None;
         }
         let mut st: libc::stat = std::mem::zeroed();
-        if libc::syscall(libc::SYS_fstat, fd, &mut st) != 0 {
+        if libc::syscall(libc::SYS_fstat, fd, &mut st) != 0 || owner.is_some_and(|owner| owner != st.st_uid) {
             return None;
         }
         let found = known.iter().find(|a| a.ino == st.st_ino).cloned();
@@ -341,12 +348,6 @@ impl Place {
         call(&Description { memory: self.arena.ino, at: self.position() as u64, open: &open })
     }
 
-    /// At the start of a program: another thread of the process that has become this one may have been at work with the offset, and will not come back.
-    pub(crate) fn free_offset(&self) {
-        let _ =
-            self.slot().lock.compare_exchange(crate::mounts::pid(), 0, Ordering::AcqRel, Ordering::Relaxed);
-    }
-
     /// Whether another program was started with it.
     pub(crate) fn is_adopted(&self) -> bool {
         self.slot().used.load(Ordering::Acquire) == ADOPTED
@@ -361,46 +362,12 @@ impl Place {
 
     /// Runs `f` while nobody else moves the offset, which `f` is given and returns anew.
     pub(crate) fn with_offset<T>(&self, f: impl FnOnce(u64) -> Res<(u64, T)>) -> Res<T> {
-        struct Unlock<'a>(&'a AtomicU32);
-        impl Drop for Unlock<'_> {
-            fn drop(&mut self) {
-                self.0.store(0, Ordering::Release);
-            }
-        }
         let slot = self.slot();
-        let me = crate::mounts::pid();
-        let mut tries = 0u32;
-        while let Err(owner) = slot.lock.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed) {
-            tries += 1;
-            if tries < 100 {
-                std::hint::spin_loop();
-            } else if tries < 1000 {
-                std::thread::yield_now();
-            } else {
-                std::thread::sleep(std::time::Duration::from_micros(100));
-                if owner != 0 && tries.is_multiple_of(100) && is_gone(owner) {
-                    let _ = slot.lock.compare_exchange(owner, 0, Ordering::Relaxed, Ordering::Relaxed);
-                }
-            }
-        }
-        let _unlock = Unlock(&slot.lock);
+        let _held = Held::take(&slot.lock);
         let (offset, out) = f(slot.offset.load(Ordering::Relaxed))?;
         slot.offset.store(offset, Ordering::Relaxed);
         Ok(out)
     }
-}
-
-/// Whether this process will do nothing any more: it is not there, or waits for its parent to hear of its end.
-fn is_gone(pid: u32) -> bool {
-    // SAFETY: signal 0 is none; it asks whether the process is there.
-    if unsafe { libc::kill(pid as i32, 0) } != 0 && errno() == libc::ESRCH {
-        return true;
-    }
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    // Behind the name, which may have anything in it. The state is that of the first thread, which may end before others do.
-    let mut words = stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace();
-    let (state, threads) = (words.next(), words.nth(16));
-    matches!(state, Some("Z" | "X" | "x")) && matches!(threads, Some("0" | "1"))
 }
 
 /// Whether `fd` is a descriptor that arenas need.

@@ -1,4 +1,4 @@
-//! The current directory: chdir, fchdir, getcwd, realpath.
+//! The current directory: chdir, fchdir, getcwd.
 //!
 //! When the program goes into a volume the kernel is sent to the same path in the FUSE mount, so that what we do not see (exec, other
 //! libraries) starts from there too. Where that does not work (no FUSE mount) programs that it starts learn it from a descriptor that
@@ -24,7 +24,7 @@ pub(crate) enum Cwd {
     Volume(Dir, Arc<Anchor>),
     /// In a volume, in a directory that is gone.
     Gone,
-    /// Outside; `above`: a mount lies below this directory.
+    /// Outside; `above`: a mount lies below this directory. The text is empty where the kernel has no path for it: it was removed, or the path is too long.
     Kernel {
         above: bool,
         text: Vec<u8>,
@@ -160,7 +160,7 @@ pub(crate) fn is_back() -> bool {
 /// What our own such descriptor says.
 fn kept() -> Option<Cwd> {
     let fd = Some(KEPT.load(Ordering::Relaxed)).filter(|&fd| fd >= 0 && !AWAY.load(Ordering::Relaxed))?;
-    let place = arena::inherited(fd, &mut Vec::new())?;
+    let place = arena::inherited(fd, &mut Vec::new(), None)?;
     told(mounts::by_hash(place.slot().mount.load(Ordering::Relaxed))?, &place)
 }
 
@@ -245,7 +245,9 @@ fn kernel_text() -> Vec<u8> {
     let mut buffer = [0u8; 4096];
     // SAFETY: the buffer with its length.
     let n = unsafe { libc::syscall(libc::SYS_getcwd, buffer.as_mut_ptr(), buffer.len()) };
-    buffer[..n.clamp(1, 4096) as usize - 1].to_vec()
+    let text = &buffer[..n.clamp(1, 4096) as usize - 1];
+    // It may say "(unreachable)" and what it has.
+    if text.starts_with(b"/") { text.to_vec() } else { Vec::new() }
 }
 
 /// Finds out where a call to the kernel has led.
@@ -260,9 +262,9 @@ fn here(text: Vec<u8>) -> Cwd {
         return Cwd::at(dir, generation);
     }
     let ends = text.len() - text.ends_with(b"/") as usize;
-    let above = mounts()
-        .iter()
-        .any(|m| m.prefix.strip_prefix(&text[..ends]).is_some_and(|rest| rest.starts_with(b"/")));
+    let is_above =
+        |m: &Mount| m.prefix.strip_prefix(&text[..ends]).is_some_and(|rest| rest.starts_with(b"/"));
+    let above = !text.is_empty() && mounts().iter().any(is_above);
     Cwd::Kernel { above, text }
 }
 
@@ -303,14 +305,29 @@ fn kernel_inode() -> Option<(u64, u64)> {
     }
 }
 
+/// Whether the kernel stands in another directory of the volume than this one.
+fn is_elsewhere(dir: &Dir) -> bool {
+    kernel_inode().is_some_and(|(dev, ino)| dev == dir.mount.dev() && ino != dir.ino.0)
+}
+
 fn enter(mut dir: Dir, generation: u32) -> Res<c_int> {
     dir.mount.run(|fs| fs.access(mounts::cred(), dir.ino, Access::EXEC))?;
     if dir.path.is_none() {
         dir.path = upward::path_of(dir.mount, dir.ino).ok();
     }
+    let anchor = Arc::new(Anchor::new(dir.mount, dir.ino, generation));
+    if !borrowed_memory() && matches!(anchor.holds(), Err(Out::Errno(libc::ENOENT))) {
+        return fail(libc::ENOENT);
+    }
     if let Some(below) = &dir.path {
         // Failing is allowed: see the module.
-        let moved = upward::send_kernel(dir.mount, below);
+        let mut moved = upward::send_kernel(dir.mount, below);
+        if moved && is_elsewhere(&dir) {
+            // That is the path of another one by now.
+            dir.path = upward::path_of(dir.mount, dir.ino).ok();
+            let goes = |below: &path::Text| upward::send_kernel(dir.mount, below);
+            moved = dir.path.as_ref().is_some_and(goes) && !is_elsewhere(&dir);
+        }
         if borrowed_memory() {
             // A child of vfork goes there for what it will execute, which without the kernel would start elsewhere.
             return if moved {
@@ -325,16 +342,12 @@ fn enter(mut dir: Dir, generation: u32) -> Res<c_int> {
     if borrowed_memory() {
         return fail(libc::ENOENT);
     }
-    let here = Cwd::at(dir, generation);
-    if let Cwd::Gone = here.or_gone() {
-        return fail(libc::ENOENT);
-    }
-    stand(here);
+    stand(Cwd::Volume(dir, anchor));
     Ok(0)
 }
 
-/// The absolute path of the current directory; `Libc` when the kernel knows it.
-fn current() -> Res<Vec<u8>> {
+/// The absolute path of the current directory, which is known from then on; `Libc` when the kernel knows it.
+pub(crate) fn current() -> Res<Vec<u8>> {
     match now() {
         Cwd::Kernel { .. } | Cwd::Later => Err(Out::Libc),
         Cwd::Gone => fail(libc::ENOENT),

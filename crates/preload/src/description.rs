@@ -23,6 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 static UNUSED: [Apart<Mutex<Vec<&'static Description>>>; PARTS] =
     [const { Apart(Mutex::new(Vec::new())) }; PARTS];
 const PARTS: usize = 8;
+/// How many descriptions there are.
+static MADE: AtomicUsize = AtomicUsize::new(0);
 
 /// Handles that descriptions had before their flags were changed, which other threads may be using still.
 static FORMER: Mutex<Vec<Former>> = Mutex::new(Vec::new());
@@ -122,7 +124,7 @@ impl Drop for Open {
 impl Open {
     /// A description that was opened with this descriptor; 0 when that is not known. `unused` is one that nobody uses, if the caller has it.
     pub(crate) fn new(state: State, number: c_int, unused: Option<&'static Description>) -> Open {
-        let description = unused.or_else(unused_one).unwrap_or_else(|| Box::leak(Box::default()));
+        let description = unused.or_else(unused_one).unwrap_or_else(new_one);
         // SAFETY: without references it is this thread's alone.
         unsafe { *description.state.get() = Some(state) };
         description.number.store(number, Ordering::Relaxed);
@@ -223,6 +225,23 @@ fn unused_one() -> Option<&'static Description> {
     (here..here + PARTS).find_map(|part| UNUSED[part % PARTS].lock().pop())
 }
 
+/// A new one. All that there are have room in each part of [`UNUSED`]: they are left there by calls that go to libc, which handlers of signals may make in the middle of malloc.
+#[cold]
+fn new_one() -> &'static Description {
+    let made = MADE.fetch_add(1, Ordering::Relaxed) + 1;
+    if made == 1 || made >= 16 && made.is_power_of_two() {
+        for part in &UNUSED {
+            let mut roomy = Vec::with_capacity((2 * made).max(32));
+            // Nothing is allocated or freed while others may wait for the lock.
+            let mut unused = part.lock();
+            roomy.append(&mut unused);
+            std::mem::swap(&mut *unused, &mut roomy);
+            drop(unused);
+        }
+    }
+    Box::leak(Box::default())
+}
+
 /// The last reference is gone.
 #[inline(never)]
 fn end(description: &'static Description) {
@@ -308,9 +327,7 @@ impl State {
         if let Some(handle) = self.handle_if_open() {
             return Ok(handle);
         }
-        let Some(_one) = self.opening.try_lock_for(std::time::Duration::from_secs(5)) else {
-            return fail(libc::EIO);
-        };
+        let _one = self.opening.lock();
         if let Some(handle) = self.handle_if_open() {
             return Ok(handle);
         }

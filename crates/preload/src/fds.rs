@@ -307,7 +307,12 @@ hook! {
         let mut lock: libc::flock = std::mem::zeroed();
         lock.l_whence = libc::SEEK_CUR as _;
         lock.l_len = len;
-        lock.l_type = if command == libc::F_ULOCK { libc::F_UNLCK } else { libc::F_WRLCK } as _;
+        lock.l_type = match command {
+            libc::F_ULOCK => libc::F_UNLCK,
+            // As libc asks: locks that others share are none.
+            libc::F_TEST => libc::F_RDLCK,
+            _ => libc::F_WRLCK,
+        } as _;
         match command {
             libc::F_LOCK => record_lock(&open, libc::F_SETLKW, &mut lock),
             libc::F_TLOCK | libc::F_ULOCK => record_lock(&open, libc::F_SETLK, &mut lock),

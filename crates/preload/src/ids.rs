@@ -23,13 +23,25 @@ pub(crate) fn others() -> bool {
     OTHERS.load(Ordering::Relaxed)
 }
 
-/// A session is about to begin. All sessions of a process have one set of credentials: none begins while there are others.
-pub(crate) fn begin() {
-    if BEGUN.load(Ordering::Acquire).is_null() {
-        let now = Box::into_raw(Box::new(Cred::of_process()));
-        if BEGUN.compare_exchange(std::ptr::null_mut(), now, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // SAFETY: made above, and nobody else has seen it.
-            drop(unsafe { Box::from_raw(now) });
+/// A session is about to begin, or has. All sessions of a process have one set of credentials, which this gives: none begins while there are others.
+#[inline]
+pub(crate) fn begin() -> &'static Cred {
+    // SAFETY: made by Box::into_raw and never freed once it is there.
+    unsafe { BEGUN.load(Ordering::Acquire).as_ref() }.unwrap_or_else(begin_first)
+}
+
+#[cold]
+fn begin_first() -> &'static Cred {
+    let now = Box::into_raw(Box::new(Cred::of_process()));
+    match BEGUN.compare_exchange(std::ptr::null_mut(), now, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: as above.
+        Ok(_) => unsafe { &*now },
+        Err(other) => {
+            // SAFETY: nobody has seen the new one; the other one is as above.
+            unsafe {
+                drop(Box::from_raw(now));
+                &*other
+            }
         }
     }
 }

@@ -36,6 +36,7 @@
 //! The library's own descriptors have the first free numbers from 700 on, or the highest that the process may have: dup2 to one of these is `EBADF`, and closing it too. The files that were closed last may keep their numbers in the kernel
 //! until the next call that is not ours (`parked`): calls that libc makes for itself find them there. A static program that moves the offset
 //! of a file that it inherited makes it useless for all who share it (`EPERM`, `EBADF`).
+//! A process that is stopped (SIGSTOP) in the middle of a call that moves an offset lets those who share that wait until it goes on.
 //! Signals end waits for locks and nothing else. A signal handler that uses files of a volume while the same thread
 //! is inside of a call of ours, also by a stream (exit(3) writes what is in their buffers), is refused in the same way (`EBADF`, `EPERM`) instead of waiting for itself. Who waits for a lock while most of the session's calls do asks for it
 //! again and again, and is not found in circles of such (`EDEADLK`). Descriptors from 65536 on are refused. freopen(3) of a stream of libc's, with a file of ours, gives another
@@ -55,6 +56,7 @@ mod daemons;
 mod description;
 mod dirs;
 mod fds;
+mod holder;
 mod hook;
 mod ids;
 mod left;

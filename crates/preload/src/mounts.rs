@@ -319,10 +319,9 @@ pub(crate) fn by_hash(hash: u64) -> Option<&'static Mount> {
     mounts().iter().find(|m| m.hash == hash)
 }
 
-/// Credentials to pass along: the manager takes its own from the kernel.
+/// Credentials to pass along, those of the sessions: the manager takes its own from the kernel.
 pub(crate) fn cred() -> &'static Cred {
-    static CRED: OnceLock<Cred> = OnceLock::new();
-    CRED.get_or_init(Cred::of_process)
+    crate::ids::begin()
 }
 
 impl Mount {

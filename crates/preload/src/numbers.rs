@@ -42,7 +42,9 @@ pub(crate) unsafe fn served(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> O
                 crate::attrs::sync();
                 0
             }
-            libc::SYS_close if crate::table::is_ours(fd) => crate::fds::close(fd) as c_long,
+            libc::SYS_close if crate::table::is_ours(fd) || crate::mounts::is_own(fd) => {
+                crate::fds::close(fd) as c_long
+            }
             libc::SYS_close => {
                 crate::parked::freed(fd);
                 return None;

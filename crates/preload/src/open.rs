@@ -1,6 +1,6 @@
 //! open, openat, creat and their variants; mkstemp and its kin, which libc would make without us seeing it.
 
-use crate::hook::{Out, Res, errno, fail, hook, text};
+use crate::hook::{Out, Res, errno, fail, hook, outside, text};
 use crate::mounts;
 use crate::path::{self, Entry, To};
 use crate::plain::Plain;
@@ -73,8 +73,9 @@ pub(crate) unsafe fn open_at(dirfd: c_int, path: &[u8], flags: c_int, mode: mode
         }
     };
     match opened {
+        // Outside, as a FIFO may take long: handlers of signals that come meanwhile use files.
         // SAFETY: a C string of our own.
-        To::Kernel(path) => match unsafe { openat::real(AT_FDCWD, path.as_ptr(), flags, mode) } {
+        To::Kernel(path) => match outside(|| unsafe { openat::real(AT_FDCWD, path.as_ptr(), flags, mode) }) {
             -1 => fail(errno()),
             fd => Ok(fd),
         },

@@ -4,7 +4,7 @@
 //! A descriptor is parked when it is closed for the program and the kernel has it still; its slot means nothing. That is allowed where its
 //! description may be used again (`pool`). Before a call goes on to libc by one of our functions, and before a
 //! process or program is started, all parked descriptors are closed really (calls about memory without descriptors do not count). So the kernel says `EBADF` to whoever uses them, and gives the lowest number
-//! that is free, as ever (`sockets` is there for that alone); files of ours get the lowest of the parked ones only while it is that. Only calls of which the
+//! that is free, as ever (most of `sockets` is there for that alone); files of ours get the lowest of the parked ones only while it is that. Only calls of which the
 //! library sees nothing, as those that libc makes for itself, take them for open.
 //!
 //! What is parked stands in one line of the processors' caches, and changes by single exchanges: signal handlers start processes

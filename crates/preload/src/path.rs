@@ -79,7 +79,7 @@ fn start(dirfd: c_int, path: &[u8]) -> Res<Start<'_>> {
         return match cwd::now() {
             cwd::Cwd::Volume(dir, _) => Ok(Start::In(dir, path)),
             cwd::Cwd::Gone => fail(libc::ENOENT),
-            cwd::Cwd::Kernel { above, text } if above || has_dotdot(path) => {
+            cwd::Cwd::Kernel { above, text } if above || has_dotdot(path) && !text.is_empty() => {
                 let mut whole = text;
                 whole.push(b'/');
                 whole.extend_from_slice(path);

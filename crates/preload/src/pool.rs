@@ -27,14 +27,31 @@ const USED_MAX: usize = 16;
 static KEPT: Apart<[AtomicI32; SPARE_MAX + USED_MAX]> =
     Apart([const { AtomicI32::new(0) }; SPARE_MAX + USED_MAX]);
 /// The kept descriptions. Files that are opened with a parked descriptor (`parked`) need nothing of it.
-static STOCK: Apart<Mutex<Stock>> = Apart(Mutex::new(Stock { spare: Vec::new(), used: 0 }));
+static STOCK: Apart<Mutex<Stock>> =
+    Apart(Mutex::new(Stock { spare: [const { None }; SPARE_MAX], count: 0, used: 0 }));
 
 #[derive(Default)]
 struct Stock {
-    /// Those that no file uses.
-    spare: Vec<(Keeper, Place)>,
+    /// Those that no file uses, and how many these are. Not in memory of malloc, in the middle of which handlers of signals may make calls that bring some here.
+    spare: [Option<(Keeper, Place)>; SPARE_MAX],
+    count: usize,
     /// How many files use.
     used: usize,
+}
+
+impl Stock {
+    /// Gives it back where there is no room.
+    fn put(&mut self, spare: (Keeper, Place)) -> Result<(), (Keeper, Place)> {
+        let Some(room) = self.spare.get_mut(self.count) else { return Err(spare) };
+        *room = Some(spare);
+        self.count += 1;
+        Ok(())
+    }
+
+    fn take(&mut self) -> Option<(Keeper, Place)> {
+        self.count = self.count.checked_sub(1)?;
+        self.spare[self.count].take()
+    }
 }
 
 /// What each open and close looks at.
@@ -186,7 +203,7 @@ pub(crate) fn make(flags: c_int) -> Res<Made> {
     }
     let spare = since.0.and_then(|_| {
         let mut stock = STOCK.lock();
-        let (keeper, place) = stock.spare.pop()?;
+        let (keeper, place) = stock.take()?;
         let stays = stock.used < USED_MAX;
         stock.used += stays as usize;
         Some((keeper, place, stays))
@@ -206,7 +223,11 @@ pub(crate) fn make(flags: c_int) -> Res<Made> {
         let why = errno();
         let mut stock = STOCK.lock();
         stock.used -= stays as usize;
-        stock.spare.push((keeper, place));
+        let left = stock.put((keeper, place));
+        drop(stock);
+        if let Err((keeper, _)) = left {
+            keeper.close();
+        }
         return fail(why);
     }
     parked::given(fd, full);
@@ -263,7 +284,7 @@ impl Since {
 impl Origin {
     /// Descriptor `fd` of this description is about to be closed. It may be the last one.
     pub(crate) fn keep(&mut self, fd: c_int) {
-        if self.keeper.is_none() && self.since.is_alone() && STOCK.lock().spare.len() < SPARE_MAX {
+        if self.keeper.is_none() && self.since.is_alone() && STOCK.lock().count < SPARE_MAX {
             self.keeper = Keeper::of(fd);
             STOCK.lock().used += self.keeper.is_some() as usize;
         }
@@ -276,10 +297,9 @@ pub(crate) fn done(place: Place, origin: Origin, shared: bool) {
     let Some(keeper) = origin.keeper.filter(Keeper::counts) else { return };
     let mut stock = STOCK.lock();
     stock.used -= 1;
-    if alone && stock.spare.len() < SPARE_MAX {
-        stock.spare.push((keeper, place));
-    } else {
-        drop(stock);
+    let left = if alone { stock.put((keeper, place)) } else { Err((keeper, place)) };
+    drop(stock);
+    if let Err((keeper, _)) = left {
         keeper.close();
     }
 }

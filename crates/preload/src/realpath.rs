@@ -30,6 +30,10 @@ unsafe fn real_path(path: *const c_char, to: *mut c_char) -> Res<*mut c_char> {
     }
     // SAFETY: as the caller says.
     let path = unsafe { text(path) }?;
+    if path.first() != Some(&b'/') {
+        // What is known of the current directory's path may be old: asking for that puts it right.
+        let _ = crate::cwd::current();
+    }
     match path::resolve(AT_FDCWD, path, true)? {
         // SAFETY: as the caller says.
         To::Kernel(path) => match unsafe { realpath::real(path.as_ptr(), to) } {

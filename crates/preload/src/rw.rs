@@ -7,6 +7,7 @@ use crate::mapped;
 use crate::table;
 use fs::{FileSystem, FileType, Seek};
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
+use std::borrow::Cow;
 
 /// The description, if reading is allowed.
 pub(crate) fn reader(fd: c_int) -> Res<Open> {
@@ -156,22 +157,29 @@ unsafe fn scatter(open: &Open, mut at: u64, v: &[iovec]) -> Res<usize> {
 /// From so many bytes on those of a vector are written in several pieces.
 const PIECE: usize = 1 << 24;
 
-/// The bytes of a vector in one piece, so that a write is one call, and the buffers for the next piece.
+/// The bytes of a vector in one piece, so that a write is one call, and the buffers for the next piece. One that is long enough for a piece is not copied.
 ///
 /// # Safety
 /// The buffers of the vector are readable.
-unsafe fn gather(v: &[iovec], most: usize) -> Res<(Vec<u8>, &[iovec])> {
+unsafe fn gather(v: &[iovec], most: usize) -> Res<(Cow<'_, [u8]>, &[iovec])> {
     let mut bytes = Vec::new();
     for (i, e) in v.iter().enumerate() {
         let room = e.iov_len.min(most - bytes.len());
-        bytes.try_reserve(room).or(fail(libc::ENOMEM))?;
+        if room >= PIECE && !bytes.is_empty() {
+            return Ok((bytes.into(), &v[i..]));
+        }
         // SAFETY: as the caller says.
-        bytes.extend_from_slice(unsafe { memory(e.iov_base, room) }?);
+        let these = unsafe { memory(e.iov_base, room) }?;
+        if room >= PIECE {
+            return Ok((these.into(), &v[i + 1..]));
+        }
+        bytes.try_reserve(room).or(fail(libc::ENOMEM))?;
+        bytes.extend_from_slice(these);
         if bytes.len() >= PIECE {
-            return Ok((bytes, &v[i + 1..]));
+            return Ok((bytes.into(), &v[i + 1..]));
         }
     }
-    Ok((bytes, &[]))
+    Ok((bytes.into(), &[]))
 }
 
 /// Writes the bytes of a vector by calls of `write`, which is told how many were written before.

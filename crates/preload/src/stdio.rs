@@ -4,7 +4,7 @@
 //! descriptor. They work with descriptors of the kernel too: freopen(3) gives back the stream that it was given, as programs that do not look take for granted.
 //!
 //! When a standard descriptor becomes ours (dup2, or at the start of a program that was redirected into a volume) the
-//! variable `stdout` (`stdin`, `stderr`) is set to such a stream, and set back when it leads elsewhere. A program that kept a copy
+//! variable `stdout` (`stdin`, `stderr`) is set to such a stream, and set back when it leads elsewhere. What stands in the buffer goes along. A program that kept a copy
 //! of the old pointer gets `EPERM` or `EBADF` from it.
 
 use crate::hook::{Out, Res, errno, fail, free, hook, inside, outside, text};
@@ -26,6 +26,28 @@ struct Functions {
 unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
     fn __fpurge(stream: *mut FILE);
+    fn __fbufsize(stream: *mut FILE) -> size_t;
+    fn __flbf(stream: *mut FILE) -> c_int;
+    fn ftrylockfile(stream: *mut FILE) -> c_int;
+    fn funlockfile(stream: *mut FILE);
+    fn fwide(stream: *mut FILE, mode: c_int) -> c_int;
+    fn ungetc(c: c_int, stream: *mut FILE) -> c_int;
+}
+
+/// The beginning of `FILE`, which glibc's macros have put into programs since ever.
+#[repr(C)]
+struct Head {
+    flags: c_int,
+    /// What is read next, and the end of that.
+    read: [*const u8; 2],
+    _read_base: *const u8,
+    /// What was printed and not yet written, from where to where.
+    write: [*const u8; 2],
+    _room: [*const u8; 3],
+    /// What is read behind bytes that were given back by ungetc(3).
+    saved: *const u8,
+    _backup: *const u8,
+    saved_end: *const u8,
 }
 
 /// The descriptor of a stream; -1 when it has none any more. Freed with the stream.
@@ -87,7 +109,14 @@ unsafe extern "C" fn cookie_close(cookie: *mut c_void) -> c_int {
     let stream = closed(&mut STREAMS.lock());
     let standard = STANDARD.iter().find(|s| Some(s.ours.load(Ordering::Relaxed).addr()) == stream);
     if let Some(standard) = standard {
-        standard.ours.store(std::ptr::null_mut(), Ordering::Relaxed);
+        let ours = standard.ours.swap(std::ptr::null_mut(), Ordering::Relaxed);
+        let _inside = inside();
+        if let Some(variable) = standard.variable().filter(|v| v.load(Ordering::Relaxed) == ours) {
+            let libcs = standard.libcs.load(Ordering::Relaxed);
+            // SAFETY: it was the program's standard stream, which is closed now.
+            unsafe { allow(libcs, None) };
+            variable.store(libcs, Ordering::Relaxed);
+        }
     }
     // SAFETY: from `make`, and the stream is gone now.
     drop(unsafe { Box::from_raw(cookie.cast::<Cookie>()) });
@@ -178,22 +207,71 @@ pub(crate) fn follow(fd: c_int) {
     if table::is_ours(fd) {
         if ours.is_null() {
             let Ok(stream) = make(fd, standard.flags) else { return };
-            if fd == 2 {
-                // SAFETY: a stream of our own that nobody has used.
-                unsafe { libc::setvbuf(stream, std::ptr::null_mut(), libc::_IONBF, 0) };
-            }
+            // SAFETY: a stream of our own that nobody has used, and one that the program uses.
+            unsafe { buffer_alike(current, stream) };
             standard.ours.store(stream, Ordering::Relaxed);
         }
         let ours = standard.ours.load(Ordering::Relaxed);
         if current != ours {
+            // SAFETY: streams that are open.
+            unsafe { hand_over(current, ours) };
             standard.libcs.store(current, Ordering::Relaxed);
             variable.store(ours, Ordering::Relaxed);
         }
     } else if current == ours {
-        // What is still in the buffer goes where the descriptor leads now, as it would have gone later.
-        // SAFETY: a stream of our own.
-        outside(|| unsafe { libc::fflush(ours) });
-        variable.store(standard.libcs.load(Ordering::Relaxed), Ordering::Relaxed);
+        let libcs = standard.libcs.load(Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { hand_over(ours, libcs) };
+        variable.store(libcs, Ordering::Relaxed);
+    }
+}
+
+/// Has `new`, which nobody has used yet, keep as much as `old`, of which setvbuf(3) may have said that.
+///
+/// # Safety
+/// Both are open streams, here and below.
+unsafe fn buffer_alike(old: *mut FILE, new: *mut FILE) {
+    const UNBUFFERED: c_int = 2;
+    // SAFETY: as the caller says.
+    unsafe {
+        let mode = match () {
+            () if (*old.cast::<Head>()).flags & UNBUFFERED != 0 => libc::_IONBF,
+            () if __flbf(old) != 0 => libc::_IOLBF,
+            () => libc::_IOFBF,
+        };
+        let size = __fbufsize(old);
+        // Memory for ever: a standard stream is hardly ever closed.
+        let room = if size > libc::BUFSIZ as usize { libc::malloc(size) } else { std::ptr::null_mut() };
+        libc::setvbuf(new, room.cast(), mode, size);
+    }
+}
+
+/// Moves what stands in the buffer of a standard stream to the one that the program uses in its stead: what was printed comes before what is printed from now on, wherever
+/// that goes, and what was read ahead is read next. Where another thread is at work with the old one it stays there, as who redirects does not wait for that.
+///
+/// # Safety
+/// As of [`buffer_alike`].
+unsafe fn hand_over(old: *mut FILE, new: *mut FILE) {
+    const IN_BACKUP: c_int = 0x100;
+    // SAFETY: as the caller says; the lock of the old stream is this thread's, and nobody has heard of the new one.
+    unsafe {
+        if ftrylockfile(old) != 0 {
+            return;
+        }
+        if fwide(old, 0) <= 0 {
+            let head = &*old.cast::<Head>();
+            let saved =
+                if head.flags & IN_BACKUP != 0 { head.saved_end.addr() - head.saved.addr() } else { 0 };
+            let ahead = head.read[1].addr() - head.read[0].addr() + saved;
+            let ahead: Vec<c_int> = (0..ahead).map(|_| libc::fgetc(old)).collect();
+            ahead.iter().rev().for_each(|&byte| _ = ungetc(byte, new));
+            let [from, to] = (*old.cast::<Head>()).write;
+            if to > from {
+                outside(|| libc::fwrite(from.cast(), 1, to.addr() - from.addr(), new));
+            }
+            __fpurge(old);
+        }
+        funlockfile(old);
     }
 }
 
@@ -228,7 +306,7 @@ unsafe fn open_for(path: *const c_char, flags: c_int) -> Res<c_int> {
     // SAFETY: as the caller says.
     match unsafe { crate::open::open_at(AT_FDCWD, text(path)?, flags, 0o666) } {
         // SAFETY: as the caller says.
-        Err(Out::Libc) => match unsafe { crate::open::open::real(path, flags, 0o666) } {
+        Err(Out::Libc) => match outside(|| unsafe { crate::open::open::real(path, flags, 0o666) }) {
             -1 => fail(errno()),
             fd => Ok(fd),
         },
@@ -383,7 +461,14 @@ hook! {
             };
             return lead(stream, cookie, same.as_ptr(), flags);
         }
-        let fd = crate::open::open_at(AT_FDCWD, text(path)?, flags, 0o666)?;
+        let fd = match crate::open::open_at(AT_FDCWD, text(path)?, flags, 0o666) {
+            Err(Out::Errno(why)) => {
+                // As libc does it: the old file is closed all the same. With this path it does nothing else.
+                freopen::real(c"".as_ptr(), c"r".as_ptr(), stream);
+                return fail(why);
+            }
+            opened => opened?,
+        };
         if table::is_ours(fd) {
             return replace(stream, fd, flags);
         }

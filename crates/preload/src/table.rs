@@ -221,16 +221,13 @@ pub(crate) fn adopt() {
     let Ok(dir) = std::fs::read_dir("/proc/self/fd") else { return };
     let fds: Vec<c_int> = dir.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();
     for fd in fds {
-        adopt_one(fd, &mut known);
-        if let Some(open) = get(fd) {
-            open.place.free_offset();
-        }
+        adopt_one(fd, &mut known, None);
     }
 }
 
-/// Takes in a descriptor that another process has given to this one, if it is ours. `known` are arenas mapped already.
-pub(crate) fn adopt_one(fd: c_int, known: &mut Vec<Arc<arena::Arena>>) {
-    let Some(place) = arena::inherited(fd, known) else { return };
+/// Takes in a descriptor that another process has given to this one, if it is ours (`arena::inherited`).
+pub(crate) fn adopt_one(fd: c_int, known: &mut Vec<Arc<arena::Arena>>, owner: Option<libc::uid_t>) {
+    let Some(place) = arena::inherited(fd, known, owner) else { return };
     let slot = place.slot();
     let Some(mount) = mounts::by_hash(slot.mount.load(Ordering::Relaxed)) else { return };
     let kind = slot.kind.load(Ordering::Relaxed);

@@ -224,3 +224,29 @@ fn streams() {
         rig.same("timeout 20 ./a $T; echo $?");
     }
 }
+
+/// A vector whose buffers are longer than there is memory for copies of them.
+const LONG: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/uio.h>
+#include <unistd.h>
+int main(int n, char **a) {
+    size_t len = 70 << 20; char c[5] = ""; long pages; chdir(a[1]); int fd = open("f", O_CREAT | O_RDWR, 0644); char *long_one = malloc(len); memset(long_one, 'l', len);
+    struct iovec v[] = { { "ab", 2 }, { long_one, len }, { "cd", 2 } }; pwrite(fd, long_one, 20 << 20, 0); ftruncate(fd, 0);
+    FILE *f = fopen("/proc/self/statm", "r"); fscanf(f, "%ld", &pages); struct rlimit most = { pages * 4096 + (24 << 20), RLIM_INFINITY }; setrlimit(RLIMIT_AS, &most);
+    printf("%zd ", writev(fd, v, 3)); printf("%zd ", pwritev(fd, v, 3, 1)); pread(fd, c, 2, 1); pread(fd, c + 2, 2, len + 3); printf("%s %ld\n", c, (long)lseek(fd, 0, SEEK_END)); return 0;
+}
+"#;
+
+#[test]
+fn long_buffers_are_not_copied() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", LONG, &["-w"]) {
+        rig.same("timeout 20 ./a $T; echo $?");
+    }
+}

@@ -181,3 +181,30 @@ stop.append(1); starter.join(); print(wrong); free()
 "#,
     );
 }
+
+/// A call by number closes none of the library's own descriptors, which programs can find in /proc.
+#[test]
+fn own_descriptors_stay() {
+    same(
+        r#"
+fds = [o('a', os.O_RDWR) for _ in range(20)]; [os.close(f) for f in fds]
+own = [int(f) for f in os.listdir('/proc/self/fd') if int(f) >= 700]
+number = 3 if os.uname().machine == 'x86_64' else 57
+print({(libc.syscall(number, f), ctypes.get_errno()) for f in own} <= {(-1, 9)}, open(j(t, 'a')).read()); free()
+"#,
+    );
+}
+
+/// What lockf(3) says of a file that others have locked to read it, and to write it.
+#[test]
+fn locks_that_are_tested() {
+    same(
+        r#"
+for kind in [fcntl.LOCK_SH, fcntl.LOCK_EX]:
+    there, done = os.pipe(), os.pipe()
+    if os.fork() == 0: f = o('a', os.O_RDWR); fcntl.lockf(f, kind); os.write(there[1], b'x'); os.read(done[0], 1); fcntl.lockf(f, fcntl.LOCK_UN); os._exit(0)
+    os.read(there[0], 1); f = o('a', os.O_RDWR); ctypes.set_errno(0); print(libc.lockf(f, 3, ctypes.c_long(0)), ctypes.get_errno(), libc.lockf(f, 2, ctypes.c_long(0))); os.write(done[1], b'x'); os.wait()
+    print(libc.lockf(f, 3, ctypes.c_long(0)), libc.lockf(f, 2, ctypes.c_long(0))); os.close(f)
+"#,
+    );
+}

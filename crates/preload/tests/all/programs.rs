@@ -154,6 +154,16 @@ fn programs_that_become_another_user() {
     }
     std::fs::write(rig.work.path().join("script.py"), OTHER_USER).unwrap();
     rig.same("mkdir -m 700 $T/p; python3 script.py $T/p");
+    // A child that becomes another one before it uses the volume is refused what its parent may.
+    rig.same_python(
+        r#"
+os.makedirs(j(t, 'd/in')); os.chmod(j(t, 'd'), 0o700); open(j(t, 'd/f'), 'w').write('f'); paths = ['d/.', 'd/./', 'd/in', 'd/./f', 'd/f']
+def say(): print([tries(lambda: os.stat(j(t, p)).st_size and 0) for p in paths], tries(lambda: open(j(t, 'd/f')).read()), flush=True)
+say()
+if os.fork() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534); say(); os._exit(0)
+os.wait(); say()
+"#,
+    );
 }
 
 #[test]
