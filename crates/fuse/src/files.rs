@@ -32,11 +32,12 @@ impl<F: FileSystem> Door<F> {
         (asked, open_flags): (u32, u32),
         attr: Option<&Attr>,
     ) -> Answer {
+        let ino = attr.map_or(Ino(head.nodeid), |attr| attr.ino);
         let asked = OpenFlags::from_posix(asked as i32);
         if flags.contains(OpenFlags::WRITE) {
             self.changes(head, handle.0);
         }
-        self.handles.add(handle, flags, asked.intersects(OpenFlags::SYNC | OpenFlags::DSYNC));
+        self.handles.add(handle, ino, flags, asked.intersects(OpenFlags::SYNC | OpenFlags::DSYNC));
         let small = match attr {
             Some(attr) => Small::new().with(&self.entry(attr)),
             None => Small::new(),
@@ -211,13 +212,22 @@ impl<F: FileSystem> Door<F> {
             libc::FALLOC_FL_PUNCH_HOLE if keep_size => Fallocate::PunchHole,
             libc::FALLOC_FL_ZERO_RANGE => Fallocate::ZeroRange { keep_size },
             _ => return Err(Errno(libc::EOPNOTSUPP)),
+        // With its write-back cache the kernel alone knows what was written. It asks no more after this, and takes everything up to the end for data.
+        if self.caps.contains(abi::Init::WRITEBACK_CACHE) {
+            return Err(Errno(libc::ENOSYS));
+        }
         };
         self.changed(head, Ino(head.nodeid), Handle(a.fh)).await?;
         self.fs.fallocate(Handle(a.fh), what, a.offset, a.length).await?;
         Ok(Answer::Empty)
     }
+        // What programs have stored in mappings the kernel sends when it likes, and not because it is about to ask this.
+        let ino = Ino(head.nodeid);
+        if self.handles.may_be_mapped(ino) && a.offset <= OFFSET_MAX {
+            self.notifications.write_back(ino, a.offset).await;
+        }
 
-    pub(crate) async fn lseek(&self, body: &[u8]) -> Outcome {
+    pub(crate) async fn lseek(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (a, _) = take::<abi::LseekIn>(body).ok_or(MALFORMED)?;
         let what = match a.whence as i32 {
             libc::SEEK_DATA => Seek::Data,

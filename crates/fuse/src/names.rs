@@ -9,6 +9,11 @@ use zerocopy::IntoBytes;
 impl<F: FileSystem> Door<F> {
     pub(crate) async fn lookup(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (name, _) = take_name(body).ok_or(MALFORMED)?;
+        if name == b"." {
+            // The kernel has dropped the inode, and somebody has a handle of it (NFS, open_by_handle_at). It need not be a directory.
+            let attr = self.asks(head, self.fs.getattr(Ino(head.nodeid), None)).await?;
+            return Ok(Answer::of(&self.entry(&self.given(Some(head), attr).await?)));
+        }
         self.known.name(Ino(head.nodeid), name);
         match self.asks(head, self.fs.lookup(&self.cred(head), Ino(head.nodeid), name)).await {
             Ok(attr) => Ok(Answer::of(&self.entry(&self.given(Some(head), attr).await?))),
