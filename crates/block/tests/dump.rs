@@ -6,6 +6,7 @@ mod lab;
 
 use block::dump::{What, run};
 use lab::Lab;
+use std::sync::Arc;
 
 fn dump(lab: &Lab, what: &str, json: bool) -> fs::Result<String> {
     let mut out = Vec::new();
@@ -55,4 +56,22 @@ fn says_what_it_does_not_understand() {
     for bad in ["", "inode", "inode x", "segment -1", "superblock 3", "everything", "segment 99999999999"] {
         assert!(What::parse(bad).is_err(), "{bad}");
     }
+}
+
+/// Who makes a file need not be who looks at it, on a terminal.
+#[test]
+fn control_characters_are_written_out() {
+    let media = Arc::new(media::RamMedia::new(64 << 20).unwrap());
+    block::mkfs(media.clone(), &Default::default()).unwrap();
+    let volume = block::Volume::open(media.clone(), Default::default()).unwrap();
+    let client = fs::Client::new(Arc::new(volume.clone()), fs::Cred::root()).blocking();
+    let path = "/\x1b[2J";
+    client.write(path, b"\x1b]0;title\x07").unwrap();
+    client.set_xattr(path, "user.x", b"\x9b31m", fs::XattrFlags::empty()).unwrap();
+    volume.close_blocking().unwrap();
+    let (mut text, what) = (Vec::new(), What::parse(path).unwrap());
+    run(media, &what, false, &mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("\\u{1b}[2J") && text.contains("\\u{1b}]0;title\\u{7}"), "{text}");
+    assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text}");
 }

@@ -368,7 +368,8 @@ impl Watch {
     /// # Errors
     /// `WouldBlock` when the time is over.
     pub fn wait(mut self, patience: Duration) -> io::Result<Ended> {
-        self.0.set_read_timeout(Some(patience))?;
+        // None at all is no time that can be set.
+        self.0.set_read_timeout(Some(patience.max(Duration::from_millis(1))))?;
         let mut text = String::new();
         match self.0.read_to_string(&mut text) {
             Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Ok(Ended::Died),

@@ -245,6 +245,43 @@ fn cp_is_not_led_astray() {
     assert_eq!(std::fs::read(p.path("out/small")).unwrap(), b"small");
 }
 
+/// What is there for others is named as a target, or copied to where something of its name is.
+#[test]
+fn cp_leaves_devices_and_fifos_where_they_are() {
+    let p = Place::new();
+    p.volume("a.img");
+    std::fs::write(p.path("f"), "x").unwrap();
+    p.line("cp f a.img:/fifo").ok();
+    p.mkdir("out");
+    for fifo in ["fifo", "out/fifo"] {
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, p.path(fifo), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    }
+    for target in ["fifo", "out"] {
+        for line in ["cp", "cp -r"] {
+            p.line(&format!("{line} a.img:/fifo {target}"))
+                .fails(&["fifo is a device, FIFO", "freehold cat"]);
+        }
+    }
+    for fifo in ["fifo", "out/fifo"] {
+        let kind = p.path(fifo).symlink_metadata().unwrap().file_type();
+        assert!(std::os::unix::fs::FileTypeExt::is_fifo(&kind), "{fifo}");
+    }
+}
+
+#[test]
+fn cp_reads_files_that_do_not_tell_their_size() {
+    let p = Place::new();
+    p.volume("a.img");
+    assert_eq!(std::fs::metadata("/proc/version").unwrap().len(), 0);
+    p.line("cp /proc/version /proc/cpuinfo a.img:/").ok();
+    assert_eq!(p.line("cat a.img:/version").ok(), std::fs::read_to_string("/proc/version").unwrap());
+    assert!(p.line("cat a.img:/cpuinfo").ok().contains("processor"));
+    std::fs::write(p.path("empty"), "").unwrap();
+    p.line("cp empty a.img:/").ok();
+    assert_eq!(p.line("cat a.img:/empty").ok(), "");
+}
+
 #[test]
 fn ls_and_df_tell_what_is_there() {
     let p = Place::new();

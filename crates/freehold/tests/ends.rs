@@ -1,15 +1,17 @@
 //! Servers that are stopped while others use their mounts, at other places too, as root and as an ordinary user: they end in time, and what was written is
-//! there.
+//! there. And killed ones that do not come to an end.
 
 mod common;
 
 use common::{Place, can_mount, eventually, is_root, serve, signal};
-use std::io::Write;
+use fs::{Client, Cred, FileSystem, Ino, Watched};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 /// How a process ended, when it did within 30 seconds.
@@ -192,9 +194,10 @@ fn mounts_of_ordinary_users_end_by_force() {
             ;;
         esac
         exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -ec '
-            timeout -s KILL 60 ./freehold mount --foreground a.img mnt -o noshare,lazytime 2>log-"$1" &
+            timeout -s KILL 60 ./freehold mount --foreground a.img mnt -o noshare,lazytime,read_ahead=64k 2>log-"$1" &
             n=0
             until grep -q " $PWD/mnt fuse.freehold " /proc/mounts; do n=$((n + 1)); test $n -lt 200; sleep 0.05; done
+            test "$(cat /sys/class/bdi/"$(mountpoint -d mnt)"/read_ahead_kb)" = 64
             exec 3>mnt/"$1"
             echo written >&3
             case $2 in
@@ -216,5 +219,81 @@ fn mounts_of_ordinary_users_end_by_force() {
         assert!(out.status.success(), "{control} {how}: {said}{log}");
         assert!(is_clean(&p, "a.img"), "{control} {how}");
         assert_eq!(p.line(&format!("cat a.img:/{control}-{how}")).ok(), "written\n");
+    }
+}
+
+/// What the next test kills: a server that has the kernel told of a change in a directory, which the kernel has locked for a program whose call waits for the
+/// device. It says so, and waits.
+#[test]
+#[ignore = "another process of the test below"]
+fn other_process() {
+    let Some(image) = std::env::var_os("HELD_UP_IMAGE") else { return };
+    let file = std::fs::File::open(&image).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    let device = Arc::new(sim::gate::Gate::new(64 << 20).unwrap());
+    block::mkfs(device.clone(), &Default::default()).unwrap();
+    let volume = block::Volume::open(device.clone(), Default::default()).unwrap();
+    Client::new(Arc::new(volume.clone()), Cred::root()).blocking().write("/cold", b"x").unwrap();
+    volume.close_blocking().unwrap();
+    let doors = Watched::new(Arc::new(block::Volume::open(device.clone(), Default::default()).unwrap()));
+    let options = fuse::MountOptions { fsname: image.into_string().unwrap(), ..Default::default() };
+    let mount = fuse::mount(Arc::new(doors.clone()), Path::new("mnt"), options).unwrap();
+    doors.watch(Arc::new(mount.notifications()));
+    let (session, cred) = (doors.door(), Cred::root());
+    let names: Vec<String> = (0..500).map(|i| format!("known{i}")).collect();
+    names.iter().for_each(|name| std::fs::write(Path::new("mnt").join(name), b"x").unwrap());
+    let mut cx = Context::from_waker(Waker::noop());
+    // The rest of a file that nobody has used yet is to be read; until then it has the turn of a name for which the program waits.
+    device.close_for_all();
+    let mut renamed =
+        Box::pin(session.rename(&cred, Ino::ROOT, b"cold", Ino::ROOT, b"taken", Default::default()));
+    assert!(renamed.as_mut().poll(&mut cx).is_pending());
+    let _program = Command::new("mkdir").arg("mnt/taken").stderr(Stdio::null()).spawn().unwrap();
+    // Until the program is so far, the kernel takes changes in.
+    for name in names {
+        let mut changed = Box::pin(session.unlink(&cred, Ino::ROOT, name.as_bytes()));
+        let begun = Instant::now();
+        while changed.as_mut().poll(&mut cx).is_pending() {
+            if begun.elapsed() > Duration::from_secs(1) {
+                println!("held up");
+                std::thread::park();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A killed server does not end by itself when the kernel has it wait for a lock of a program that waits for the server. Whoever clears its mount away frees
+/// both.
+#[test]
+fn killed_servers_that_do_not_end_are_cleared_away() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    let (_alone, p) = (alone(), Place::new());
+    let image = p.volume("a.img");
+    p.mkdir("mnt");
+    let config = "[[volume]]\nimage = 'a.img'\nmountpoint = 'mnt'\n";
+    for by_serve in [false, true] {
+        let mut command = p.command_of(&std::env::current_exe().unwrap());
+        command.args(["other_process", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+        let mut child = command.env("HELD_UP_IMAGE", &image).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("held up")));
+        child.kill().unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(child.try_wait().unwrap().is_none(), "the kernel lets it end");
+        if by_serve {
+            let mut service = serve(&p, config, 1);
+            signal(service.id(), libc::SIGTERM);
+            assert_eq!(ended(&mut service), Some(0));
+        } else {
+            let said = p.line("umount mnt");
+            assert!(said.err.contains("had died"), "{said:?}");
+            said.ok();
+        }
+        assert_eq!(ended(&mut child), None);
+        assert!(!p.is_mounted("mnt"));
     }
 }

@@ -2,6 +2,8 @@
 //! fusermount3, each of them only says that it was skipped.
 
 mod common;
+#[path = "mount/options.rs"]
+mod options;
 
 use common::{Place, can_mount, describe, eventually, make_tree, serve, server, signal};
 use std::io::Write;

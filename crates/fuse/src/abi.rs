@@ -244,8 +244,6 @@ bitflags! {
 
 /// `GetAttrIn::flags`: `fh` is valid.
 pub const GETATTR_FH: u32 = 1;
-/// `OpenIn::open_flags`: clear set-id bits (the file is being truncated by one who may not keep them).
-pub const OPEN_KILL_SUIDGID: u32 = 1;
 /// `WriteIn::write_flags`: the data come from the page cache; handle and offset are the kernel's choice.
 pub const WRITE_CACHE: u32 = 1;
 /// `WriteIn::write_flags`: clear set-id bits.

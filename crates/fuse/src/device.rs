@@ -333,6 +333,13 @@ impl Notifier {
         if self.known.take_attr(parent) { self.inode(parent, -1, 0) } else { Ok(()) }
     }
 
+    /// The kernel writes changed pages of a file back, from `start` on. It drops the pages on the way, which counts for nothing here: they may be asked for anew at once.
+    /// Waits for no lock of the inode, whoever asks may have that.
+    pub(crate) fn write_back(&self, ino: fs::Ino, start: u64) -> io::Result<()> {
+        let head = abi::InvalInode { ino: ino.0, off: i64::try_from(start).unwrap_or(i64::MAX), len: 0 };
+        Self::done(self.device.notify(abi::notify::INVAL_INODE, head.as_bytes(), &[]))
+    }
+
     /// A negative `offset` drops the attributes only.
     fn inode(&self, ino: fs::Ino, offset: i64, len: i64) -> io::Result<()> {
         if self.known.take_changing(ino) {

@@ -202,7 +202,7 @@ impl<F: FileSystem> Door<F> {
             op::REMOVEXATTR => self.tells(head, self.removexattr(head, body)).await,
             op::ACCESS => self.access(head, body).await,
             op::FALLOCATE => self.tells(head, self.fallocate(head, body)).await,
-            op::LSEEK => self.lseek(body).await,
+            op::LSEEK => self.lseek(head, body).await,
             op::COPY_FILE_RANGE => self.tells(head, self.copy(head, body)).await,
             op::GETLK => self.getlk(body).await,
             op::SETLK | op::SETLKW => self.setlk(head, body).await,

@@ -32,11 +32,12 @@ impl<F: FileSystem> Door<F> {
         (asked, open_flags): (u32, u32),
         attr: Option<&Attr>,
     ) -> Answer {
+        let ino = attr.map_or(Ino(head.nodeid), |attr| attr.ino);
         let asked = OpenFlags::from_posix(asked as i32);
         if flags.contains(OpenFlags::WRITE) {
             self.changes(head, handle.0);
         }
-        self.handles.add(handle, flags, asked.intersects(OpenFlags::SYNC | OpenFlags::DSYNC));
+        self.handles.add(handle, ino, flags, asked.intersects(OpenFlags::SYNC | OpenFlags::DSYNC));
         let small = match attr {
             Some(attr) => Small::new().with(&self.entry(attr)),
             None => Small::new(),
@@ -54,15 +55,7 @@ impl<F: FileSystem> Door<F> {
             Some(generation) => self.asks(head, self.fs.open_exact(&cred, (ino, generation), flags)).await?,
             None => self.asks(head, self.fs.open(&cred, ino, flags)).await?,
         };
-        let answer = self.opened(head, handle, flags, (a.flags, tell), None);
-        if flags.contains(OpenFlags::TRUNCATE)
-            && a.open_flags & abi::OPEN_KILL_SUIDGID != 0
-            && let Err(e) = self.kill_suid(ino, handle).await
-        {
-            let _ = self.abandon(handle.0).await;
-            return Err(e);
-        }
-        Ok(answer)
+        Ok(self.opened(head, handle, flags, (a.flags, tell), None))
     }
 
     /// Whoever sent a request changes the file of `fh`, or opened it in order to.
@@ -217,13 +210,22 @@ impl<F: FileSystem> Door<F> {
         Ok(Answer::Empty)
     }
 
-    pub(crate) async fn lseek(&self, body: &[u8]) -> Outcome {
+    pub(crate) async fn lseek(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (a, _) = take::<abi::LseekIn>(body).ok_or(MALFORMED)?;
+        // With its write-back cache the kernel alone knows what was written. It asks no more after this, and takes everything up to the end for data.
+        if self.caps.contains(abi::Init::WRITEBACK_CACHE) {
+            return Err(Errno(libc::ENOSYS));
+        }
         let what = match a.whence as i32 {
             libc::SEEK_DATA => Seek::Data,
             libc::SEEK_HOLE => Seek::Hole,
             _ => return Err(Errno(libc::EINVAL)),
         };
+        // What programs have stored in mappings the kernel sends when it likes, and not because it is about to ask this.
+        let ino = Ino(head.nodeid);
+        if self.handles.may_be_mapped(ino) && a.offset <= OFFSET_MAX {
+            self.notifications.write_back(ino, a.offset).await;
+        }
         let offset = self.fs.seek(Handle(a.fh), a.offset, what).await?;
         Ok(Answer::of(&abi::LseekOut { offset }))
     }

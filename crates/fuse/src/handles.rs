@@ -10,12 +10,16 @@
 use fs::{FileSystem, Handle, Ino, OpenFlags, Result};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Flags that do not hold for every transfer through a handle.
 const VARIABLE: OpenFlags = OpenFlags::APPEND.union(OpenFlags::DIRECT);
+/// Flags of a file that can be mapped shared and written to.
+const MAPPABLE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 struct Open {
+    ino: Ino,
     flags: OpenFlags,
     /// Opened with O_SYNC or O_DSYNC.
     synchronous: bool,
@@ -38,6 +42,8 @@ pub struct Handles {
     shards: [Mutex<HashMap<u64, Open>>; 16],
     /// How many open files have variable flags; mostly none, and then transfers look nothing up.
     variable: AtomicUsize,
+    /// How many handles of an inode read and write, so that a program may have mapped it with them to change it.
+    mappable: Mutex<HashMap<Ino, usize>>,
 }
 
 impl Handles {
@@ -45,14 +51,22 @@ impl Handles {
         &self.shards[fh as usize % self.shards.len()]
     }
 
-    /// A handle was opened with `flags`; by the kernel's caller perhaps such that each write is `synchronous`, which fcntl cannot change.
-    pub fn add(&self, handle: Handle, flags: OpenFlags, synchronous: bool) {
+    /// A handle of `ino` was opened with `flags`; by the kernel's caller perhaps such that each write is `synchronous`, which fcntl cannot change.
+    pub fn add(&self, handle: Handle, ino: Ino, flags: OpenFlags, synchronous: bool) {
         if flags.intersects(VARIABLE) {
             self.variable.fetch_add(1, Ordering::Relaxed);
         }
+        if flags.contains(MAPPABLE) {
+            *self.mappable.lock().entry(ino).or_default() += 1;
+        }
         self.shard(handle.0)
             .lock()
-            .insert(handle.0, Open { flags, synchronous, seconds: [None; 2], owners: Vec::new() });
+            .insert(handle.0, Open { ino, flags, synchronous, seconds: [None; 2], owners: Vec::new() });
+    }
+
+    /// Whether programs may write to mappings of an inode.
+    pub fn may_be_mapped(&self, ino: Ino) -> bool {
+        self.mappable.lock().contains_key(&ino)
     }
 
     /// Whether a handle was opened with O_SYNC or O_DSYNC.
@@ -71,6 +85,14 @@ impl Handles {
             Some(open) => {
                 if open.flags.intersects(VARIABLE) {
                     self.variable.fetch_sub(1, Ordering::Relaxed);
+                }
+                if open.flags.contains(MAPPABLE)
+                    && let Entry::Occupied(mut count) = self.mappable.lock().entry(open.ino)
+                {
+                    *count.get_mut() -= 1;
+                    if *count.get() == 0 {
+                        count.remove();
+                    }
                 }
                 (open.seconds, open.owners)
             }

@@ -79,6 +79,7 @@ impl Known {
         let mut names = self.names.lock();
         if names.hashes.len() >= NAMES_MAX {
             (names.all, names.hashes) = (true, HashSet::default());
+            return true;
         }
         !names.all && names.hashes.insert(hash(parent, name))
     }
@@ -245,9 +246,9 @@ mod tests {
     #[test]
     fn too_many_names_all_count() {
         let known = Known::default();
-        for i in 0..NAMES_MAX + 1 {
-            known.name(INO, &i.to_le_bytes());
-        }
+        // The last of them as well: it was not noted before.
+        assert!((0..NAMES_MAX + 1).all(|i| known.name(INO, &i.to_le_bytes())));
+        assert!(!known.name(INO, b"another"));
         assert!(known.take_name(INO, b"any") && known.take_name(INO, b"any"));
     }
 }

@@ -9,6 +9,11 @@ use zerocopy::IntoBytes;
 impl<F: FileSystem> Door<F> {
     pub(crate) async fn lookup(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (name, _) = take_name(body).ok_or(MALFORMED)?;
+        if name == b"." {
+            // The kernel has dropped the inode, and somebody has a handle of it (NFS, open_by_handle_at). It need not be a directory.
+            let attr = self.asks(head, self.fs.getattr(Ino(head.nodeid), None)).await?;
+            return Ok(Answer::of(&self.entry(&self.given(Some(head), attr).await?)));
+        }
         self.known.name(Ino(head.nodeid), name);
         match self.asks(head, self.fs.lookup(&self.cred(head), Ino(head.nodeid), name)).await {
             Ok(attr) => Ok(Answer::of(&self.entry(&self.given(Some(head), attr).await?))),
@@ -21,25 +26,19 @@ impl<F: FileSystem> Door<F> {
         }
     }
 
-    /// The mode of a new inode. The kernel applied the caller's umask itself unless it was told not to (`DONT_MASK`).
-    fn masked(&self, mode: u32, umask: u32) -> u32 {
-        if self.caps.contains(abi::Init::DONT_MASK) { mode & !(umask & 0o777) } else { mode }
-    }
-
     pub(crate) async fn mknod(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (a, rest) = take::<abi::MknodIn>(body).ok_or(MALFORMED)?;
         let (name, _) = take_name(rest).ok_or(MALFORMED)?;
-        let mode = self.masked(a.mode, a.umask);
         let rdev = rdev_from_kernel(a.rdev);
         self.known.name(Ino(head.nodeid), name);
-        let attr = self.fs.mknod(&self.cred(head), Ino(head.nodeid), name, mode, rdev).await?;
+        let attr = self.fs.mknod(&self.cred(head), Ino(head.nodeid), name, a.mode, rdev).await?;
         Ok(Answer::of(&self.entry(&self.given(None, attr).await?)))
     }
 
     pub(crate) async fn mkdir(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (a, rest) = take::<abi::MkdirIn>(body).ok_or(MALFORMED)?;
         let (name, _) = take_name(rest).ok_or(MALFORMED)?;
-        let perm = (self.masked(a.mode, a.umask) & 0o7777) as u16;
+        let perm = (a.mode & 0o7777) as u16;
         self.known.name(Ino(head.nodeid), name);
         let attr = self.fs.mkdir(&self.cred(head), Ino(head.nodeid), name, perm).await?;
         Ok(Answer::of(&self.entry(&self.given(None, attr).await?)))
@@ -100,7 +99,7 @@ impl<F: FileSystem> Door<F> {
     pub(crate) async fn create(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (a, rest) = take::<abi::CreateIn>(body).ok_or(MALFORMED)?;
         let (name, _) = take_name(rest).ok_or(MALFORMED)?;
-        let perm = (self.masked(a.mode, a.umask) & 0o7777) as u16;
+        let perm = (a.mode & 0o7777) as u16;
         let (flags, reply_flags) = self.flags_for(a.flags);
         self.known.name(Ino(head.nodeid), name);
         // The kernel checked that the caller may make the file, not that he may open one that another door made
@@ -123,7 +122,7 @@ impl<F: FileSystem> Door<F> {
 
     pub(crate) async fn tmpfile(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (a, _) = take::<abi::CreateIn>(body).ok_or(MALFORMED)?;
-        let perm = (self.masked(a.mode, a.umask) & 0o7777) as u16;
+        let perm = (a.mode & 0o7777) as u16;
         let (mut flags, reply_flags) = self.flags_for(a.flags);
         flags |= OpenFlags::from_posix(a.flags as i32) & OpenFlags::EXCLUSIVE;
         let (attr, handle) = self.fs.tmpfile(&self.cred(head), Ino(head.nodeid), perm, flags).await?;
@@ -178,7 +177,11 @@ impl<F: FileSystem> Door<F> {
             used += len;
             true
         };
-        self.asks(request, self.fs.readdir(Handle(a.fh), a.offset, &mut take_entry)).await?;
+        let listed = self.asks(request, self.fs.readdir(Handle(a.fh), a.offset, &mut take_entry)).await;
+        // What was found before counts as looked up, and is told; who goes on behind it hears of the error.
+        if used == 0 {
+            listed?;
+        }
         for (at, name, inode) in new {
             let entry = &mut to[at..at + size_of::<abi::EntryOut>()];
             let out = match self.asks(head, self.fs.lookup(&kernel_cred(), dir, &name)).await {

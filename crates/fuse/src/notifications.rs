@@ -3,7 +3,7 @@
 //! The kernel takes a notification in when it gets its own lock of the inode or directory that it is about (or of a page of it). A request that has that
 //! lock may wait for the very call that notifies, so threads notify that no request needs. And whoever can have the kernel hold such a lock for ever, for
 //! instance by listing a directory into memory that nobody fills, must not keep others from being heard: each inode has a
-//! queue, told in order of what was changed, and when no thread gets on, there will be one more.
+//! queue, told in order of what was changed, and when no thread gets on, there will be one more. Pages have one of their own ([`Lock`]).
 //!
 //! Tested here and by `tests/mount/told.rs`.
 
@@ -26,12 +26,29 @@ const STEP: Duration = Duration::from_millis(10);
 /// The kernel takes things in at once, unless somebody has it hold a lock.
 const SLOW: Duration = Duration::from_secs(5);
 
-/// What the kernel is told: a [`Change`] that owns what it speaks of.
+/// What the kernel is told: a [`Change`] that owns what it speaks of, or to write changed pages back.
 #[derive(Clone, Debug, PartialEq)]
 enum Notification {
     Data { ino: Ino, start: u64, end: u64 },
     Attr { ino: Ino },
     Name { parent: Ino, name: Vec<u8> },
+    WriteBack { ino: Ino, start: u64 },
+}
+
+/// What the kernel may have to get before it takes a notification in. Each has a queue of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Lock {
+    /// That of an inode or a directory.
+    Inode(Ino),
+    /// Those of a file's pages, for a request that has the inode locked: it must not wait for those who wait for that.
+    Pages(Ino),
+}
+
+impl Lock {
+    fn ino(self) -> u64 {
+        let (Lock::Inode(Ino(ino)) | Lock::Pages(Ino(ino))) = self;
+        ino
+    }
 }
 
 impl From<&Change<'_>> for Notification {
@@ -45,11 +62,12 @@ impl From<&Change<'_>> for Notification {
 }
 
 impl Notification {
-    /// The inode, or the directory, for whose lock in the kernel it may wait.
-    fn locked(&self) -> Ino {
+    /// For what it may wait in the kernel.
+    fn lock(&self) -> Lock {
         match self {
-            Notification::Data { ino, .. } | Notification::Attr { ino } => *ino,
-            Notification::Name { parent, .. } => *parent,
+            Notification::Data { ino, .. } | Notification::Attr { ino } => Lock::Inode(*ino),
+            Notification::Name { parent, .. } => Lock::Inode(*parent),
+            Notification::WriteBack { ino, .. } => Lock::Pages(*ino),
         }
     }
 
@@ -66,6 +84,10 @@ impl Notification {
                 *self = other.clone();
                 true
             }
+            (WriteBack { start, .. }, WriteBack { start: from, .. }) => {
+                *start = (*start).min(*from);
+                true
+            }
             (this, other) => *this == *other,
         }
     }
@@ -75,6 +97,7 @@ impl Notification {
             Notification::Data { ino, start, end } => notifier.data(*ino, *start, *end),
             Notification::Attr { ino } => notifier.attr(*ino),
             Notification::Name { parent, name } => notifier.name(*parent, name),
+            Notification::WriteBack { ino, start } => notifier.write_back(*ino, *start),
         };
         // Without a mount nobody keeps anything.
         if let Err(e) = sent
@@ -93,7 +116,7 @@ struct Item {
     wakers: Vec<Waker>,
 }
 
-/// Of one inode, in order of what was changed.
+/// Of one [`Lock`], in order of what was changed.
 #[derive(Default)]
 struct Queue {
     items: VecDeque<Item>,
@@ -105,9 +128,9 @@ struct Queue {
 #[derive(Default)]
 struct State {
     /// None is empty.
-    queues: HashMap<Ino, Queue>,
+    queues: HashMap<Lock, Queue>,
     /// Those of which nothing is being sent.
-    ready: VecDeque<Ino>,
+    ready: VecDeque<Lock>,
     /// How many there ever were, and how often one was taken in.
     sent: u64,
     done: u64,
@@ -122,8 +145,8 @@ impl State {
     /// Puts one in its queue, and returns its number.
     fn put(&mut self, notification: Notification) -> u64 {
         self.sent += 1;
-        let (ino, number) = (notification.locked(), self.sent);
-        let queue = self.queues.entry(ino).or_default();
+        let (lock, number) = (notification.lock(), self.sent);
+        let queue = self.queues.entry(lock).or_default();
         let being_sent = queue.since.is_some() as usize;
         if let Some(last) = queue.items.range_mut(being_sent..).next_back()
             && last.notification.takes(&notification)
@@ -133,14 +156,14 @@ impl State {
         }
         queue.items.push_back(Item { first: number, last: number, notification, wakers: Vec::new() });
         if queue.items.len() == 1 {
-            self.ready.push_back(ino);
+            self.ready.push_back(lock);
         }
         number
     }
 
     /// Whether the kernel has taken in what was put there as this number; else `waker` is told when it has.
-    fn poll(&mut self, ino: Ino, number: u64, waker: &Waker) -> Poll<()> {
-        let Some(queue) = self.queues.get_mut(&ino) else { return Poll::Ready(()) };
+    fn poll(&mut self, lock: Lock, number: u64, waker: &Waker) -> Poll<()> {
+        let Some(queue) = self.queues.get_mut(&lock) else { return Poll::Ready(()) };
         let at = queue.items.partition_point(|item| item.last < number);
         let Some(item) = queue.items.get_mut(at).filter(|item| item.first <= number) else {
             return Poll::Ready(());
@@ -152,35 +175,35 @@ impl State {
     }
 
     /// The next to send, which stays first in its queue until it is [`State::taken_in`].
-    fn take(&mut self, now: Instant) -> Option<(Ino, Notification)> {
-        let ino = self.ready.pop_front()?;
-        let queue = self.queues.get_mut(&ino)?;
+    fn take(&mut self, now: Instant) -> Option<(Lock, Notification)> {
+        let lock = self.ready.pop_front()?;
+        let queue = self.queues.get_mut(&lock)?;
         (queue.since, queue.complained) = (Some(now), false);
-        queue.items.front().map(|item| (ino, item.notification.clone()))
+        queue.items.front().map(|item| (lock, item.notification.clone()))
     }
 
     /// Who waits for what was taken, and for how long it was being sent.
-    fn taken_in(&mut self, ino: Ino, now: Instant) -> (Vec<Waker>, Duration) {
+    fn taken_in(&mut self, lock: Lock, now: Instant) -> (Vec<Waker>, Duration) {
         self.done += 1;
-        let Some(queue) = self.queues.get_mut(&ino) else { return Default::default() };
+        let Some(queue) = self.queues.get_mut(&lock) else { return Default::default() };
         let took = queue.since.take().map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         let wakers = queue.items.pop_front().map_or(Vec::new(), |item| item.wakers);
         if queue.items.is_empty() {
-            self.queues.remove(&ino);
+            self.queues.remove(&lock);
         } else {
-            self.ready.push_back(ino);
+            self.ready.push_back(lock);
         }
         (wakers, took)
     }
 
     /// Of which inodes the kernel has not taken something in for long, each said once; and when to ask again, if nothing else happens.
-    fn stuck(&mut self, now: Instant) -> (Vec<Ino>, Option<Instant>) {
+    fn stuck(&mut self, now: Instant) -> (Vec<Lock>, Option<Instant>) {
         let (mut stuck, mut next) = (Vec::new(), None::<Instant>);
-        for (ino, queue) in self.queues.iter_mut().filter(|(_, queue)| !queue.complained) {
+        for (lock, queue) in self.queues.iter_mut().filter(|(_, queue)| !queue.complained) {
             let Some(at) = queue.since.map(|since| since + SLOW) else { continue };
             if at <= now {
                 queue.complained = true;
-                stuck.push(*ino);
+                stuck.push(*lock);
             } else {
                 next = Some(next.map_or(at, |next| next.min(at)));
             }
@@ -203,7 +226,7 @@ impl Shared {
     fn send(&self) {
         let mut state = self.state.lock();
         loop {
-            let Some((ino, notification)) = state.take(Instant::now()) else {
+            let Some((lock, notification)) = state.take(Instant::now()) else {
                 if state.over || state.idle > 0 {
                     state.threads -= 1;
                     return;
@@ -217,11 +240,11 @@ impl Shared {
             drop(state);
             notification.send(&self.notifier);
             state = self.state.lock();
-            let (wakers, took) = state.taken_in(ino, Instant::now());
+            let (wakers, took) = state.taken_in(lock, Instant::now());
             drop(state);
             wakers.into_iter().for_each(Waker::wake);
             if took >= SLOW {
-                let (Ino(ino), seconds) = (ino, took.as_secs());
+                let (ino, seconds) = (lock.ino(), took.as_secs());
                 tracing::warn!("the kernel has taken in a change of inode {ino} after {seconds} seconds");
             }
             state = self.state.lock();
@@ -233,7 +256,7 @@ impl Shared {
         let mut state = self.state.lock();
         while !state.over {
             let (stuck, next) = state.stuck(Instant::now());
-            for Ino(ino) in stuck {
+            for ino in stuck.into_iter().map(Lock::ino) {
                 tracing::warn!(
                     "the kernel does not take in a change of inode {ino}: somebody has it hold that locked; changes of it by sessions wait"
                 );
@@ -304,8 +327,17 @@ impl Notifications {
 
     /// Has the kernel told of a change.
     pub(crate) fn tell(&self, change: &Change<'_>) -> Told {
-        let (shared, notification) = (self.0.0.clone(), Notification::from(change));
-        let ino = notification.locked();
+        self.put(change.into())
+    }
+
+    /// Has the kernel write back what programs have changed in pages of a file, from `start` on. May be waited for by a request for which the kernel has
+    /// that file locked.
+    pub(crate) fn write_back(&self, ino: Ino, start: u64) -> Told {
+        self.put(Notification::WriteBack { ino, start })
+    }
+
+    fn put(&self, notification: Notification) -> Told {
+        let (shared, lock) = (self.0.0.clone(), notification.lock());
         let mut state = shared.state.lock();
         let number = state.put(notification);
         match state.idle {
@@ -313,7 +345,7 @@ impl Notifications {
             _ => _ = shared.work.notify_one(),
         }
         drop(state);
-        Box::pin(poll_fn(move |cx| shared.state.lock().poll(ino, number, cx.waker())))
+        Box::pin(poll_fn(move |cx| shared.state.lock().poll(lock, number, cx.waker())))
     }
 }
 
@@ -338,9 +370,10 @@ mod tests {
     use super::*;
 
     const INO: Ino = Ino(7);
+    const LOCK: Lock = Lock::Inode(INO);
 
-    fn poll(state: &mut State, ino: Ino, number: u64) -> bool {
-        state.poll(ino, number, Waker::noop()).is_ready()
+    fn poll(state: &mut State, lock: Lock, number: u64) -> bool {
+        state.poll(lock, number, Waker::noop()).is_ready()
     }
 
     fn name(parent: Ino, name: &[u8]) -> Notification {
@@ -350,21 +383,38 @@ mod tests {
     #[test]
     fn each_inode_has_an_order_of_its_own() {
         let (mut state, now) = (State::default(), Instant::now());
+        let other_lock = Lock::Inode(Ino(8));
         let [a, b, other] = [name(INO, b"a"), name(INO, b"b"), name(Ino(8), b"a")];
         let numbers = [&a, &b, &other].map(|n| state.put(n.clone()));
-        assert_eq!(state.take(now), Some((INO, a)));
-        assert_eq!(state.take(now), Some((Ino(8), other)));
+        assert_eq!(state.take(now), Some((LOCK, a)));
+        assert_eq!(state.take(now), Some((other_lock, other)));
         assert_eq!(state.take(now), None, "the second waits for the first");
-        assert_eq!([poll(&mut state, INO, numbers[0]), poll(&mut state, Ino(8), numbers[2])], [false; 2]);
-        let (wakers, took) = state.taken_in(INO, now + SLOW);
+        assert_eq!(
+            [poll(&mut state, LOCK, numbers[0]), poll(&mut state, other_lock, numbers[2])],
+            [false; 2]
+        );
+        let (wakers, took) = state.taken_in(LOCK, now + SLOW);
         assert_eq!((wakers.len(), took), (1, SLOW));
-        assert!(poll(&mut state, INO, numbers[0]), "whatever comes behind it");
-        assert!(!poll(&mut state, INO, numbers[1]));
-        assert_eq!(state.take(now), Some((INO, b)));
-        state.taken_in(INO, now);
-        state.taken_in(Ino(8), now);
-        assert!(poll(&mut state, INO, numbers[1]) && poll(&mut state, Ino(8), numbers[2]));
+        assert!(poll(&mut state, LOCK, numbers[0]), "whatever comes behind it");
+        assert!(!poll(&mut state, LOCK, numbers[1]));
+        assert_eq!(state.take(now), Some((LOCK, b)));
+        state.taken_in(LOCK, now);
+        state.taken_in(other_lock, now);
+        assert!(poll(&mut state, LOCK, numbers[1]) && poll(&mut state, other_lock, numbers[2]));
         assert!(state.queues.is_empty() && state.ready.is_empty());
+    }
+
+    /// The kernel has the inode locked for who waits for its pages, and something that was changed before waits for that lock.
+    #[test]
+    fn pages_are_written_back_past_what_waits_for_the_inode() {
+        let (mut state, now, pages) = (State::default(), Instant::now(), Lock::Pages(INO));
+        let from = |start| Notification::WriteBack { ino: INO, start };
+        let changed = state.put(Notification::Attr { ino: INO });
+        assert!(state.take(now).is_some_and(|(lock, _)| lock == LOCK));
+        let numbers = [9, 4, 7].map(|start| state.put(from(start)));
+        assert_eq!(state.take(now), Some((pages, from(4))), "all of them at once");
+        state.taken_in(pages, now);
+        assert!(numbers.iter().all(|&n| poll(&mut state, pages, n)) && !poll(&mut state, LOCK, changed));
     }
 
     #[test]
@@ -372,18 +422,18 @@ mod tests {
         let (mut state, now) = (State::default(), Instant::now());
         let data = |start, end| Notification::Data { ino: INO, start, end };
         let first = state.put(data(0, 4));
-        assert_eq!(state.take(now), Some((INO, data(0, 4))));
+        assert_eq!(state.take(now), Some((LOCK, data(0, 4))));
         let numbers: Vec<u64> = [data(8, 12), Notification::Attr { ino: INO }, data(4, 9), data(20, 24)]
             .into_iter()
             .map(|n| state.put(n))
             .collect();
-        assert_eq!(state.queues[&INO].items.len(), 2, "what is being said is left as it is");
-        assert!(numbers.iter().all(|&n| !poll(&mut state, INO, n)));
-        state.taken_in(INO, now);
-        assert!(poll(&mut state, INO, first) && !poll(&mut state, INO, numbers[0]));
-        assert_eq!(state.take(now), Some((INO, data(4, 24))));
-        state.taken_in(INO, now);
-        assert!(numbers.iter().all(|&n| poll(&mut state, INO, n)));
+        assert_eq!(state.queues[&LOCK].items.len(), 2, "what is being said is left as it is");
+        assert!(numbers.iter().all(|&n| !poll(&mut state, LOCK, n)));
+        state.taken_in(LOCK, now);
+        assert!(poll(&mut state, LOCK, first) && !poll(&mut state, LOCK, numbers[0]));
+        assert_eq!(state.take(now), Some((LOCK, data(4, 24))));
+        state.taken_in(LOCK, now);
+        assert!(numbers.iter().all(|&n| poll(&mut state, LOCK, n)));
         let attr = Notification::Attr { ino: INO };
         [
             attr.clone(),
@@ -396,7 +446,7 @@ mod tests {
         ]
         .into_iter()
         .for_each(|n| _ = state.put(n));
-        let items = state.queues[&INO].items.iter().map(|item| item.notification.clone());
+        let items = state.queues[&LOCK].items.iter().map(|item| item.notification.clone());
         assert_eq!(items.collect::<Vec<_>>(), [data(1, 2), name(INO, b"a"), name(INO, b"b"), attr]);
     }
 
@@ -408,7 +458,7 @@ mod tests {
         assert_eq!(state.stuck(now), (vec![], None), "nobody has begun");
         state.take(now);
         assert_eq!(state.stuck(now + SLOW / 2), (vec![], Some(now + SLOW)));
-        assert_eq!(state.stuck(now + SLOW), (vec![INO], None));
+        assert_eq!(state.stuck(now + SLOW), (vec![LOCK], None));
         assert_eq!(state.stuck(now + SLOW * 2), (vec![], None));
     }
 }

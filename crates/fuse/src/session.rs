@@ -144,7 +144,7 @@ fn handshake(device: &Arc<Device>, buffer: &mut Buffer, options: &MountOptions) 
         let out = InitOut {
             major: abi::MAJOR,
             minor: abi::MINOR.min(minor),
-            max_readahead: options.read_ahead.max(whole.max_readahead),
+            max_readahead: options.read_ahead,
             flags: caps.bits() as u32,
             flags2: (caps.bits() >> 32) as u32,
             max_background: options.max_background,

@@ -88,14 +88,31 @@ fn mount_directly(mountpoint: &Path, o: &MountOptions) -> io::Result<File> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(file) }
 }
 
-/// Changes the flags of a mount that is there (`mount -o remount`): read-only or not, set-id bits, device nodes, programs,
-/// access times, synchronous writes. What else `options` holds stays as it was.
+/// Changes the flags of a mount that is there (`mount -o remount`) as `words` of the `-o` syntax say: read-only or not, set-id bits, device nodes,
+/// programs, symbolic links. What is not named stays as it was, and so does what is not a flag.
 ///
 /// # Errors
-/// Those of mount(2): `EPERM` without root, `EINVAL` when nothing is mounted there, `EBUSY` when files are open for writing. `ReadOnlyFilesystem` where
-/// the server itself changes nothing, whatever the kernel lets through; the mount stays read-only then.
-pub fn remount(mountpoint: &Path, options: &MountOptions) -> io::Result<()> {
+/// Those of mount(2): `EPERM` without root, `EINVAL` when nothing is mounted there, `EBUSY` when files are open for writing. `InvalidInput`: a word has a wrong
+/// value. `Unsupported`: what the server does about access times and synchronous writes would have to change, and it does as it was started.
+/// `ReadOnlyFilesystem` where the server itself changes nothing, whatever the kernel lets through; the mount stays read-only then.
+pub fn remount<'a>(mountpoint: &Path, words: impl IntoIterator<Item = &'a str>) -> io::Result<()> {
     let target = c_string(mountpoint.as_os_str().as_bytes())?;
+    let there = topmost_mount(mountpoint).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?.flags();
+    let mut options = there.clone();
+    for word in words {
+        match options.set(word) {
+            Err(e) if !e.contains("unknown") => return Err(io::Error::new(io::ErrorKind::InvalidInput, e)),
+            _ => {}
+        }
+    }
+    let of_server = |o: &MountOptions| [o.noatime, o.sync, o.dirsync];
+    let differs = of_server(&there).into_iter().zip(of_server(&options)).position(|(is, asked)| is != asked);
+    if let Some(which) = differs {
+        let how = if of_server(&there)[which] { "with" } else { "without" };
+        let which = ["noatime", "sync", "dirsync"][which];
+        let why = format!("its server was started {how} {which}: unmount it, and mount it anew");
+        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+    }
     let set = |flags: libc::c_ulong| {
         let (none, flags) = (std::ptr::null(), flags | libc::MS_REMOUNT);
         // SAFETY: the target is a NUL-terminated string that lives during the call; a remount takes no other strings.
@@ -124,7 +141,9 @@ fn mount_by_helper(mountpoint: &Path, o: &MountOptions) -> io::Result<(File, Chi
     let fd = theirs.as_raw_fd();
     let mut command = Command::new(HELPER);
     command.arg("-o").arg(o.helper_words()).arg("--").arg(mountpoint);
-    command.env("_FUSE_COMMFD", fd.to_string()).stdin(Stdio::null()).stderr(Stdio::piped());
+    command.env("_FUSE_COMMFD", fd.to_string()).stdin(Stdio::null());
+    // With `auto_unmount` it lives as long as the mount: who waits for the end of our standard output must not wait for it.
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
     // SAFETY: between fork and exec only fcntl is called, which is async-signal-safe; `theirs` is open until spawn returns.
     unsafe {
         command.pre_exec(move || match libc::fcntl(fd, libc::F_SETFD, 0) {
@@ -203,6 +222,26 @@ struct Line {
     options: String,
     /// Type.
     kind: String,
+    /// Options of the file system.
+    of_all: String,
+}
+
+impl Line {
+    /// The options that are flags of mount(2).
+    fn flags(&self) -> MountOptions {
+        let has = |word| self.options.split(',').chain(self.of_all.split(',')).any(|o| o == word);
+        MountOptions {
+            read_only: has("ro"),
+            suid: !has("nosuid"),
+            dev: !has("nodev"),
+            exec: !has("noexec"),
+            nosymfollow: has("nosymfollow"),
+            noatime: has("noatime"),
+            sync: has("sync"),
+            dirsync: has("dirsync"),
+            ..MountOptions::default()
+        }
+    }
 }
 
 /// What is mounted in this namespace, in the order in which it was.
@@ -213,8 +252,9 @@ fn table() -> io::Result<Vec<Line>> {
         let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
         let (number, point) = (text(fields.nth(2)?), unescape(fields.nth(1)?).into());
         let options = text(fields.next()?);
-        let kind = text(fields.skip_while(|f| *f != b"-").nth(1)?);
-        Some(Line { number, point, options, kind })
+        let mut behind = fields.skip_while(|f| *f != b"-");
+        let (kind, of_all) = (text(behind.nth(1)?), text(behind.nth(1)?));
+        Some(Line { number, point, options, kind, of_all })
     };
     Ok(text.split(|&b| b == b'\n').filter_map(line).collect())
 }

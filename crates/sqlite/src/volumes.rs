@@ -192,11 +192,9 @@ pub(crate) fn find(path: &[u8], opening: bool) -> fs::Result<Option<Place>> {
         let mounts = share::mounts::list().unwrap_or_default();
         let found = look(path, &mounts);
         let mut table = TABLE.lock();
+        table.pid = std::process::id();
         match found {
-            Some(found) => {
-                table.note(found, &mounts);
-                table.pid = std::process::id();
-            }
+            Some(found) => table.note(found, &mounts),
             None => table.volumes.retain(|v| v.is_in_use() || !is_below(path, &v.prefix)),
         }
     }

@@ -21,7 +21,7 @@ pub(super) fn print(value: &Value, depth: usize, out: &mut String) {
                         out.push_str(&format!("{pad}{key}:\n"));
                         print(value, depth + 1, out);
                     }
-                    Value::String(s) => out.push_str(&format!("{pad}{key}: {s}\n")),
+                    Value::String(s) => out.push_str(&format!("{pad}{key}: {}\n", shown(s))),
                     other => out.push_str(&format!("{pad}{key}: {other}\n")),
                 }
             }
@@ -32,9 +32,7 @@ pub(super) fn print(value: &Value, depth: usize, out: &mut String) {
                     Value::Object(map) if map.values().all(|v| !v.is_object() && !v.is_array()) => {
                         let line: Vec<String> = map
                             .iter()
-                            .map(|(k, v)| {
-                                format!("{k} {}", v.as_str().map_or_else(|| v.to_string(), String::from))
-                            })
+                            .map(|(k, v)| format!("{k} {}", v.as_str().map_or_else(|| v.to_string(), shown)))
                             .collect();
                         out.push_str(&format!("{pad}- {}\n", line.join(", ")));
                     }
@@ -42,13 +40,19 @@ pub(super) fn print(value: &Value, depth: usize, out: &mut String) {
                         out.push_str(&format!("{pad}-\n"));
                         print(item, depth + 1, out);
                     }
-                    Value::String(s) => out.push_str(&format!("{pad}- {s}\n")),
+                    Value::String(s) => out.push_str(&format!("{pad}- {}\n", shown(s))),
                     other => out.push_str(&format!("{pad}- {other}\n")),
                 }
             }
         }
         other => out.push_str(&format!("{pad}{other}\n")),
     }
+}
+
+/// A text of the volume's as a terminal may have it: control characters in it are written out.
+fn shown(text: &str) -> String {
+    let escape = |c: char| if c.is_control() { c.escape_default().collect() } else { String::from(c) };
+    text.chars().map(escape).collect()
 }
 
 /// The fields of a structure, as the format's table describes them.

@@ -160,6 +160,15 @@ fn copy_all(
             Some(name) if into => target_path.join(name),
             _ => target_path.clone(),
         };
+        // Making room would take it from everybody: /dev/null is named where nothing is to be kept.
+        if let Some(old) = to.look(&to_path, false)?
+            && !matches!(old.attr.kind, FileType::Regular | FileType::Directory | FileType::Symlink)
+        {
+            let shown = to.show(&to_path);
+            bail!(
+                "{shown} is a device, FIFO or socket, and stays as it is; freehold cat writes into such things"
+            );
+        }
         let follow = !args.recursive;
         let mut copy = Copy {
             from,
@@ -278,9 +287,12 @@ impl Copy<'_> {
         }
         let mut source = self.from.open(path, follow)?;
         let mut sink = self.to.create(to)?;
+        // Files of the kernel (/proc) say that they are empty: what can be read of them counts.
+        let told = size > 0;
+        let size = if told { size } else { u64::MAX };
         let mut at = 0;
         while at < size
-            && let Some((start, end)) = source.data(at)?
+            && let Some((start, end)) = if told { source.data(at)? } else { Some((at, size)) }
         {
             at = start;
             while at < end {
@@ -295,7 +307,7 @@ impl Copy<'_> {
                 self.bar.inc(n as u64);
             }
             if at < end {
-                // It became shorter while it was read.
+                // It became shorter while it was read, or did not tell its size.
                 return sink.set_len(at);
             }
         }

@@ -125,27 +125,37 @@ fn not_closed(failed: &[String]) -> anyhow::Result<()> {
 /// Serves until every mount is gone. SIGTERM and SIGINT unmount all; files that are open after a few seconds lose their mount.
 ///
 /// # Errors
-/// Names the volumes that could not be closed cleanly.
+/// Names the volumes that could not be closed cleanly. Those of starting a thread; then all are closed.
 pub fn serve(services: Vec<Service>, signals: Signals) -> anyhow::Result<()> {
-    let services: Vec<Arc<Service>> = services.into_iter().map(Arc::new).collect();
     let (tx, events) = mpsc::channel();
-    for (i, service) in services.iter().enumerate() {
-        let (service, tx) = (service.clone(), tx.clone());
-        std::thread::Builder::new()
-            .name("freehold-finish".into())
-            .spawn(move || {
-                let ended = service.finish();
-                drop(service);
-                let _ = tx.send(Event::Ended(i, ended));
-            })
-            .context("cannot start a thread")?;
-    }
-    std::thread::Builder::new()
+    let signal = tx.clone();
+    let signals = std::thread::Builder::new()
         .name("freehold-signal".into())
-        .spawn(move || while tx.send(Event::Signal(signals.wait())).is_ok() {})
-        .context("cannot start a thread")?;
-    let mut services: Vec<Option<Arc<Service>>> = services.into_iter().map(Some).collect();
+        .spawn(move || while signal.send(Event::Signal(signals.wait())).is_ok() {});
+    // The process must not end while volumes are open.
+    if let Err(e) = signals {
+        stop(services)?;
+        return Err(e).context("cannot start a thread");
+    }
+    let services: Vec<Arc<Service>> = services.into_iter().map(Arc::new).collect();
     let (mut failed, mut stopping) = (Vec::new(), Stopping::default());
+    let finish = |i: usize| {
+        let (service, tx) = (services[i].clone(), tx.clone());
+        move || {
+            let ended = service.finish();
+            drop(service);
+            let _ = tx.send(Event::Ended(i, ended));
+        }
+    };
+    let started = (0..services.len()).try_for_each(|i| {
+        let thread = std::thread::Builder::new().name("freehold-finish".into());
+        thread.spawn(finish(i)).map(drop).map_err(|e| (i, e))
+    });
+    if let Err((i, _)) = started {
+        services.iter().for_each(|service| stopping.begin(service.clone()));
+        (i..services.len()).for_each(|i| finish(i)());
+    }
+    let mut services: Vec<Option<Arc<Service>>> = services.into_iter().map(Some).collect();
     while services.iter().any(Option::is_some) {
         match events.recv()? {
             Event::Signal(signal) => {
@@ -168,7 +178,8 @@ pub fn serve(services: Vec<Service>, signals: Signals) -> anyhow::Result<()> {
         }
     }
     stopping.join();
-    not_closed(&failed)
+    not_closed(&failed)?;
+    started.map_err(|(_, e)| e).context("cannot start a thread")
 }
 
 /// Serves a bucket until its mount is gone. SIGTERM and SIGINT unmount it; files that are open after a few seconds lose their mount. SIGUSR1 has

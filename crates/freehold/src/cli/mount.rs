@@ -62,7 +62,8 @@ Options (-o), separated by commas:
   numa=auto, numa=off, numa=NODE                        serve it where its device is, anywhere, or on this memory node
   metrics=ADDRESS:PORT                                  metrics for Prometheus, at http://ADDRESS:PORT/metrics
   writeback, timeout=SECONDS, max_read=, max_write=,
-  read_ahead=, threads=, shared, auto_unmount           details of FUSE, see crates/fuse
+  read_ahead=, threads=, shared, auto_unmount           details of FUSE, see crates/fuse (for mount(8) and in /etc/fstab 'shared' is
+                                                        a word about propagation, which does not come here)
   nosymfollow                                           symbolic links are not followed (as root)
 
 Options of a bucket, beside ro and those of FUSE (keys come from the environment, profile files, or the machine's identity):
@@ -121,13 +122,13 @@ fn remount_words(options: &[String]) -> Option<Vec<String>> {
     words().any(|w| w == "remount").then(|| words().filter(shown).map(String::from).collect())
 }
 
-/// Changes the flags of the mount at `dir`; the server goes on as it is.
+/// Changes the flags of the mount at `dir`; the server, of a volume or of a bucket, goes on as it is.
 fn remount(dir: &Path, words: &[String]) -> anyhow::Result<()> {
-    let options = ServeOptions::parse(words.iter().map(String::as_str), true).map_err(|e| anyhow!("{e}"))?;
-    if mounts::at(dir)?.is_none_or(|m| !m.is_freehold()) {
+    let Some(mount) = mounts::at(dir)?.filter(mounts::MountInfo::is_freehold) else {
         bail!("no volume is mounted on {}", dir.display());
-    }
-    freehold::remount(dir, &options.mount).with_context(|| format!("cannot remount {}", dir.display()))
+    };
+    let words = words.iter().map(String::as_str);
+    freehold::remount(&mount.point, words).with_context(|| format!("cannot remount {}", dir.display()))
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {

@@ -135,13 +135,15 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// Whether nobody serves a mount. A server that holds the image but does not answer may be about to end: it gets a second.
+/// Whether nobody serves a mount. A server that holds the image but does not answer may be about to end: it gets a second. One that was killed may not
+/// come to an end before its connection does: a thread of it tells the kernel of a change, and waits there for a lock that a program has whose request
+/// nobody answers any more.
 /// Only without a server is the mount itself asked, because one that hangs would not answer.
 pub(super) fn is_dead(mount: &MountInfo) -> bool {
     let until = Instant::now() + Duration::from_secs(1);
-    while mounts::lock_holder(Path::new(&mount.source)).is_some() {
+    while let Some(holder) = mounts::lock_holder(Path::new(&mount.source)) {
         if Instant::now() >= until {
-            return false;
+            return holder.is_ending();
         }
         std::thread::sleep(Duration::from_millis(10));
     }

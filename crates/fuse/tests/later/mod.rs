@@ -1,5 +1,6 @@
 //! A file system that makes every call wait for another thread before it goes on with the one inside: what a device does to an
-//! engine. It shows that requests that wait are served like those that are ready at once. Looking up the name "panic" panics.
+//! engine. It shows that requests that wait are served like those that are ready at once. Looking up the name "panic" panics, and listing fails at the name
+//! "fails".
 
 use fs::*;
 use std::future::{Future, poll_fn};
@@ -48,6 +49,22 @@ impl<F: FileSystem> FileSystem for Later<F> {
         self.inner.lookup(cred, parent, name).await
     }
 
+    async fn readdir(
+        &self,
+        handle: Handle,
+        offset: u64,
+        sink: &mut (dyn FnMut(DirEntry<'_>) -> bool + Send),
+    ) -> Result<()> {
+        self.pause().await;
+        let mut fails = false;
+        let mut until = |entry: DirEntry<'_>| {
+            fails = entry.name == b"fails";
+            !fails && sink(entry)
+        };
+        self.inner.readdir(handle, offset, &mut until).await?;
+        if fails { Err(Error::Invalid("planted")) } else { Ok(()) }
+    }
+
     delegate! {
         getattr(ino: Ino, handle: Option<Handle>) -> Attr;
         setattr(cred: &Cred, ino: Ino, set: SetAttr) -> Attr;
@@ -71,7 +88,6 @@ impl<F: FileSystem> FileSystem for Later<F> {
         barrier(handle: Handle, datasync: bool) -> ();
         sync() -> ();
         opendir(cred: &Cred, ino: Ino) -> Handle;
-        readdir(handle: Handle, offset: u64, sink: &mut (dyn FnMut(DirEntry<'_>) -> bool + Send)) -> ();
         statfs() -> StatFs;
         getxattr(cred: &Cred, ino: Ino, name: &[u8]) -> Vec<u8>;
         listxattr(cred: &Cred, ino: Ino) -> Vec<Vec<u8>>;

@@ -25,6 +25,25 @@ fn a_panic_answers_eio() {
     unmount(&mount);
 }
 
+/// What was found before is given and counts; then the program hears of it.
+#[test]
+fn a_listing_that_fails_half_way() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let fs = Arc::new(later::Later::new(model()));
+    let mount = fuse::mount(fs, dir.path(), MountOptions::default()).unwrap();
+    for name in ["found", "fails", "behind"] {
+        File::create(dir.path().join(name)).unwrap();
+    }
+    let mut list = fs::read_dir(dir.path()).unwrap();
+    assert_eq!(list.next().unwrap().unwrap().file_name(), "found");
+    assert_eq!(errno(list.next().unwrap()), libc::EINVAL);
+    drop(list);
+    unmount(&mount);
+}
+
 #[test]
 fn the_end_of_a_mount() {
     if !can_mount() {
