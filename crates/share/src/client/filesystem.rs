@@ -295,6 +295,9 @@ impl FileSystem for Remote {
             self.let_go(&file, 0).await;
             return Ok(());
         }
+        if file.locks {
+            self.others_keep_locks(file.ino).await;
+        }
         let request = request(Op::Release, file.remote.0);
         if file.lent != 0 && !file.locks && !leased && session.close_posted(&file, &request) {
             return Ok(());

@@ -209,6 +209,11 @@ impl Link {
         self.files.change(handle, change);
     }
 
+    /// What is open of a file.
+    pub fn files_of(&self, ino: Ino) -> Vec<Handle> {
+        self.files.handles_of(|file| file.ino == ino)
+    }
+
     /// A write through a handle was acknowledged in the session with this serial.
     #[inline]
     pub fn written(&self, handle: Handle, serial: u64) {
