@@ -108,7 +108,7 @@ pub(super) struct Link {
     /// Locks that are held now, and releases of parts of them.
     locks: Mutex<Vec<(Handle, Ino, Lock)>>,
     unsynced: Mutex<Unsynced>,
-    /// Of these, those whose manager was killed. Whoever opens one is told when it syncs.
+    /// What was written and not synced when a manager was killed, and no sync has said so yet. Whoever opens one is told when it syncs.
     lost_files: Mutex<HashSet<Ino, FixedState>>,
     /// Something that was not synced went away with a manager, and no call for the whole volume has said so yet.
     lost: AtomicBool,
@@ -178,7 +178,7 @@ impl Link {
     /// A file that the session's manager has opened gets a number here.
     pub fn opened(&self, mut file: OpenFile) -> Handle {
         if self.has_lost.load(Ordering::Relaxed) {
-            file.lost = self.lost_many.load(Ordering::Relaxed) || self.lost_files.lock().remove(&file.ino);
+            file.lost = self.lost_many.load(Ordering::Relaxed) || self.lost_files.lock().contains(&file.ino);
         }
         self.files.insert(file)
     }
@@ -241,7 +241,7 @@ impl Link {
         Syncing { link: self, handle, closed: self.unsynced.lock().closed }
     }
 
-    /// Whether a sync may begin: not when something that it would have made durable is gone. That is said once.
+    /// Whether a sync may begin: not when something that it would have made durable is gone. That is said once, to all that have the file open by then.
     pub fn may_sync(&self, handle: Option<Handle>) -> Result<()> {
         let lost = match handle {
             None => {
@@ -251,13 +251,15 @@ impl Link {
                 }
                 lost
             }
-            Some(handle) => self.file(handle).is_some_and(|file| file.lost),
+            Some(handle) => self.look(handle, |file| file.lost).unwrap_or(false),
         };
         if !lost {
             return Ok(());
         }
         if let Some(handle) = handle {
-            self.change(handle, |file| file.lost = false);
+            let mut ino = None;
+            self.change(handle, |file| (ino, file.lost) = (Some(file.ino), false));
+            ino.inspect(|ino| _ = self.lost_files.lock().remove(ino));
         }
         Err(lost_writes())
     }
@@ -393,7 +395,9 @@ impl Remote {
         if !new.opening.keeps(&old.opening) {
             link.lost_before.store(new.serial, Ordering::Relaxed);
             let closed = std::mem::take(&mut *link.unsynced.lock());
-            link.lost_files.lock().extend(closed.files);
+            let mut lost = closed.files;
+            link.files.change_all(|file| _ = file.unsynced.then(|| lost.insert(file.ino)));
+            link.lost_files.lock().extend(&lost);
             link.lost_many.fetch_or(closed.many, Ordering::Relaxed);
             link.lost.store(true, Ordering::Relaxed);
             link.has_lost.store(true, Ordering::Relaxed);
@@ -402,8 +406,8 @@ impl Remote {
                 link.order_broken.store(true, Ordering::Relaxed);
             }
             link.files.change_all(|file| {
-                // What was made in a directory is not noted one by one.
-                file.lost |= file.unsynced || file.kind == FileType::Directory;
+                // What was made in a directory is not noted one by one. And whoever has a file open may sync it, not only who wrote it.
+                file.lost |= closed.many || lost.contains(&file.ino) || file.kind == FileType::Directory;
                 file.unsynced = false;
             });
         }
