@@ -31,6 +31,8 @@ pub(crate) async fn execute<F: FileSystem>(
 ) -> Instant {
     let _under_way = client.tally.begin();
     let request: Request = client.region.get(slot);
+    let locks = matches!(Op::from_u16(request.op.get()), Some(Op::Setlk | Op::Flock));
+    client.may_wait_for_lock(slot, locks && request.flags.get() & 1 != 0);
     let mut out = Out::new(client, slot, &request);
     let reply = match open_and_run(fs, request, &mut out, one_way).await {
         Ok(value) => Reply {

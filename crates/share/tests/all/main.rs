@@ -29,5 +29,6 @@ mod passes;
 mod rig;
 mod session;
 mod stats;
+mod stopping;
 mod trees;
 mod windows;
