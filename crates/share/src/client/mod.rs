@@ -286,6 +286,7 @@ impl Session {
         self.kept.forget();
         self.leases.forget();
         self.directories.forget();
+        self.arena.forget();
     }
 
     /// A free slot; without one, `waker` is woken when that may have changed.
