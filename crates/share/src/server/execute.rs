@@ -401,8 +401,9 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
         Op::Opendir => {
             client.may_open()?;
             let handle = fs.opendir(cred, ino).await?;
+            let number = opened(handle, ino);
             out.generation(fs, ino, handle).await;
-            return Ok(opened(handle, ino));
+            return Ok(number);
         }
         Op::Readdir => {
             let mut entries = Vec::new();
