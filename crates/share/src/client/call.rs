@@ -298,6 +298,17 @@ impl Remote {
         first: &[u8],
         second: &[u8],
     ) -> Result<Answer<'_>> {
+        self.call_in(None, request, first, second).await
+    }
+
+    /// As [`Remote::call_with`], in the session with this serial, if one is given. `Stale`: another one has begun.
+    pub(super) async fn call_in(
+        &self,
+        only: Option<u64>,
+        request: Request,
+        first: &[u8],
+        second: &[u8],
+    ) -> Result<Answer<'_>> {
         // What the manager would find too long to be anything.
         let op = Op::from_u16(request.op.get());
         let data_max = if op == Some(Op::Write) { CALL_DATA_MAX } else { DATA_MAX };
@@ -309,6 +320,9 @@ impl Remote {
         let orders = op.is_some_and(|op| op.is_in_order(request.flags.get()));
         loop {
             let session = self.now();
+            if only.is_some_and(|serial| serial != session.serial) {
+                return Err(Error::Stale);
+            }
             if orders {
                 self.link.keeps_order()?;
             }
