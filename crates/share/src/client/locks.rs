@@ -291,7 +291,7 @@ impl Remote {
             let serial = answer.session();
             drop(answer);
             self.link.locked(handle, owner, lock);
-            // The next session takes again what is noted by then: this came too late for that.
+            // A session that has begun meanwhile may not have known of this one, and has not given the file up: it is asked for the lock.
             if serial == self.now().serial {
                 self.locked_there(handle, serial).await;
                 return Ok(());
