@@ -119,6 +119,11 @@ impl Volume {
         let core = self.inner.shared.lock();
         fs::Opening { volume: core.uuid, number: core.opening, after: core.stops }
     }
+    /// Something that was acknowledged in this opening is not in the volume, as a door had to give it up. Those who ask the next opening are told
+    /// ([`fs::Opening::keeps`]), also after a clean stop.
+    pub fn has_lost_some(&self) {
+        self.inner.shared.lock().opening = 0;
+    }
     /// The epoch that changes join now, and the newest durable one.
     pub fn epochs(&self) -> (u64, u64) {
         let core = self.inner.shared.lock();

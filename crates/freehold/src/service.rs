@@ -185,7 +185,13 @@ impl Service {
         if let Some((server, place)) = self.sessions.lock().unwrap_or_else(|e| e.into_inner()).take() {
             // The next server at this place waits until this one is no longer to be found there.
             drop(place);
-            server.stop();
+            if !server.stop() {
+                tracing::error!(
+                    "{}: changes of programs are lost, as they could not be made",
+                    self.image.display()
+                );
+                self.volume.has_lost_some();
+            }
         }
         drop(self.control.lock().unwrap_or_else(|e| e.into_inner()).take());
         let closed = self.volume.close_blocking();

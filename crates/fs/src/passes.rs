@@ -13,6 +13,9 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// Directories in which one pass may be looked up.
+const DIRECTORIES_MAX: usize = 16;
+
 /// What the names begin with. Behind it stand [`DIGITS`] digits.
 const PREFIX: &[u8] = b".freehold-pass-";
 const DIGITS: usize = 32;
@@ -53,19 +56,25 @@ impl Passes {
         name
     }
 
-    /// The open file that a name is the pass of; it is looked up in `dir`.
+    /// The open file that a name is the pass of.
     #[inline]
-    pub fn find(&self, dir: Ino, name: &[u8]) -> Option<Handle> {
+    pub fn find(&self, name: &[u8]) -> Option<Handle> {
         if name.len() != PREFIX.len() + DIGITS || !name.starts_with(PREFIX) {
             return None;
         }
+        self.all.lock().handles.get(name).copied()
+    }
+
+    /// The pass of this file is looked up in a directory that is there. Whether that may be: each one is told when the pass ends.
+    pub fn is_looked_up(&self, handle: Handle, dir: Ino) -> bool {
         let mut all = self.all.lock();
-        let handle = *all.handles.get(name)?;
-        let pass = all.passes.get_mut(&handle)?;
-        if !pass.looked_up.contains(&dir) {
+        let Some(pass) = all.passes.get_mut(&handle) else { return false };
+        let is_known = pass.looked_up.contains(&dir);
+        if !is_known && pass.looked_up.len() < DIRECTORIES_MAX {
             pass.looked_up.push(dir);
+            return true;
         }
-        Some(handle)
+        is_known
     }
 
     /// The file is closed: its pass is no more, which stood in these directories.
@@ -92,14 +101,14 @@ mod tests {
         let (one, two) = (passes.of(Handle(1)), passes.of(Handle(2)));
         assert_eq!((passes.of(Handle(1)), one.len()), (one.clone(), 47));
         assert_ne!(one, two);
-        assert_eq!(
-            (passes.find(Ino(5), &one), passes.find(Ino(5), &two)),
-            (Some(Handle(1)), Some(Handle(2)))
-        );
-        assert_eq!((passes.find(Ino(6), &one), passes.find(Ino(5), b"name")), (Some(Handle(1)), None));
+        assert_eq!((passes.find(&one), passes.find(&two)), (Some(Handle(1)), Some(Handle(2))));
+        assert_eq!(passes.find(b"name"), None);
+        assert!([5, 6, 5].into_iter().all(|dir| passes.is_looked_up(Handle(1), Ino(dir))));
+        assert!(!passes.is_looked_up(Handle(3), Ino(5)));
         let (name, dirs) = passes.end(Handle(1)).unwrap();
         assert_eq!((name, dirs.as_slice()), (one.clone(), &[Ino(5), Ino(6)][..]));
-        assert_eq!((passes.find(Ino(5), &one), passes.find(Ino(5), &two)), (None, Some(Handle(2))));
+        assert_eq!((passes.find(&one), passes.find(&two)), (None, Some(Handle(2))));
+        assert!(!passes.is_looked_up(Handle(1), Ino(5)), "it was closed meanwhile");
         assert!(passes.end(Handle(1)).is_none() && passes.end(Handle(2)).is_some());
     }
 
@@ -109,7 +118,7 @@ mod tests {
         let names: Vec<Vec<u8>> = (0..100_000).map(|handle| passes.of(Handle(handle))).collect();
         for (n, name) in names.iter().enumerate().rev().step_by(10) {
             let handle = Handle(n as u64);
-            assert_eq!(passes.find(Ino(5), name), Some(handle));
+            assert_eq!(passes.find(name), Some(handle));
             assert!(passes.end(Handle(100_000)).is_none());
             assert_eq!(&passes.end(handle).unwrap().0, name);
         }

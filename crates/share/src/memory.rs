@@ -144,6 +144,16 @@ impl Mapping {
         let _ = unsafe { rustix::mm::madvise(at.cast(), len, rustix::mm::Advice::LinuxRemove) };
     }
 
+    /// Puts zeros in the place of all of it, for this process alone, which take no memory: what is there goes when nobody else has it. Nothing of it is written
+    /// afterwards.
+    pub fn forget(&self) {
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: in place of what we have mapped. Who reads it at this moment may find either, as if the other side had written that.
+        let _ = unsafe {
+            rustix::mm::mmap_anonymous(self.base.as_ptr().cast(), self.len, ProtFlags::READ, flags)
+        };
+    }
+
     /// Copies `from` to `offset`.
     pub fn copy_in(&self, offset: usize, from: &[u8]) {
         let to = self.at(offset, from.len());

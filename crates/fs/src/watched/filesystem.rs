@@ -30,9 +30,17 @@ impl<F: FileSystem> FileSystem for Watched<F> {
     }
 
     async fn lookup(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Attr> {
-        if let Some(handle) = self.hub.passes.find(parent, name)
+        if let Some(handle) = self.hub.passes.find(name)
             && let Some(file) = self.file(handle)
         {
+            let dir = self.fs.getattr(parent, None).await?;
+            if dir.kind != FileType::Directory {
+                return Err(Error::NotDirectory);
+            }
+            crate::perm::check(cred, &dir, Access::EXEC)?;
+            if !self.hub.passes.is_looked_up(handle, parent) {
+                return Err(Error::NotFound);
+            }
             return self.getattr(file.ino, Some(handle)).await;
         }
         self.settle(parent, Call::Other).await?;

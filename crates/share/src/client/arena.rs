@@ -13,7 +13,7 @@ use std::io;
 use std::mem::offset_of;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 const PAGE: u64 = 4096;
 const CHUNK: u64 = PIECE_PAGES as u64;
@@ -26,6 +26,7 @@ pub(super) struct Arena {
     memory: Arc<Mapping>,
     /// How many it has.
     pages: usize,
+    is_over: AtomicBool,
 }
 
 impl Arena {
@@ -37,12 +38,20 @@ impl Arena {
         // A program whose address space is bounded (RLIMIT_AS) may have no place for all: what it does not see it asks for.
         let map = |pages: usize| Mapping::read_only(&fd, arena_bytes(pages)).map(|memory| (memory, pages));
         let (memory, pages) = map(pages).or_else(|_| map(pages.min(FEW)))?;
-        Ok(Arena { memory: Arc::new(memory), pages })
+        Ok(Arena { memory: Arc::new(memory), pages, is_over: AtomicBool::new(false) })
     }
 
     /// Bytes of its pages.
     pub fn bytes(&self) -> u64 {
         self.pages as u64 * PAGE
+    }
+
+    /// Nothing is read any more: sessions stay, and with them would the memory of their managers. Zeros are an arena in which nothing is, and whoever copies a page at this moment
+    /// looks at its header again afterwards, which is zero when anything of the page was.
+    pub fn forget(&self) {
+        if !self.is_over.swap(true, Ordering::Relaxed) {
+            self.memory.forget();
+        }
     }
 
     /// Its memory.
@@ -148,5 +157,50 @@ impl Session {
             self.region.mark(mark(ino.0, chunk), true);
         }
         Some(done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::client::Remote;
+    use crate::server::{Options, Server};
+    use fs::FileSystem;
+    use std::sync::Arc;
+
+    /// What is mapped at an address, as the system names it.
+    fn mapped_at(address: usize) -> String {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let at = |line: &&str| {
+            let (start, rest) = line.split_once('-').unwrap();
+            let end = rest.split(' ').next().unwrap();
+            let [start, end] = [start, end].map(|n| usize::from_str_radix(n, 16).unwrap());
+            (start..end).contains(&address)
+        };
+        maps.lines().find(at).expect("something is mapped there").to_string()
+    }
+
+    #[test]
+    fn the_memory_of_managers_before_is_given_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let model = Arc::new(sim::Model::new(sim::HandClock::default().clock()));
+        let start = || {
+            let opening = fs::Opening { volume: [1; 16], number: 7, after: [0; 4] };
+            Server::start(model.clone(), &path, Options { opening, ..Options::default() }).unwrap()
+        };
+        let mut server = start();
+        let remote = Remote::connect(&path).unwrap();
+        let mut sessions = Vec::new();
+        for _ in 0..5 {
+            sessions.push(remote.now().clone());
+            drop(server);
+            server = start();
+            remote.block_on(remote.ping()).unwrap();
+        }
+        for session in &sessions {
+            let mapped = mapped_at(session.arena.memory.range().0.addr());
+            assert!(!mapped.contains("memfd"), "{mapped}");
+        }
+        assert!(mapped_at(remote.now().arena.memory.range().0.addr()).contains("memfd"));
     }
 }

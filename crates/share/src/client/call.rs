@@ -1,6 +1,7 @@
 //! One call: a slot is taken, the request posted, the answer awaited and read.
 
 use super::kept::Kept;
+use super::unwanted::Opens;
 use super::waiting::{awaits, is_run_here, register, start_helper};
 use super::{Remote, Session};
 use crate::wire::{self, Op};
@@ -18,14 +19,18 @@ struct Slot<'a> {
     posted: bool,
     /// What the manager is told when the answer is no longer needed. Nobody waits for that.
     then: Option<Request>,
+    /// What the answer tells of that nobody has yet.
+    opens: Option<Opens>,
 }
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
         let word = self.session.region.state(self.number);
         if self.posted && word.load(Ordering::Acquire) != state::DONE {
-            self.session.abandon_slot(self.number);
-        } else if let Some(request) = self.then.take() {
+            self.session.abandon_slot(self.number, self.opens);
+        } else if let Some(request) =
+            self.then.take().or_else(|| self.session.closing(self.number, self.opens?))
+        {
             // In the same slot: who waited for another one while he has this could do so for ever, as all others may do the same.
             self.post(&request);
             self.session.slots.lock().abandoned |= 1 << self.number;
@@ -38,17 +43,9 @@ impl Drop for Slot<'_> {
 }
 
 impl Slot<'_> {
-    /// The manager may sleep: who waits for the answer wakes it.
     fn post(&mut self, request: &Request) {
-        let region = &self.session.region;
-        region.put(self.number, request);
-        region.state(self.number).store(state::POSTED, Ordering::Release);
+        self.session.post(self.number, request);
         self.posted = true;
-        // Who gave up what was here before may have said so when it was done already. The manager looks for new calls first.
-        if region.cancel().load(Ordering::Relaxed) >> self.number & 1 != 0 {
-            region.cancel().fetch_and(!(1 << self.number), Ordering::SeqCst);
-        }
-        region.doorbell().fetch_or(1 << self.number, Ordering::SeqCst);
     }
 
     fn poll(&self, cx: &mut Context<'_>) -> Poll<std::result::Result<(), Failed>> {
@@ -137,6 +134,18 @@ impl Answer<'_> {
 }
 
 impl Session {
+    /// The manager may sleep: who waits for the answer wakes it.
+    pub(super) fn post(&self, number: usize, request: &Request) {
+        let region = &self.region;
+        region.put(number, request);
+        region.state(number).store(state::POSTED, Ordering::Release);
+        // Who gave up what was here before may have said so when it was done already. The manager looks for new calls first.
+        if region.cancel().load(Ordering::Relaxed) >> number & 1 != 0 {
+            region.cancel().fetch_and(!(1 << number), Ordering::SeqCst);
+        }
+        region.doorbell().fetch_or(1 << number, Ordering::SeqCst);
+    }
+
     /// See [`Remote::tell`].
     pub(super) fn tell(&self, request: &Request) -> bool {
         let region = &self.region;
@@ -168,7 +177,7 @@ impl Session {
                 None => std::thread::sleep(std::time::Duration::from_micros(100)),
             }
         };
-        let mut slot = Slot { session: self, number, posted: false, then: None };
+        let mut slot = Slot { session: self, number, posted: false, then: None, opens: None };
         slot.post(request);
         self.ring();
         let done = || self.region.state(number).load(Ordering::Acquire) == state::DONE;
@@ -224,7 +233,7 @@ impl Session {
             long => (long + PAYLOAD_MAX - DATA_MAX).div_ceil(PAYLOAD_MAX),
         };
         let (number, count) = self.slots_in_turn(want).await.ok_or(UNTAKEN)?;
-        let mut slot = Slot { session: self, number, posted: false, then: None };
+        let mut slot = Slot { session: self, number, posted: false, then: None, opens: None };
         let room = if count == want { CALL_DATA_MAX } else { DATA_MAX };
         second = &second[..second.len().min(room)];
         if reads {
@@ -235,8 +244,10 @@ impl Session {
         self.region.put_payload(number, 0, first);
         self.region.put_payload(number, first.len(), second);
         let posts = self.kept.posts();
+        slot.opens = Opens::of(&request);
         slot.post(&request);
         poll_fn(|cx| slot.poll(cx)).await?;
+        slot.opens = None;
         self.kept.settled(posts);
         let reply: Reply = self.region.get(number);
         let len = (reply.len.get() as usize).min(count * PAYLOAD_MAX);
@@ -287,6 +298,17 @@ impl Remote {
         first: &[u8],
         second: &[u8],
     ) -> Result<Answer<'_>> {
+        self.call_in(None, request, first, second).await
+    }
+
+    /// As [`Remote::call_with`], in the session with this serial, if one is given. `Stale`: another one has begun.
+    pub(super) async fn call_in(
+        &self,
+        only: Option<u64>,
+        request: Request,
+        first: &[u8],
+        second: &[u8],
+    ) -> Result<Answer<'_>> {
         // What the manager would find too long to be anything.
         let op = Op::from_u16(request.op.get());
         let data_max = if op == Some(Op::Write) { CALL_DATA_MAX } else { DATA_MAX };
@@ -298,6 +320,9 @@ impl Remote {
         let orders = op.is_some_and(|op| op.is_in_order(request.flags.get()));
         loop {
             let session = self.now();
+            if only.is_some_and(|serial| serial != session.serial) {
+                return Err(Error::Stale);
+            }
             if orders {
                 self.link.keeps_order()?;
             }
@@ -419,7 +444,7 @@ mod tests {
             let region = &session.region;
             eventually("the manager does not rest", &|| region.asleep().load(Ordering::SeqCst) != 0);
             let number = session.take_slot(None).unwrap();
-            let mut slot = Slot { session: &session, number, posted: false, then: None };
+            let mut slot = Slot { session: &session, number, posted: false, then: None, opens: None };
             slot.post(&waits);
             // As if it came just behind the first look.
             region.doorbell().fetch_and(!(1 << number), Ordering::SeqCst);

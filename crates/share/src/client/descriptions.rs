@@ -148,7 +148,7 @@ impl Remote {
                 }
                 Err(e) => return Err(e),
             };
-            match self.call(request(number, session.number)).await {
+            match self.call_in(Some(session.serial), request(number, session.number), b"", b"").await {
                 // Another session has begun meanwhile, and was shown nothing.
                 Err(Error::Stale) if !Arc::ptr_eq(session, self.now()) => {}
                 done => return done,

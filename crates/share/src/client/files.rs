@@ -135,6 +135,15 @@ impl Files {
 
     /// The numbers of all.
     pub fn handles(&self) -> Vec<Handle> {
-        self.0.iter().flat_map(|part| part.read().files.keys().copied().collect::<Vec<_>>()).collect()
+        self.handles_of(|_| true)
+    }
+
+    /// The numbers of those that are so.
+    pub fn handles_of(&self, is: impl Fn(&OpenFile) -> bool) -> Vec<Handle> {
+        let of = |part: &RwLock<Table>| {
+            let part = part.read();
+            part.files.iter().filter(|(_, file)| is(file)).map(|(&handle, _)| handle).collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(|part| of(part)).collect()
     }
 }

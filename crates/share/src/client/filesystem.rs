@@ -84,12 +84,25 @@ impl FileSystem for Remote {
     }
 
     async fn setattr(&self, _cred: &Cred, ino: Ino, set: SetAttr) -> Result<Attr> {
-        self.uses_itself(set.handle.map_or(Some(ino), |handle| self.inode(handle)));
+        let of = set.handle.map_or(Some(ino), |handle| self.inode(handle));
+        let kind = match set.handle {
+            Some(handle) => self.link.look(handle, |file| file.kind),
+            None => self.kept().look(ino, |attr| attr.kind),
+        };
+        // What is known of a directory that is lent while it is changed is not used before that is over.
+        let may_be_dir = kind.is_none_or(|kind| kind == FileType::Directory);
+        let changing = may_be_dir.then(|| self.naming(&[]));
+        self.uses_itself(of);
         let mut r = request(Op::Setattr, ino.0);
         if let Some(handle) = set.handle {
             (r.flags, r.other) = (1.into(), handle.0.into());
         }
-        let answer = self.call_with(r, b"", &wire::set_attr(&set)).await?;
+        let answer = self.call_with(r, b"", &wire::set_attr(&set)).await;
+        if let Some(changing) = changing {
+            self.uses_itself(of);
+            changing.over();
+        }
+        let answer = answer?;
         let attr = answer.attr()?;
         self.learn_left(&answer);
         if let Some(handle) = set.handle.filter(|_| set.size.is_some()) {
@@ -154,13 +167,16 @@ impl FileSystem for Remote {
         if let Some(done) = self.rmdir_here(parent, name).await {
             return done;
         }
-        // Whatever it is, it is not used any more.
-        self.uses_itself(self.made_dir(parent, name).or_else(|| self.kept().name(parent, name)));
+        let dir = self.made_dir(parent, name).or_else(|| self.kept().name(parent, name));
         let removing = self.removing(parent, name);
+        // Whatever it is, it is not used any more; nor, before this is over, when it is lent meanwhile.
+        self.uses_itself(dir);
         let answer = self.call_with(request(Op::Rmdir, parent.0), cut(name), b"").await;
+        if let Ok(answer) = &answer {
+            self.uses_itself(Some(Ino(answer.value)));
+        }
         removing.over(&answer);
-        self.uses_itself(Some(Ino(answer?.value)));
-        Ok(())
+        answer.map(drop)
     }
 
     async fn rename(
@@ -175,11 +191,17 @@ impl FileSystem for Remote {
         let mut r = request(Op::Rename, parent.0);
         (r.other, r.flags) = (new_parent.0.into(), flags.bits().into());
         // What is replaced may be a directory, unless what replaces it is a file.
-        if flags.contains(RenameFlags::EXCHANGE) || !self.made_file(parent, name) {
-            self.uses_itself(None);
-        }
+        let may_be_dir = flags.contains(RenameFlags::EXCHANGE) || !self.made_file(parent, name);
         let naming = self.naming(&[(parent, name), (new_parent, new_name)]);
+        let uses_them = || {
+            if may_be_dir {
+                self.uses_itself(None);
+            }
+        };
+        uses_them();
         let renamed = self.call_with(r, cut(name), cut(new_name)).await.map(drop);
+        // Or one that was lent meanwhile.
+        uses_them();
         naming.over();
         renamed
     }
@@ -294,6 +316,9 @@ impl FileSystem for Remote {
         if file.held {
             self.let_go(&file, 0).await;
             return Ok(());
+        }
+        if file.locks {
+            self.others_keep_locks(file.ino).await;
         }
         let request = request(Op::Release, file.remote.0);
         if file.lent != 0 && !file.locks && !leased && session.close_posted(&file, &request) {

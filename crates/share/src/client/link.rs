@@ -16,8 +16,9 @@ use crate::lock::Mutex;
 use crate::spin::Patience;
 use crate::wire::{Op, request};
 use foldhash::fast::FixedState;
+use fs::locks::ranges::Ranges;
 use fs::{Error, FileType, Handle, Ino, LockKind, LockOwner, OpenFlags, RecordLock, Result};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -51,11 +52,23 @@ impl Connect {
     }
 }
 
-/// A lock that was granted, or its release.
-#[derive(Clone, Copy, Debug)]
-enum Lock {
-    Record { owner: LockOwner, range: std::result::Result<RecordLock, (u64, u64)> },
-    Whole,
+/// Locks that are held.
+#[derive(Debug, Default)]
+struct Locks {
+    records: HashMap<Ino, Ranges, FixedState>,
+    /// Of whole files, and what they are handles of.
+    whole: HashMap<Handle, Ino, FixedState>,
+}
+
+impl Locks {
+    /// Changes what is held of the records of a file.
+    fn change(&mut self, ino: Ino, change: impl FnOnce(&mut Ranges)) {
+        let held = self.records.entry(ino).or_default();
+        change(held);
+        if held.is_empty() {
+            self.records.remove(&ino);
+        }
+    }
 }
 
 /// Files that were written, not synced, and closed.
@@ -105,10 +118,9 @@ pub(super) struct Link {
     sessions: Mutex<Vec<Box<Arc<Session>>>>,
     /// Open files under this client's own numbers.
     files: Files,
-    /// Locks that are held now, and releases of parts of them.
-    locks: Mutex<Vec<(Handle, Ino, Lock)>>,
+    locks: Mutex<Locks>,
     unsynced: Mutex<Unsynced>,
-    /// Of these, those whose manager was killed. Whoever opens one is told when it syncs.
+    /// What was written and not synced when a manager was killed, and no sync has said so yet. Whoever opens one is told when it syncs.
     lost_files: Mutex<HashSet<Ino, FixedState>>,
     /// Something that was not synced went away with a manager, and no call for the whole volume has said so yet.
     lost: AtomicBool,
@@ -178,7 +190,7 @@ impl Link {
     /// A file that the session's manager has opened gets a number here.
     pub fn opened(&self, mut file: OpenFile) -> Handle {
         if self.has_lost.load(Ordering::Relaxed) {
-            file.lost = self.lost_many.load(Ordering::Relaxed) || self.lost_files.lock().remove(&file.ino);
+            file.lost = self.lost_many.load(Ordering::Relaxed) || self.lost_files.lock().contains(&file.ino);
         }
         self.files.insert(file)
     }
@@ -200,13 +212,18 @@ impl Link {
             }
         }
         if file.locks {
-            self.locks.lock().retain(|(of, _, lock)| *of != handle || matches!(lock, Lock::Record { .. }));
+            self.locks.lock().whole.remove(&handle);
         }
         Some(file)
     }
 
     pub fn change(&self, handle: Handle, change: impl FnOnce(&mut OpenFile)) {
         self.files.change(handle, change);
+    }
+
+    /// What is open of a file.
+    pub fn files_of(&self, ino: Ino) -> Vec<Handle> {
+        self.files.handles_of(|file| file.ino == ino)
     }
 
     /// A write through a handle was acknowledged in the session with this serial.
@@ -236,7 +253,7 @@ impl Link {
         Syncing { link: self, handle, closed: self.unsynced.lock().closed }
     }
 
-    /// Whether a sync may begin: not when something that it would have made durable is gone. That is said once.
+    /// Whether a sync may begin: not when something that it would have made durable is gone. That is said once, to all that have the file open by then.
     pub fn may_sync(&self, handle: Option<Handle>) -> Result<()> {
         let lost = match handle {
             None => {
@@ -246,13 +263,15 @@ impl Link {
                 }
                 lost
             }
-            Some(handle) => self.file(handle).is_some_and(|file| file.lost),
+            Some(handle) => self.look(handle, |file| file.lost).unwrap_or(false),
         };
         if !lost {
             return Ok(());
         }
         if let Some(handle) = handle {
-            self.change(handle, |file| file.lost = false);
+            let mut ino = None;
+            self.change(handle, |file| (ino, file.lost) = (Some(file.ino), false));
+            ino.inspect(|ino| _ = self.lost_files.lock().remove(ino));
         }
         Err(lost_writes())
     }
@@ -289,37 +308,26 @@ impl Link {
         range: std::result::Result<RecordLock, (u64, u64)>,
     ) {
         let Some(file) = self.file(handle) else { return };
-        let (start, end) = range.map_or_else(|r| r, |lock| (lock.start, lock.end));
-        let mut locks = self.locks.lock();
-        let mut rest = false;
-        locks.retain(|(_, ino, lock)| match lock {
-            Lock::Record { owner: of, range } if *ino == file.ino && *of == owner => {
-                let (s, e) = range.map_or_else(|r| r, |lock| (lock.start, lock.end));
-                let inside = start <= s && e <= end;
-                rest |= !inside && s <= end && start <= e;
-                !inside
-            }
-            _ => true,
+        self.locks.lock().change(file.ino, |held| match range {
+            Ok(lock) => held.insert(owner, lock),
+            Err((start, end)) => _ = held.remove(owner, start, end),
         });
-        if range.is_ok() || rest {
-            locks.push((handle, file.ino, Lock::Record { owner, range }));
-        }
     }
 
     /// A lock of the whole file was granted, or released with `None`.
     pub fn flocked(&self, handle: Handle, kind: Option<LockKind>) {
         let Some(file) = self.file(handle) else { return };
         let mut locks = self.locks.lock();
-        locks.retain(|(of, _, lock)| *of != handle || matches!(lock, Lock::Record { .. }));
-        locks.extend(kind.map(|_| (handle, file.ino, Lock::Whole)));
+        match kind {
+            Some(_) => locks.whole.insert(handle, file.ino),
+            None => locks.whole.remove(&handle),
+        };
     }
 
     /// All record locks of an owner on the file behind a handle are gone.
     pub fn flushed(&self, handle: Handle, owner: LockOwner) {
         let Some(file) = self.file(handle) else { return };
-        self.locks.lock().retain(|(_, ino, lock)| {
-            *ino != file.ino || !matches!(lock, Lock::Record { owner: of, .. } if *of == owner)
-        });
+        self.locks.lock().change(file.ino, |held| _ = held.remove(owner, 0, u64::MAX));
     }
 }
 
@@ -334,7 +342,10 @@ impl Remote {
         if file.session != session.serial && !file.gone {
             // It was opened with a manager that ended before it was in the table. If this one ends too, the call finds out.
             let _one = self.link.resuming.lock();
-            let _ = self.take_along(session, handle);
+            match self.take_along(session, handle) {
+                Ok(()) | Err(Error::Closed) => {}
+                Err(e) => return Err(e),
+            }
             file = self.link.file(handle).ok_or(Error::BadHandle)?;
         }
         if file.held && !file.gone {
@@ -355,7 +366,8 @@ impl Remote {
         if !Arc::ptr_eq(link.session(), old) {
             return Ok(());
         }
-        let until = Instant::now() + link.connect.resume;
+        // Without an end where that is too far away to be said.
+        let until = Instant::now().checked_add(link.connect.resume);
         let mut serial = old.serial;
         loop {
             serial += 1;
@@ -374,7 +386,7 @@ impl Remote {
                 link.current.store(at, Ordering::Release);
                 return Ok(());
             }
-            if *gave_up || Instant::now() > until {
+            if *gave_up || until.is_some_and(|until| Instant::now() > until) {
                 *gave_up = true;
                 return Err(GONE);
             }
@@ -388,7 +400,9 @@ impl Remote {
         if !new.opening.keeps(&old.opening) {
             link.lost_before.store(new.serial, Ordering::Relaxed);
             let closed = std::mem::take(&mut *link.unsynced.lock());
-            link.lost_files.lock().extend(closed.files);
+            let mut lost = closed.files;
+            link.files.change_all(|file| _ = file.unsynced.then(|| lost.insert(file.ino)));
+            link.lost_files.lock().extend(&lost);
             link.lost_many.fetch_or(closed.many, Ordering::Relaxed);
             link.lost.store(true, Ordering::Relaxed);
             link.has_lost.store(true, Ordering::Relaxed);
@@ -397,17 +411,23 @@ impl Remote {
                 link.order_broken.store(true, Ordering::Relaxed);
             }
             link.files.change_all(|file| {
-                // What was made in a directory is not noted one by one.
-                file.lost |= file.unsynced || file.kind == FileType::Directory;
+                // What was made in a directory is not noted one by one. And whoever has a file open may sync it, not only who wrote it.
+                file.lost |= closed.many || lost.contains(&file.ino) || file.kind == FileType::Directory;
                 file.unsynced = false;
             });
         }
-        let locked: HashSet<Ino, FixedState> = link.locks.lock().drain(..).map(|(_, ino, _)| ino).collect();
+        let locks = std::mem::take(&mut *link.locks.lock());
+        let locked: HashSet<Ino, FixedState> =
+            locks.records.into_keys().chain(locks.whole.into_values()).collect();
         link.files.change_all(|file| file.gone |= locked.contains(&file.ino));
-        link.files.handles().into_iter().try_for_each(|handle| self.take_along(new, handle))
+        link.files.handles().into_iter().try_for_each(|handle| match self.take_along(new, handle) {
+            Err(Error::Closed) => Err(Error::Closed),
+            // It is tried again when the file is used.
+            _ => Ok(()),
+        })
     }
 
-    /// Opens a file of ours in another session.
+    /// Opens a file of ours in another session. What fails in passing may be tried again.
     fn take_along(&self, session: &Arc<Session>, handle: Handle) -> Result<()> {
         let file = self.link.file(handle).filter(|file| file.session != session.serial && !file.gone);
         let Some(file) = file else { return Ok(()) };
@@ -420,7 +440,7 @@ impl Remote {
             }
         };
         let opened = match session.call_now(&r) {
-            Err(Error::Closed) => return Err(Error::Closed),
+            Err(e) if is_passing(&e) => return Err(e),
             opened => opened.ok(),
         };
         // Another directory may have the inode's number now.
@@ -441,6 +461,12 @@ impl Remote {
         });
         Ok(())
     }
+}
+
+/// Whether a file may be opened later that cannot be opened now.
+fn is_passing(e: &Error) -> bool {
+    let passing = [libc::EINTR, libc::EAGAIN, libc::ENFILE, libc::EMFILE, libc::ENOMEM, libc::EIO];
+    matches!(e, Error::Closed) || passing.contains(&e.errno())
 }
 
 fn lost_file() -> Error {

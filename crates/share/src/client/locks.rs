@@ -228,6 +228,16 @@ impl Remote {
         }
     }
 
+    /// A handle is to be closed through which locks were asked for. All record locks of a file go with the last handle that the manager knows: those that are
+    /// open without a message, and may have come by the locks of this one, are opened there first.
+    pub(super) async fn others_keep_locks(&self, ino: Ino) {
+        for handle in self.link.files_of(ino) {
+            self.link.change(handle, |file| file.locks = true);
+            // If it cannot be, calls through it find out.
+            let _ = self.open_there(self.now(), handle).await;
+        }
+    }
+
     /// As `FileSystem::getlk`.
     pub(super) async fn test_record(
         &self,
@@ -259,8 +269,13 @@ impl Remote {
         lock: std::result::Result<RecordLock, (u64, u64)>,
         wait: bool,
     ) -> Result<()> {
-        if !self.link.file(handle).is_some_and(|file| file.locks) {
+        let marked = self.link.look(handle, |file| (file.locks, file.held));
+        if marked.is_some_and(|(locks, _)| !locks) {
             self.link.change(handle, |file| file.locks = true);
+        }
+        if marked.is_some_and(|(_, held)| held) {
+            // With the last handle that the manager knows go the locks.
+            self.there(self.now(), handle).await?;
         }
         if let Some(done) = self.lock_here(handle, owner, lock, wait) {
             return done;
@@ -276,7 +291,7 @@ impl Remote {
             let serial = answer.session();
             drop(answer);
             self.link.locked(handle, owner, lock);
-            // The next session takes again what is noted by then: this came too late for that.
+            // A session that has begun meanwhile may not have known of this one, and has not given the file up: it is asked for the lock.
             if serial == self.now().serial {
                 self.locked_there(handle, serial).await;
                 return Ok(());

@@ -28,6 +28,7 @@ mod records;
 mod throng;
 mod told;
 mod turns;
+mod unwanted;
 mod waiting;
 
 use crate::changes::Seen;
@@ -64,6 +65,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Waker;
 use throng::Throng;
 use told::Telling;
+use unwanted::{Opens, Unwanted};
 use waiting::Helper;
 pub use waiting::interruptible;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -122,12 +124,13 @@ struct Slots {
     /// Futures that wait for a slot, each once; the first is woken when one is given back.
     waiting: VecDeque<Waker>,
     telling: Telling,
+    unwanted: Unwanted,
 }
 
 impl Default for Slots {
     fn default() -> Slots {
-        let telling = Telling::default();
-        Slots { taken: 0, behind: [0; SLOTS], abandoned: 0, waiting: VecDeque::new(), telling }
+        let (telling, unwanted) = (Telling::default(), Unwanted::default());
+        Slots { taken: 0, behind: [0; SLOTS], abandoned: 0, waiting: VecDeque::new(), telling, unwanted }
     }
 }
 
@@ -150,6 +153,7 @@ impl Slots {
         self.taken &= !Self::bits(slot, behind + 1);
         self.abandoned &= !(1 << slot);
         self.told(slot);
+        self.unwanted.take(slot);
     }
 
     fn bits(slot: usize, count: usize) -> u64 {
@@ -286,6 +290,7 @@ impl Session {
         self.kept.forget();
         self.leases.forget();
         self.directories.forget();
+        self.arena.forget();
     }
 
     /// A free slot; without one, `waker` is woken when that may have changed.
@@ -297,14 +302,16 @@ impl Session {
     fn take_slots(&self, want: usize, waker: Option<&Waker>) -> Option<(usize, usize)> {
         let mut slots = self.slots.lock();
         let many = want > 1 || slots.taken.count_ones() >= MANY;
-        let (mut abandoned, mut freed) = (if many { slots.abandoned } else { 0 }, 0);
+        let (mut abandoned, mut freed) = (if many { slots.abandoned } else { slots.unwanted.slots() }, 0);
         while abandoned != 0 {
             let slot = abandoned.trailing_zeros() as usize;
             abandoned &= abandoned - 1;
             if self.region.state(slot).load(Ordering::Acquire) == state::DONE {
                 self.take_told(&mut slots, slot);
-                slots.give(slot);
-                freed += 1;
+                if !self.closes_unwanted(&mut slots, slot) {
+                    slots.give(slot);
+                    freed += 1;
+                }
             }
         }
         let enough = slots.taken.count_ones() as usize + want <= SLOTS_FOR_SEVERAL;
@@ -338,8 +345,8 @@ impl Session {
         next.into_iter().for_each(Waker::wake);
     }
 
-    /// The call in this slot is no longer wanted.
-    fn abandon_slot(&self, slot: usize) {
+    /// The call in this slot is no longer wanted; if it has opened something, that is to be closed.
+    fn abandon_slot(&self, slot: usize, opens: Option<Opens>) {
         // The manager may look at the bit before it comes to the call.
         let word = self.region.state(slot);
         let give_up =
@@ -349,7 +356,10 @@ impl Session {
         }
         // From then on it may be another call's, which is not meant.
         self.region.cancel().fetch_or(1 << slot, Ordering::SeqCst);
-        self.slots.lock().abandoned |= 1 << slot;
+        let mut slots = self.slots.lock();
+        slots.abandoned |= 1 << slot;
+        opens.inspect(|&opens| slots.unwanted.add(slot, opens));
+        drop(slots);
         self.ring();
     }
 

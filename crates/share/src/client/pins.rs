@@ -32,8 +32,8 @@ impl Remote {
     /// Gives a pin back; one of an earlier session went with that.
     ///
     /// # Errors
-    /// `Closed`: the manager has ended, and the pin with it.
+    /// None of a pin that is there.
     pub async fn unpin(&self, pin: Pin) -> Result<()> {
-        if self.has(&pin) { self.call(request(Op::Unpin, pin.number)).await.map(drop) } else { Ok(()) }
+        self.close_there(pin.session, request(Op::Unpin, pin.number)).await
     }
 }

@@ -31,6 +31,8 @@ pub(crate) async fn execute<F: FileSystem>(
 ) -> Instant {
     let _under_way = client.tally.begin();
     let request: Request = client.region.get(slot);
+    let locks = matches!(Op::from_u16(request.op.get()), Some(Op::Setlk | Op::Flock));
+    client.may_wait_for_lock(slot, locks && request.flags.get() & 1 != 0);
     let mut out = Out::new(client, slot, &request);
     let reply = match open_and_run(fs, request, &mut out, one_way).await {
         Ok(value) => Reply {
@@ -399,8 +401,9 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
         Op::Opendir => {
             client.may_open()?;
             let handle = fs.opendir(cred, ino).await?;
+            let number = opened(handle, ino);
             out.generation(fs, ino, handle).await;
-            return Ok(opened(handle, ino));
+            return Ok(number);
         }
         Op::Readdir => {
             let mut entries = Vec::new();

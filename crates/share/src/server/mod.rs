@@ -77,6 +77,8 @@ pub struct Options {
     /// For how long others may wait for a lock of a client that is stopped, or makes no calls; then its session is ended. `None`: for
     /// ever, as POSIX has it.
     pub lock_timeout: Option<Duration>,
+    /// When the server is stopped: for how long nothing may move before what is not done is given up.
+    pub stop_patience: Duration,
     /// Where the thread runs, and the memory of sessions is; `None`: anywhere.
     pub place: Option<Place>,
     /// Whose fsync and fdatasync are answered with order alone.
@@ -97,6 +99,7 @@ impl Default for Options {
             patience: Patience::default(),
             opening: fs::Opening::default(),
             lock_timeout: None,
+            stop_patience: Duration::from_secs(60),
             place: None,
             ordered: fs::Ordered::default(),
         }
@@ -123,7 +126,7 @@ pub struct Server {
     counters: Arc<Mutex<Counters>>,
     board: Arc<Board>,
     path: PathBuf,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<bool>>,
     /// Ends sessions that keep others waiting.
     guard: Option<Guard>,
     /// Looks after write leases.
@@ -183,12 +186,16 @@ impl Server {
             if let Some(Err(e)) = place.as_ref().map(Place::enter) {
                 tracing::warn!("sessions are served anywhere on this machine: {e}");
             }
-            match changes.hold() {
+            let all_done = match changes.hold() {
                 Ok(_holding) => poller.run(),
-                Err(e) => tracing::error!("sessions are not served: {e}"),
-            }
+                Err(e) => {
+                    tracing::error!("sessions are not served: {e}");
+                    true
+                }
+            };
             door.unlend(&lender);
             door.unwatch();
+            all_done
         })?;
         let mut server = Server {
             bell,
@@ -217,21 +224,24 @@ impl Server {
     }
 
     /// Ends all sessions: calls that were begun are answered, but for those that wait for a lock, which are given up like those that were not
-    /// begun; handles and locks are released.
-    pub fn stop(mut self) {
-        self.end();
+    /// begun; handles and locks are released. False: something that clients count as done was given up, as nothing moved for
+    /// [`Options::stop_patience`].
+    pub fn stop(mut self) -> bool {
+        self.end()
     }
 
-    fn end(&mut self) {
+    fn end(&mut self) -> bool {
         drop(self.guard.take());
+        let mut all_done = true;
         if let Some(thread) = self.thread.take() {
             // As long as this one listens no other can have its socket there.
             let _ = std::fs::remove_file(&self.path);
             self.bell.stop();
-            let _ = thread.join();
+            all_done = thread.join().unwrap_or(false);
             drop(self.ticker.take());
             drop(self.keeper.take());
         }
+        all_done
     }
 }
 

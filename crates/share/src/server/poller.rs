@@ -50,9 +50,6 @@ const QUIET: u64 = 4096;
 /// How often the counters are published while there is work all the time: that looks at every session.
 const PUBLISH: Duration = Duration::from_millis(20);
 
-/// How long calls that were begun may take when the server is stopped. Who waits for a lock does so no longer.
-const FINISH: Duration = Duration::from_millis(500);
-
 /// What the thread works with, besides the file system.
 pub(super) type Parts<'a> = (&'a Ear, Arc<dyn Lending>, Arc<dyn Making>, Arc<Drains>, Arc<Descriptions>);
 
@@ -153,7 +150,8 @@ impl<F: FileSystem> Poller<F> {
         })
     }
 
-    pub fn run(mut self) {
+    /// Whether all was done that clients count as done.
+    pub fn run(mut self) -> bool {
         while !self.bell.stopping() {
             self.round += 1;
             self.changes.runs_here();
@@ -176,7 +174,7 @@ impl<F: FileSystem> Poller<F> {
             }
         }
         self.fs.attend(false);
-        self.end_all();
+        self.end_all()
     }
 
     /// Polls the tasks that were woken.
@@ -421,7 +419,11 @@ impl<F: FileSystem> Poller<F> {
         // What it has posted counts as done, and is done first.
         self.spare.extend(session.tasks.iter_mut().filter_map(|task| task.take().map(ended)));
         self.spare.truncate(SLOTS);
-        session.stream.stashed = 0;
+        let stashed = std::mem::take(&mut session.stream.stashed);
+        if self.bell.stopping() {
+            // What was not begun the next manager gets.
+            session.client.region.doorbell().fetch_or(stashed, Ordering::SeqCst);
+        }
         self.directories.revoke(Some(id));
         self.active.retain(|&a| a != id);
         self.look_around();
@@ -439,21 +441,28 @@ impl<F: FileSystem> Poller<F> {
         self.poll_task(id, CLEAN_UP);
     }
 
-    /// Goes on with the calls that were begun, for a while: their clients would not know what became of them.
-    fn finish(&mut self) {
-        let begun = Instant::now();
-        let busy = |c: &Connection| {
-            c.session.as_ref().is_some_and(|s| {
-                s.clean_up.is_some() || s.stream.task.is_some() || s.tasks.iter().any(Option::is_some)
-            })
-        };
-        while begun.elapsed() < FINISH && self.connections.values().any(busy) {
+    /// Goes on as long as something is under way, unless nothing moves for too long.
+    fn go_on(&mut self, is_under_way: impl Fn(&Connection) -> bool) {
+        let mut moved = Instant::now();
+        while self.connections.values().any(&is_under_way) && moved.elapsed() < self.options.stop_patience {
             let worked = self.poll_ready() | self.look_for_drains();
             self.wakes.wake_all();
-            if !worked {
+            if worked {
+                moved = Instant::now();
+            } else {
                 std::thread::sleep(Duration::from_micros(100));
             }
         }
+    }
+
+    /// Goes on with the calls that were begun: their clients would not know what became of them. Who waits for a lock does so no longer.
+    fn finish(&mut self) {
+        self.go_on(|c| {
+            c.session.as_ref().is_some_and(|s| {
+                let is_busy = |slot: usize| s.tasks[slot].is_some() && !s.client.waits_for_lock(slot);
+                s.clean_up.is_some() || s.stream.task.is_some() || (0..SLOTS).any(is_busy)
+            })
+        });
     }
 
     /// Ends a session whose client is there still, and lets it know.
@@ -467,7 +476,7 @@ impl<F: FileSystem> Poller<F> {
         self.end(id);
     }
 
-    fn end_all(&mut self) {
+    fn end_all(&mut self) -> bool {
         // What is posted from now on its client does not count as done.
         self.directories.revoke(None);
         let all: Vec<u64> = self.connections.keys().copied().collect();
@@ -477,14 +486,8 @@ impl<F: FileSystem> Poller<F> {
         self.finish();
         let all: Vec<u64> = self.connections.keys().copied().collect();
         all.into_iter().for_each(|id| self.end(id));
-        let begun = Instant::now();
-        while !self.connections.is_empty() && begun.elapsed().as_secs() < 10 {
-            let worked = self.poll_ready() | self.look_for_drains();
-            self.wakes.wake_all();
-            if !worked {
-                std::thread::sleep(std::time::Duration::from_micros(200));
-            }
-        }
+        self.go_on(|_| true);
+        let all_done = self.connections.is_empty();
         self.drains.over();
         for (id, connection) in self.connections.drain() {
             tracing::error!(pid = connection.pid, session = id, "what a client had posted is not done");
@@ -494,6 +497,7 @@ impl<F: FileSystem> Poller<F> {
         }
         self.turn_away();
         self.publish();
+        all_done
     }
 
     fn publish(&mut self) {

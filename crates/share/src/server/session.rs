@@ -23,7 +23,7 @@ use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Waker;
 use zerocopy::FromZeros;
 
@@ -48,6 +48,8 @@ pub(crate) struct Client {
     pub order: Order,
     /// Its memory, as far as devices reach it.
     pub(super) lent: Lent,
+    /// Slots whose calls may wait for a lock, of those that have begun.
+    waiting: AtomicU64,
     /// It is ended because of its locks: none of them outlives it.
     pub evicted: AtomicBool,
     pub(super) lock_leases: Mutex<LockLeases>,
@@ -154,6 +156,7 @@ impl Client {
             tally,
             order,
             lent: Lent::default(),
+            waiting: AtomicU64::new(0),
             evicted: AtomicBool::new(false),
             lock_leases: Mutex::default(),
             memories: Mutex::default(),
@@ -428,6 +431,19 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// A call begins in this slot, which may wait for a lock or not. Only the server's thread says so.
+    pub fn may_wait_for_lock(&self, slot: SlotNo, may: bool) {
+        let (before, bit) = (self.waiting.load(Ordering::Relaxed), 1 << slot);
+        if (before & bit != 0) != may {
+            self.waiting.store(before ^ bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the call in this slot may wait for a lock.
+    pub fn waits_for_lock(&self, slot: SlotNo) -> bool {
+        self.waiting.load(Ordering::Relaxed) >> slot & 1 != 0
     }
 
     /// Answers that a call was given up.

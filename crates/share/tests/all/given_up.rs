@@ -168,3 +168,39 @@ fn calls_on_names_that_are_given_up() {
     println!("{gave_up} given up, {posted} posted");
     assert!(gave_up > 100 && posted > 1000, "{gave_up} {posted}");
 }
+
+/// Nobody else knows of what such a call has opened.
+#[test]
+fn what_calls_have_opened_that_are_given_up_is_closed() {
+    use fs::OpenFlags as Flags;
+    let rig = Rig::shared(volume(64 << 20));
+    let client = rig.client();
+    let ino = client.open("f", NEW).unwrap().ino();
+    let remote = client.client().fs().clone();
+    let (me, mut cx) = (Cred::of_process(), Context::from_waker(Waker::noop()));
+    let handles = || {
+        // Time for what was posted before, and for a look at the counters.
+        remote.block_on(remote.ping()).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        remote.block_on(remote.ping()).unwrap();
+        rig.server.as_ref().unwrap().counters().handles
+    };
+    let (dir, flags) = (fs::Ino::ROOT, Flags::READ | Flags::NOATIME);
+    for n in 0..100 {
+        let mut open = pin!(remote.open(&me, ino, flags));
+        let mut opendir = pin!(remote.opendir(&me, dir));
+        let name = format!("new-{n}");
+        let mut create = pin!(remote.create(&me, dir, name.as_bytes(), 0o600, Flags::WRITE));
+        assert!(open.as_mut().poll(&mut cx).is_pending());
+        assert!(opendir.as_mut().poll(&mut cx).is_pending());
+        assert!(create.as_mut().poll(&mut cx).is_pending());
+        if n % 3 == 0 {
+            // They are answered before they are given up.
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+    let begun = std::time::Instant::now();
+    while handles() != 0 {
+        assert!(begun.elapsed().as_secs() < 10, "{} are open still", handles());
+    }
+}

@@ -377,3 +377,60 @@ fn more_locks_than_there_is_room_for() {
     let f = open("f");
     (0..1000).for_each(|i| assert_eq!(set(f, one(i), 1, 3), 0));
 }
+
+/// The manager drops the record locks of a file with the last handle that it knows. Files are opened without its knowing.
+#[test]
+fn locks_stay_with_a_file_that_was_opened_without_a_message() {
+    use fs::OpenFlags as Flags;
+    let rig = Rig::new(volume(64 << 20));
+    let remote = Remote::connect(rig.dir.path().join("socket")).unwrap();
+    let other = rig.client().open("f", NEW).unwrap();
+    let me = Cred::of_process();
+    let lock = |at: u64| RecordLock { start: at, end: at, kind: Exclusive, pid: 1 };
+    remote.block_on(async {
+        let attr = remote.walk(&me, Ino::ROOT, b"f").await.unwrap();
+        let open = || remote.open_exact(&me, (attr.ino, attr.generation), Flags::READ | Flags::WRITE);
+        let first = open().await.unwrap();
+        let opens = rig.count("open");
+        let second = open().await.unwrap();
+        assert_eq!(rig.count("open"), opens, "it is open without a message");
+        // Who counts calls looks at the locks, too, which ends a lease.
+        let before = rig.count("setlk");
+        for n in 0..100 {
+            remote.setlk(first, LockOwner(1), Ok(lock(n)), false).await.unwrap();
+            remote.setlk(first, LockOwner(1), Err((n, n)), false).await.unwrap();
+        }
+        remote.setlk(second, LockOwner(2), Ok(lock(7)), false).await.unwrap();
+        remote.release(first).await.unwrap();
+        assert!(is_taken(&other, Exclusive, 7) && !is_taken(&other, Exclusive, 8));
+        assert!(rig.count("setlk") - before < 20, "they were locked under a lease");
+        remote.release(second).await.unwrap();
+    });
+    assert!(!is_taken(&other, Exclusive, 7));
+}
+
+/// As fcntl(F_SETFL) opens a file anew: the locks are the program's still.
+#[test]
+fn locks_stay_with_a_file_that_is_opened_anew() {
+    use fs::OpenFlags as Flags;
+    let rig = Rig::new(volume(64 << 20));
+    let remote = Remote::connect(rig.dir.path().join("socket")).unwrap();
+    let other = rig.client().open("f", NEW).unwrap();
+    let (me, both) = (Cred::of_process(), Flags::READ | Flags::WRITE);
+    let lock = RecordLock { start: 7, end: 7, kind: Exclusive, pid: 1 };
+    remote.block_on(async {
+        let attr = remote.walk(&me, Ino::ROOT, b"f").await.unwrap();
+        let mut now = remote.open(&me, attr.ino, both).await.unwrap();
+        remote.setlk(now, LockOwner(1), Ok(lock), false).await.unwrap();
+        for more in [Flags::APPEND, Flags::DIRECT, Flags::empty()] {
+            let opens = rig.count("open");
+            let anew = remote.open_exact(&me, (attr.ino, attr.generation), both | more).await.unwrap();
+            assert_eq!(rig.count("open"), opens, "it is open without a message");
+            remote.release(now).await.unwrap();
+            assert!(is_taken(&other, Exclusive, 7) && !is_taken(&other, Exclusive, 8));
+            now = anew;
+        }
+        remote.release(now).await.unwrap();
+    });
+    assert!(!is_taken(&other, Exclusive, 7));
+}

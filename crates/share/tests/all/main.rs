@@ -30,5 +30,6 @@ mod queues;
 mod rig;
 mod session;
 mod stats;
+mod stopping;
 mod trees;
 mod windows;

@@ -85,6 +85,35 @@ fn nothing_is_said_without_a_loss() {
     assert_eq!(errno(a.fsync()), libc::EIO);
 }
 
+/// Not only who wrote a file may sync it.
+#[test]
+fn whoever_has_a_file_open_is_told_that_what_was_written_is_lost() {
+    let (mut rig, client, [a, b]) = begin();
+    let open = |name: &str| client.open(name, RW).unwrap();
+    let [second, others] = ["a", "b"].map(open);
+    a.write_all_at(b"lost", 0).unwrap();
+    next_manager(&mut rig, true, Ordered::default());
+    assert_eq!(errno(second.fsync()), libc::EIO);
+    assert_eq!(errno(a.fsync()), libc::EIO);
+    [&a, &second, &b, &others, &open("a")].into_iter().for_each(|file| file.fsync().unwrap());
+    // As fcntl(F_SETFL) opens a file anew; and what is opened and closed without a sync hides nothing.
+    let (mut rig, client, [a, b]) = begin();
+    let open = |name: &str| client.open(name, RW).unwrap();
+    a.write_all_at(b"lost", 0).unwrap();
+    let anew = open("a");
+    drop(a);
+    b.write_all_at(b"lost", 0).unwrap();
+    drop(b);
+    next_manager(&mut rig, true, Ordered::default());
+    for name in ["a", "b"] {
+        assert_eq!(client.read(name).unwrap(), b"lost", "the medium has it still");
+    }
+    assert_eq!(errno(anew.fsync()), libc::EIO);
+    let later = open("b");
+    assert_eq!(errno(later.fsync()), libc::EIO);
+    [&anew, &later, &open("a"), &open("b")].into_iter().for_each(|file| file.fsync().unwrap());
+}
+
 /// A sync that was answered with order has made nothing durable.
 #[test]
 fn a_sync_answered_with_order_is_no_sync() {

@@ -127,3 +127,36 @@ fn a_close_waits_for_no_kernel() {
     let found = rig.doors.block_on(rig.doors.lookup(&Cred::root(), Ino::ROOT, &name));
     assert!(matches!(found, Err(Error::NotFound)));
 }
+
+/// Whoever has a pass may look it up wherever he says: each directory in which that was done is remembered until the close, and told then.
+#[test]
+fn a_pass_is_looked_up_in_few_directories() {
+    let rig = Rig::new(volume(64 << 20));
+    let told = Arc::new(Names::default());
+    rig.doors.watch(told.clone());
+    let client = rig.client();
+    let file = client.open("f", NEW).unwrap();
+    let remote = client.client().fs().clone();
+    let name = remote.block_on(remote.pass(file.handle())).unwrap();
+    let find = |dir: Ino| rig.doors.block_on(rig.doors.lookup(&Cred::root(), dir, &name));
+    let begun = std::time::Instant::now();
+    for ino in 1 << 20..(1 << 20) + 100_000 {
+        assert!(find(Ino(ino)).is_err(), "there is no such directory");
+    }
+    assert_eq!(find(file.ino()), Err(Error::NotDirectory));
+    let own = |dir: &str| {
+        client.mkdir(dir, 0o700).unwrap();
+        client.stat(dir).unwrap().ino
+    };
+    let other = Cred::user(7, 7, &[]);
+    let closed = rig.doors.block_on(rig.doors.lookup(&other, own("closed"), &name));
+    assert_eq!(closed, Err(Error::AccessDenied), "it may not be searched");
+    let dirs: Vec<Ino> = (0..20).map(|n| own(&format!("d{n}"))).collect();
+    let found = dirs.iter().filter(|dir| find(**dir).is_ok()).count();
+    assert!(find(dirs[0]).is_ok() && find(dirs[19]) == Err(Error::NotFound));
+    told.0.lock().clear();
+    file.close().unwrap();
+    remote.block_on(remote.ping()).unwrap();
+    assert_eq!((told.0.lock().len(), found), (16, 16));
+    assert!(begun.elapsed() < Duration::from_secs(20));
+}
