@@ -29,7 +29,7 @@ port=$((20000 + RANDOM % 10000))
 ROOT_ACCESS_KEY=$AWS_ACCESS_KEY_ID ROOT_SECRET_KEY=$AWS_SECRET_ACCESS_KEY \
     "$bin/versitygw" --port "127.0.0.1:$port" --keep-alive --quiet posix "$data/store" >"$data/log" 2>&1 &
 server=$!
-for _ in $(seq 100); do (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null && break; sleep 0.1; done
+./scripts/listens.sh "$server" "$port" || { echo "versitygw did not start:" >&2; cat "$data/log" >&2; exit 1; }
 export AWS_ENDPOINT_URL=http://127.0.0.1:$port
 
 say() { printf '\n==> %s\n' "$*"; }

@@ -28,13 +28,9 @@ install() {
     GOBIN=$bin GOFLAGS=-mod=mod go install "$2"
 }
 
-# Waits until somebody listens on the port.
+# Waits until the server listens on the port.
 await() {
-    for _ in $(seq 100); do
-        (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null && return
-        kill -0 "$pid" 2>/dev/null || break
-        sleep 0.1
-    done
+    ./scripts/listens.sh "$pid" "$1" && return
     echo "the server did not start:" >&2
     cat "$data/log" >&2
     exit 1

@@ -41,8 +41,12 @@ if [ -f "$LAB_BIN/libfreehold_preload.so" ]; then run=("$freehold" run --); fi
 work() {
     cd "$LAB_MNT" || return 1
     cp -r /tmp/tree a/tree && cp -r a/tree b/tree && cp -r b/tree c/tree || return 1
-    for to in a b c; do (for n in 1 2 3; do cp -r "b/tree" "$to/more$n" || exit 1; done) & done
-    wait || return 1
+    local pid pids=()
+    for to in a b c; do
+        (for n in 1 2 3; do cp -r "b/tree" "$to/more$n" || exit 1; done) &
+        pids+=($!)
+    done
+    for pid in "${pids[@]}"; do wait "$pid" || return 1; done
     mv a/more1 b/moved && ln -s ../b/moved/data c/link && sync
     for v in a b c; do diff -r /tmp/tree "$v/tree" && diff -r /tmp/tree "$v/more3" || return 1; done
     diff -r /tmp/tree b/moved && cmp /tmp/tree/data c/link

@@ -67,6 +67,11 @@ pub fn mkfs(media: Arc<dyn Media>, options: &MkfsOptions) -> Result<MkfsReport> 
             }
         }
     }
+    // A volume that is there ends first: what lies behind its superblocks is overwritten before there are others.
+    for at in SUPERBLOCKS {
+        device.write(at.byte(), &vec![0; BLOCK_SIZE])?;
+    }
+    device.flush()?;
     let uuid = options.uuid.unwrap_or_else(rand::random);
     let now = Time::now();
     let created = Timespec { sec: now.sec.into(), nsec: now.nsec.into() };

@@ -178,7 +178,8 @@ fn is_woken(media: Arc<dyn Media>) {
     let options = OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() };
     let volume = Arc::new(Volume::open(media, options).unwrap());
     let handle = make(&volume, "f");
-    let (over, slept, dones) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let over = AtomicBool::new(false);
+    let [woken, waited, dones] = [const { AtomicU64::new(0) }; 3];
     thread::scope(|s| {
         s.spawn(|| {
             let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -188,8 +189,8 @@ fn is_woken(media: Arc<dyn Media>) {
                     Devices::Done => drop(dones.fetch_add(1, Ordering::Relaxed)),
                     Devices::Busy => {
                         let mut fds = [rustix::event::PollFd::new(&readiness, rustix::event::PollFlags::IN)];
-                        let _ = rustix::event::poll(&mut fds, Some(&second));
-                        slept.fetch_add(1, Ordering::Relaxed);
+                        let ready = rustix::event::poll(&mut fds, Some(&second)).unwrap();
+                        if ready > 0 { &woken } else { &waited }.fetch_add(1, Ordering::Relaxed);
                     }
                     Devices::Idle => thread::yield_now(),
                 }
@@ -198,16 +199,16 @@ fn is_woken(media: Arc<dyn Media>) {
         });
         let begun = Instant::now();
         // A simulated device may be through before anybody looks.
-        while slept.load(Ordering::Relaxed) < 10 && begun.elapsed() < Duration::from_secs(20) {
+        while woken.load(Ordering::Relaxed) < 20 && begun.elapsed() < Duration::from_secs(20) {
             work(&volume, handle, 100);
         }
         over.store(true, Ordering::Relaxed);
-        // A completion for which it was not woken would have taken until the worker looked, or a second.
-        println!("{:?}", begun.elapsed());
-        assert!(begun.elapsed() < Duration::from_secs(30));
     });
-    let (slept, dones) = (slept.load(Ordering::Relaxed), dones.load(Ordering::Relaxed));
-    assert!(slept >= 10 && dones > 0, "{slept} sleeps, {dones} times something had completed");
+    let [woken, waited, dones] = [woken, waited, dones].map(AtomicU64::into_inner);
+    let told = format!("{woken} times woken, {waited} times not, {dones} times something had completed");
+    println!("{told}");
+    // What completes while it sleeps wakes it, unless the worker had to take it in; a device that works on something for a second is a rare one.
+    assert!(woken >= 20 && waited <= 1 + woken / 10 && dones > 0, "{told}");
     volume.close_blocking().unwrap();
 }
 

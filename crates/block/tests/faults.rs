@@ -50,7 +50,7 @@ fn eio(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Failed(libc::EIO | libc::ENODEV))
 }
 
-/// Runs the workload with one fault. Returns whether it struck, and what went wrong.
+/// Runs the workload with one fault. Returns whether the request came that was to fail, and what went wrong.
 fn run_with(
     base: &SimFlash,
     start: &Snapshot,
@@ -59,8 +59,8 @@ fn run_with(
     fault: Fault,
 ) -> Result<bool, String> {
     let flash = Arc::new(base.crash_image(|_, _| true));
-    let (reads, gone, after) =
-        (fault.op == Some(media::Op::Read), fault.failure == Failure::Gone, fault.after);
+    let (failing, after) = (fault.op, fault.after);
+    let reads = failing == Some(media::Op::Read);
     flash.inject(fault);
     let (volume, driver) = match setup.start(flash.clone()) {
         Ok(opened) => opened,
@@ -115,8 +115,19 @@ fn run_with(
     }
     struck |= closed.is_err();
     drop((volume, driver));
+    let counters = flash.counters();
+    let asked = match failing {
+        Some(media::Op::Read) => counters.reads,
+        Some(media::Op::Write) => counters.writes,
+        Some(media::Op::Flush) => counters.flushes,
+        other => panic!("{other:?} is not counted here"),
+    };
+    let came = asked > after;
     // When the volume is opened some reads can be done without, or are made again.
-    struck |= reads && flash.counters().reads > after;
+    struck |= reads && came;
+    if came && !struck {
+        return Err("it failed, and nobody was told".into());
+    }
     flash.clear_faults();
     let candidates: Vec<Snapshot> = states[floor..].iter().rev().cloned().collect();
     let ways: [fn(u64) -> bool; 3] = [|_| true, |_| false, |i| i % 3 == 0];
@@ -131,7 +142,7 @@ fn run_with(
             .map_err(|d| format!("reopened ({n}), in none of {} states: {}", candidates.len(), d[0]))?;
         driver.block_on(volume.close()).map_err(|e| format!("close after reopening: {e}"))?;
     }
-    Ok(struck || gone)
+    Ok(came)
 }
 
 /// Operations that change something when they succeed.
@@ -153,11 +164,11 @@ fn every_request(op: media::Op, failure: Failure, step: u64) {
     let start = sim::crash::prepare(&setup, media.clone(), &sim::crash::empty(), &ace::tree(), true).unwrap();
     let ops = workload();
     let mut struck = 0;
-    for n in (1..).step_by(step as usize) {
+    for n in (1..20_000).step_by(step as usize) {
         let fault = Fault { failure, ..Fault::nth(Some(op), n) };
         match run_with(&media, &start, &setup, &ops, fault) {
-            Ok(true) if n < 20_000 => struck += 1,
-            Ok(_) => break,
+            Ok(true) => struck += 1,
+            Ok(false) => break,
             Err(e) => panic!("{op:?} number {n}, {failure:?}: {e}"),
         }
         if failure == Failure::Gone && struck > 60 {

@@ -1,9 +1,11 @@
-//! First steps of a volume: make, open, use, stop, open again, lose power, open again.
+//! First steps of a volume: make, open, use, stop, open again, lose power, open again; make another one in its place.
 
 use block::{MkfsOptions, OpenOptions, Volume};
+use format::superblock::{SUPERBLOCKS, Superblock};
 use fs::{Cred, FileSystem, OpenFlags, block_on};
 use media::flash::{Config, SimFlash};
 use media::ram::RamMedia;
+use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::sync::Arc;
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
@@ -77,6 +79,64 @@ fn survives_power_loss_after_sync() {
     let volume =
         Volume::open(image, OpenOptions { cache_bytes: 32 << 20, ..OpenOptions::default() }).unwrap();
     check_tree(&volume, &SIZES);
+}
+
+/// A volume is made over another one, and power fails at each moment of that: there is the old one as it was, none, or the new one.
+#[test]
+fn power_fails_while_a_volume_is_made() {
+    let options = OpenOptions { cache_bytes: 16 << 20, ..OpenOptions::default() };
+    for stopped in [true, false] {
+        let config = Config { wait_when_idle: true, ..Config::new(64 << 20) };
+        let flash = Arc::new(SimFlash::new(config).unwrap());
+        let made = |byte| MkfsOptions { uuid: Some([byte; 16]), force: true, ..MkfsOptions::default() };
+        block::mkfs(flash.clone(), &made(1)).unwrap();
+        let volume = Volume::open(flash.clone(), options.clone()).unwrap();
+        write_tree(&volume, &SIZES);
+        block_on(volume.sync()).unwrap();
+        let old = if stopped {
+            volume.close_blocking().unwrap();
+            flash
+        } else {
+            // Its log is not empty.
+            Arc::new(flash.crash_image(|_, _| true))
+        };
+        old.set_trace(true);
+        block::mkfs(old.clone(), &made(2)).unwrap();
+        let trace = old.take_trace().unwrap();
+        let mut rng = SmallRng::seed_from_u64(3);
+        let (mut cursor, mut seen) = (trace.cursor(), [0; 3]);
+        loop {
+            for (number, share) in [1.0, 0.0, 0.5, 0.5, 0.1, 0.9].into_iter().enumerate() {
+                let image = Arc::new(cursor.state().crash_image(|_, _| rng.random_bool(share)));
+                let superblock = SUPERBLOCKS.iter().find_map(|at| {
+                    let mut block = vec![0; format::limits::BLOCK_SIZE];
+                    image.peek(at.byte(), &mut block);
+                    Superblock::parse(&block).ok()
+                });
+                let which = superblock.map_or(0, |sb| sb.uuid[0] as usize);
+                seen[which] += 1;
+                let what = format!("stopped: {stopped}, event {}, {number}: {which}", cursor.index());
+                let volume = match Volume::open(image, options.clone()) {
+                    Ok(volume) => volume,
+                    Err(e) => {
+                        assert_eq!(which, 0, "{what}: {e}");
+                        continue;
+                    }
+                };
+                match which {
+                    1 => check_tree(&volume, &SIZES),
+                    _ => assert!(volume.names(fs::Ino::ROOT, 1).unwrap().is_empty(), "{what}"),
+                }
+                volume.close_blocking().unwrap();
+            }
+            if cursor.step().is_none() {
+                break;
+            }
+        }
+        assert!(seen.iter().all(|&n| n > 0), "{seen:?}");
+        let end = Arc::new(cursor.state().crash_image(|_, _| false));
+        assert!(Volume::open(end, options.clone()).is_ok(), "what was made is durable");
+    }
 }
 
 /// A directory that was removed while it was open is still that when the volume is opened again: nobody makes a name in it, and it

@@ -234,6 +234,17 @@ impl Drop for Loop {
     }
 }
 
+/// What sysfs says of a device.
+fn said_of(device: &Path, file: &str) -> String {
+    let path = Path::new("/sys/class/block").join(device.file_name().unwrap()).join(file);
+    std::fs::read_to_string(path).unwrap().trim().to_string()
+}
+
+/// Flushes that the device was asked for.
+fn flushes(device: &Path) -> u64 {
+    said_of(device, "stat").split_whitespace().nth(15).unwrap().parse().unwrap()
+}
+
 #[test]
 fn block_device() {
     let home = tempfile::tempdir().unwrap();
@@ -252,10 +263,13 @@ fn block_device() {
         let geometry = media.geometry();
         assert_eq!(geometry.bytes, 32 << 20);
         assert!(media.is_direct() && geometry.atomic_unit <= 4096);
+        assert_eq!(geometry.volatile_cache, said_of(path, "queue/write_cache") != "write through");
         let plain = Blocking::new(media.clone()).unwrap();
         let data: Vec<u8> = (0..5 << 20).map(|i| (i / 511) as u8).collect();
         plain.write(4096, &data).unwrap();
+        let before = flushes(path);
         plain.flush().unwrap();
+        assert!(flushes(path) > before || !geometry.volatile_cache, "the device was not asked to flush");
         plain.range(Op::WriteZeroes, 8192, 1 << 20).unwrap();
         plain.range(Op::Discard, 16 << 20, 1 << 20).unwrap();
         let mut back = vec![1; data.len()];

@@ -8,7 +8,7 @@
 //! Files up to [`READ_WHOLE_MAX`] are read in whole; larger ones where the file system reports data, and there at most
 //! [`READ_SPARSE_MAX`] bytes: a file system that reports more of a sparse file as data fails the comparison.
 //!
-//! Tested by its canaries at the end of this file and in `tests/canaries.rs`.
+//! Tested by the canaries of `tests/canaries.rs`.
 
 use crate::driver::{Blocking, Driver};
 use crate::model::data::{Data, PAGE};

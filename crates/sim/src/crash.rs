@@ -17,7 +17,7 @@
 //! [`ace`] and [`bounded`] make small workloads, [`clients`] long ones of several clients.
 //!
 //! Not verified: times, sizes of directories, allocated blocks, concurrent calls but syncs and barriers, real devices.
-//! Canaries: devices that lie and engines without order must be caught (crates/block/tests/canaries.rs).
+//! Canaries: devices that lie and engines without order must be caught (crates/block/tests/order_canaries.rs).
 
 pub mod ace;
 pub mod bounded;

@@ -7,7 +7,7 @@ use format::inode::{SlotKind, TailKind, parse_block};
 use format::limits::{BLOCK_SIZE, SEGMENT_BLOCKS};
 use format::superblock::Superblock;
 use format::{Ino, SegNo};
-use fs::{Cred, Fallocate, FileSystem, FileType, OpenFlags, XattrFlags, block_on};
+use fs::{Cred, Fallocate, FileSystem, FileType, OpenFlags, SetAttr, SetTime, Time, XattrFlags, block_on};
 use media::Media;
 use media::flash::{Config, SimFlash};
 use std::collections::BTreeMap;
@@ -33,6 +33,9 @@ pub struct Seen {
     pub size: u64,
     pub nlink: u32,
     pub rdev: u64,
+    pub owner: (u32, u32),
+    /// Last change of the data, of anything, and when it was made.
+    pub times: [Time; 3],
     pub content: Result<Vec<u8>, String>,
     pub xattrs: Result<BTreeMap<Vec<u8>, Vec<u8>>, String>,
 }
@@ -80,6 +83,8 @@ pub fn picture(volume: &Volume) -> fs::Result<Picture> {
                     size: attr.size,
                     nlink: attr.nlink,
                     rdev: attr.rdev,
+                    owner: (attr.uid, attr.gid),
+                    times: [attr.mtime, attr.ctime, attr.btime],
                     content: content.map_err(|e| e.to_string()),
                     xattrs,
                 };
@@ -141,6 +146,17 @@ fn fill(volume: &Volume, top: &str) {
         volume.fallocate(h, Fallocate::Allocate { keep_size: true }, 0, 1 << 20).await.unwrap();
         volume.write(h, 100_000, b"in the middle").await.unwrap();
         volume.release(h).await.unwrap();
+        for (path, uid, gid) in [
+            ("inline", 1000, 1001),
+            ("sub", 1000, 1000),
+            ("sub/scattered", 2000, 2001),
+            ("sub/deep", 0, 2001),
+        ] {
+            let ino = volume.walk(&root, top, path.as_bytes()).await.unwrap().ino;
+            let mtime = Some(SetTime::At(Time { sec: 1_000_000_000 + i64::from(uid), nsec: gid }));
+            let set = SetAttr { uid: Some(uid), gid: Some(gid), mtime, ..SetAttr::default() };
+            volume.setattr(&root, ino, set).await.unwrap();
+        }
     });
 }
 
@@ -305,7 +321,7 @@ pub fn mounts_right(image: &Arc<SimFlash>, truth: &Picture, what: &str) -> bool 
         let other = found.get(path).unwrap_or_else(|| panic!("{what}: {path} is missing after mount"));
         assert!(seen.content == other.content || other.content.is_err(), "{what}: contents of {path}");
         assert!(seen.xattrs == other.xattrs || other.xattrs.is_err(), "{what}: attributes of {path}");
-        let plain = |s: &Seen| (s.ino, s.mode, s.size, s.nlink, s.rdev);
+        let plain = |s: &Seen| (s.ino, s.mode, s.size, s.nlink, s.rdev, s.owner, s.times);
         assert_eq!(plain(seen), plain(other), "{what}: {path}");
     }
     assert_eq!(found.len(), truth.len(), "{what}: names that should not be there");
@@ -325,6 +341,12 @@ pub fn repairs(image: &Arc<SimFlash>, truth: &Picture, what: &str) -> Report {
     let told: Vec<u64> = report.damage().filter_map(|p| p.inode).collect();
     for (path, seen) in truth {
         if told.contains(&seen.ino) {
+            // What was put right about it is not whose it is, nor when it was made.
+            let is_it = |s: &&Seen| (s.ino, s.mode, &s.content) == (seen.ino, seen.mode, &seen.content);
+            if let Some(other) = found.get(path).filter(is_it) {
+                let kept = |s: &Seen| (s.owner, s.times[0], s.times[2]);
+                assert_eq!(kept(seen), kept(other), "{what}: {path} was repaired");
+            }
             continue;
         }
         match found.get(path) {
@@ -333,7 +355,8 @@ pub fn repairs(image: &Arc<SimFlash>, truth: &Picture, what: &str) -> Report {
                 assert!(
                     links
                         && (seen.mode, seen.size, &seen.content, &seen.xattrs)
-                            == (other.mode, other.size, &other.content, &other.xattrs),
+                            == (other.mode, other.size, &other.content, &other.xattrs)
+                        && (seen.owner, seen.times) == (other.owner, other.times),
                     "{what}: {path} differs after repair"
                 );
             }

@@ -237,3 +237,64 @@ impl Flight {
         }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Arena, Geometry};
+    use std::sync::Arc;
+
+    fn front() -> Front {
+        Front::new(Geometry {
+            name: "test".into(),
+            bytes: 1 << 20,
+            sector: 512,
+            atomic_unit: 512,
+            volatile_cache: true,
+            barrier: false,
+            discard: true,
+            queue_depth: 1,
+            max_transfer: 1 << 20,
+            numa_node: None,
+        })
+    }
+
+    /// Operation of an entry, and its flags for that: those of a transfer and of a sync have the same place.
+    fn said(entry: &Entry) -> (u8, i32) {
+        // SAFETY: an entry is what linux/io_uring.h calls `struct io_uring_sqe`, 64 bytes of plain data.
+        let bytes: [u8; 64] = unsafe { std::mem::transmute_copy(entry) };
+        (bytes[0], i32::from_ne_bytes(bytes[28..32].try_into().unwrap()))
+    }
+
+    /// No test can take the power from a device, so the kernel must have been told to make durable what is to be.
+    #[test]
+    fn what_is_to_be_durable_is_asked_for_so() {
+        let front = front();
+        let arena = front.register(Arc::new(Arena::new(PIECE as usize).unwrap())).unwrap();
+        let fixed = [Pieces { first: Some(0), taken: vec![Some(true)] }];
+        let context = |pinned| Context { front: &front, block: false, pinned, zeros: std::ptr::null() };
+        let (plain, fixed) = (context(&[]), context(&fixed));
+        let entry =
+            |request: Request, context| said(&Flight::new(request, Vec::new(), context).entry(context));
+        let flush = entry(Request::flush(1), &plain);
+        assert_eq!(flush, (opcode::Fsync::CODE, types::FsyncFlags::DATASYNC.bits() as i32));
+        let buf = |offset| BufRef { arena, offset, len: 4096 };
+        let single = Request::transfer(Op::Write, 0, buf(0), 1);
+        let several = Request::vectored(Op::Write, 0, [buf(0), buf(8192)][..].into(), 1);
+        for (request, context, code) in [
+            (&single, &plain, opcode::Write::CODE),
+            (&single, &fixed, opcode::WriteFixed::CODE),
+            (&several, &plain, opcode::Writev::CODE),
+            (&several, &fixed, opcode::Writev::CODE),
+        ] {
+            assert_eq!(entry(request.clone(), context), (code, 0));
+            let durable = Request { flags: Flags::FUA, ..request.clone() };
+            assert_eq!(entry(durable.clone(), context), (code, libc::RWF_DSYNC));
+            // The rest of a transfer that was cut short, too.
+            let mut flight = Flight::new(durable, Vec::new(), context);
+            flight.entry(context);
+            assert!(matches!(flight.judge(512, context), Verdict::Again));
+            assert_eq!(said(&flight.entry(context)), (code, libc::RWF_DSYNC));
+        }
+    }
+}
