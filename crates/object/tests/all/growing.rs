@@ -263,11 +263,12 @@ fn what_others_make_of_an_object_whose_answer_was_lost_stays() {
 #[test]
 fn an_fsync_whose_answer_is_lost_in_s3() {
     let all = Features { part_min: 1, ..Features::ALL };
-    for features in [
+    let kinds = [
         all,
         Features { md5_etags: false, checksums: &[Crc::CRC64NVME], ..all },
         Features { part_min: 1, part_copy: true, conditional: true, ..Features::FEW },
-    ] {
+    ];
+    let run = |features| {
         let server = Server::start(features, sim::s3::Faults::none()).unwrap();
         let paths = stack::mount_hasty(&server);
         // The large one has left but for its completion.
@@ -290,7 +291,12 @@ fn an_fsync_whose_answer_is_lost_in_s3() {
             paths.close(handle).unwrap();
             assert!(server.look(|bucket| *bucket.objects()[&path].body == bytes), "{len} bytes");
         }
-    }
+    };
+    std::thread::scope(|s| {
+        for features in kinds {
+            s.spawn(move || run(features));
+        }
+    });
 }
 
 /// The object of a large file is there, and a change of what it says of itself is not.
