@@ -22,6 +22,7 @@ use bytes::Bytes;
 use fs::{Error, Result, Time};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// Files up to this size, or up to the least part where that is larger, are sent with one request, bytes.
 const SINGLE: u64 = 8 << 20;
@@ -216,9 +217,11 @@ impl<S: Store> Core<S> {
         }
         let done = match stream.settle(self).await {
             Ok(parts) => {
+                let begun = SystemTime::now();
                 let done = self.complete(&stream, &parts, on).await;
                 if is_unheard(&done) {
-                    let tried = Tried::Parts { size, stream: stream.clone(), parts };
+                    let when = begun..SystemTime::now();
+                    let tried = Tried::Parts { size, stream: stream.clone(), parts, when };
                     file.state.lock().tried = Some(Arc::new(tried));
                 }
                 done

@@ -359,13 +359,14 @@ pub trait Store: Send + Sync + 'static {
         on: &Condition,
     ) -> impl Future<Output = Result<ETag>> + Send;
 
-    /// The state of the object, if it is what these parts of an upload make: for who has not heard whether they were completed. `None` also where
-    /// that cannot be told.
+    /// The state of the object, if it is what these parts of an upload make: for who has not heard whether they were completed, which he asked for
+    /// `when`. `None` also where that cannot be told.
     fn completed(
         &self,
         key: &str,
         upload: &UploadId,
         parts: &[Part],
+        when: &Range<SystemTime>,
     ) -> impl Future<Output = Result<Option<ETag>>> + Send;
 
     /// Gives up an upload and its parts; that it is not there is no error.

@@ -12,15 +12,17 @@ use crate::store::{Description, ETag, Metadata, Part, Store, StoreError};
 use crate::stream::Stream;
 use bytes::Bytes;
 use fs::Result;
+use std::ops::Range;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// What a commit was to make.
 #[derive(Debug)]
 pub enum Tried {
     /// An object in one step, of this size and with this metadata. `sum`: of its bytes; `None`: they are those that were there.
     Whole { size: u64, sum: Option<Checksum>, metadata: Metadata },
-    /// An object of these parts.
-    Parts { size: u64, stream: Arc<Stream>, parts: Vec<Part> },
+    /// An object of these parts. `when`: from the first try on to the end of the last.
+    Parts { size: u64, stream: Arc<Stream>, parts: Vec<Part>, when: Range<SystemTime> },
 }
 
 /// Whether a call may have been done all the same.
@@ -77,9 +79,9 @@ impl<S: Store> Core<S> {
     async fn was_made(&self, key: &str, tried: &Tried) -> std::result::Result<Option<ETag>, StoreError> {
         let (size, sum, metadata) = match tried {
             Tried::Whole { size, sum, metadata } => (*size, *sum, metadata),
-            Tried::Parts { stream, parts, .. } => {
+            Tried::Parts { stream, parts, when, .. } => {
                 let Some(id) = stream.upload_id() else { return Ok(None) };
-                return self.store.completed(key, id, parts).await;
+                return self.store.completed(key, id, parts, when).await;
             }
         };
         let found = match self.store.head(key).await {

@@ -55,7 +55,7 @@ use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 use tokio::sync::OnceCell;
 
 /// Longest key, bytes.
@@ -243,8 +243,15 @@ impl Store for S3 {
         self.complete_upload(key, upload, parts, on).await
     }
 
-    async fn completed(&self, key: &str, upload: &UploadId, parts: &[Part]) -> Result<Option<ETag>> {
-        self.is_completed(key, parts, self.sum_of(upload, parts), None).await
+    async fn completed(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        parts: &[Part],
+        when: &Range<SystemTime>,
+    ) -> Result<Option<ETag>> {
+        let when = when.start..when.end + 2 * multipart::CLOCKS;
+        self.is_completed(key, parts, self.sum_of(upload, parts), when).await
     }
 
     async fn abort(&self, key: &str, upload: &UploadId) -> Result<()> {

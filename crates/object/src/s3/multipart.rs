@@ -12,8 +12,11 @@ use crate::checksum::{Checksum, Crc};
 use crate::store::{Condition, Description, ETag, Part, Result, StoreError, Upload, UploadId};
 use bytes::Bytes;
 use http::Method;
-use std::ops::Range;
+use std::ops::{Range, RangeBounds};
 use std::time::{Duration, SystemTime};
+
+/// By how much a time of the store may be before the same of this machine: it is in whole seconds.
+pub(super) const CLOCKS: Duration = Duration::from_secs(2);
 
 impl S3 {
     /// `Store::begin`. `kept`: the store is to keep checksums, if it can. A try whose answer was lost leaves an upload behind that nobody knows;
@@ -157,7 +160,7 @@ impl S3 {
             }
             // The upload has gone, or its object stands in the way of its own condition: by an earlier try, perhaps.
             Err(error @ (StoreError::NotFound | StoreError::Precondition)) if doubt => {
-                match self.is_completed(key, parts, sum, Some(begun)).await? {
+                match self.is_completed(key, parts, sum, begun..).await? {
                     Some(etag) => Ok(etag),
                     // An upload that is there was not completed.
                     None if self.all_parts(key, upload).await.is_ok() => Err(error),
@@ -169,13 +172,13 @@ impl S3 {
     }
 
     /// The ETag of the object, if it is what these parts make: by its checksum, else by an ETag that is the sum of the parts' sums, else by its
-    /// size and its time. `begun`: when the first try was made, if that is not long ago; `None`: its time says nothing.
+    /// size and its time. `when`: what that may be.
     pub(super) async fn is_completed(
         &self,
         key: &str,
         parts: &[Part],
         sum: Option<Checksum>,
-        begun: Option<SystemTime>,
+        when: impl RangeBounds<SystemTime>,
     ) -> Result<Option<ETag>> {
         let whole = self.whole(key)?;
         let call = Call::new(Kind::Head, Method::HEAD, Some(&whole)).with("x-amz-checksum-mode", "ENABLED");
@@ -193,10 +196,7 @@ impl S3 {
                     let size: u64 = parts.iter().map(|part| part.size).sum();
                     let known = parts.iter().all(|part| part.size > 0);
                     let modified = answer.header("last-modified").and_then(clock::http);
-                    // Times are given in whole seconds.
-                    let late = modified
-                        .zip(begun)
-                        .is_some_and(|(time, begun)| time + Duration::from_secs(2) >= begun);
+                    let late = modified.is_some_and(|time| when.contains(&(time + CLOCKS)));
                     known && late && answer.header("content-length") == Some(size.to_string().as_str())
                 }
             },

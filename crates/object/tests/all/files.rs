@@ -478,65 +478,6 @@ fn times_of_what_is_made_here_stay_as_they_were_shown() {
     assert_eq!(times(), shown, "after a look at the name");
 }
 
-/// Names that come and go all the time beside a name are no reason to ask for it again.
-#[test]
-fn a_name_is_found_although_others_go() {
-    let rig = mount(&bucket());
-    rig.write("old", b"old").unwrap();
-    let handles: Vec<_> = (0..600).map(|n| rig.create(&format!("n{n}")).unwrap()).collect();
-    for _ in 0..1000 {
-        rig.fs.store().slow("head", Duration::from_millis(20));
-    }
-    thread::scope(|s| {
-        let goes = s.spawn(|| {
-            for n in 0..600 {
-                rig.unlink(&format!("n{n}")).unwrap();
-                thread::sleep(Duration::from_millis(2));
-            }
-        });
-        assert_eq!(rig.find("old").unwrap().size, 3);
-        assert!(!goes.is_finished(), "it was asked for as long as names went");
-    });
-    handles.into_iter().for_each(|handle| rig.close(handle).unwrap());
-}
-
-/// Answers that are older than a change of names made here.
-#[test]
-fn a_name_that_was_made_or_removed_meanwhile_is_as_it_is_now() {
-    let late = Arc::<AtomicU64>::default();
-    let faults = Faults { late: late.clone(), ..Faults::default() };
-    let rig = mount_with(&bucket(), SMALL, options(), faults, 100);
-    let meanwhile = |name: &str, change: &dyn Fn()| {
-        let asked = rig.count("head");
-        late.store(300, Ordering::SeqCst);
-        thread::scope(|s| {
-            let looking = s.spawn(|| rig.find(name));
-            while rig.count("head") == asked {
-                thread::yield_now();
-            }
-            change();
-            looking.join().unwrap().map(|attr| attr.kind)
-        })
-    };
-    assert_eq!(meanwhile("d", &|| rig.mkdir("d").unwrap()), Ok(FileType::Directory));
-    assert_eq!(meanwhile("f", &|| rig.write("f", b"f").unwrap()), Ok(FileType::Regular));
-    assert_eq!(meanwhile("g", &|| rig.rename("f", "g").unwrap()), Ok(FileType::Regular));
-    assert_eq!(meanwhile("g", &|| rig.rename("g", "f").unwrap()), Err(Error::NotFound));
-    assert_eq!(meanwhile("f", &|| rig.unlink("f").unwrap()), Err(Error::NotFound));
-    rig.write("d/in", b"in").unwrap();
-    let (dir, asked) = (rig.find("d").unwrap().ino, rig.count("head"));
-    late.store(300, Ordering::SeqCst);
-    thread::scope(|s| {
-        let looking = s.spawn(|| rig.run(rig.fs.lookup(&Cred::root(), dir, b"in")));
-        while rig.count("head") == asked {
-            thread::yield_now();
-        }
-        rig.rename("d", "e").unwrap();
-        assert_eq!(looking.join().unwrap().unwrap().size, 2);
-    });
-    assert_eq!((rig.read("e/in").unwrap(), rig.list("").unwrap()), (b"in".to_vec(), vec!["e".to_string()]));
-}
-
 /// Between the look at its size and the turn of an allocation others may have written.
 #[test]
 fn an_allocation_cuts_nothing() {

@@ -3,6 +3,7 @@
 mod crash;
 mod files;
 mod growing;
+mod names;
 mod others;
 mod rig;
 mod stack;

@@ -454,7 +454,13 @@ impl Store for Mount {
         .await
     }
 
-    async fn completed(&self, key: &str, upload: &UploadId, _: &[Part]) -> Result<Option<ETag>> {
+    async fn completed(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        _: &[Part],
+        _: &Range<SystemTime>,
+    ) -> Result<Option<ETag>> {
         self.call("completed", |b| {
             let made = b.made.get(&upload.0);
             Ok(made.filter(|made| b.objects.get(key).is_some_and(|(_, now)| now.etag == **made)).cloned())
