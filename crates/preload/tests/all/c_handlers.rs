@@ -48,18 +48,28 @@ const WAITS: &str = r#"
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 static char path[300]; static int done[2];
 static void uses(int s) { char c = '-'; int fd = open(path, O_RDONLY); int n = read(fd, &c, 1); dprintf(2, "%d %c\n", n, c); close(fd); write(done[1], "x", 1); }
+/* Until the process sleeps in the call, where the kernel tells. */
+static void till_it_opens(int pid) {
+    for (int i = 0; i < 3000; i++) {
+        char name[50], t[50] = ""; usleep(5000); sprintf(name, "/proc/%d/syscall", pid); int fd = open(name, O_RDONLY), n = read(fd, t, 49); close(fd);
+        if (n <= 0) { usleep(400000); return; }
+        if (atoi(t) == SYS_openat) return;
+    }
+}
 int main(int n, char **a) {
     char link[300], c; sprintf(path, "%s/f", a[1]); sprintf(link, "%s/l", a[1]); int fd = open(path, O_CREAT | O_WRONLY, 0644); write(fd, "text", 4); close(fd);
     mkfifo("fifo", 0644); char at[300], to[400]; getcwd(at, sizeof at); sprintf(to, "%s/fifo", at); symlink(to, link); pipe(done);
     struct sigaction how = { .sa_handler = uses, .sa_flags = SA_RESTART }; sigaction(SIGALRM, &how, NULL);
     for (int i = 0; i < 2; i++) {
-        if (fork() == 0) { usleep(100000); kill(getppid(), SIGALRM); read(done[0], &c, 1); fd = open("fifo", O_WRONLY); write(fd, "in", 2); _exit(0); }
+        if (fork() == 0) { till_it_opens(getppid()); kill(getppid(), SIGALRM); read(done[0], &c, 1); fd = open("fifo", O_WRONLY); write(fd, "in", 2); _exit(0); }
         FILE *f = i ? fopen(link, "r") : NULL; fd = f ? fileno(f) : open(link, O_RDONLY); char t[9] = ""; read(fd, t, 8); printf("%s\n", t); wait(NULL); close(fd);
     }
     unlink("fifo"); return 0;
