@@ -248,20 +248,21 @@ fn other_process() {
     let mut renamed =
         Box::pin(session.rename(&cred, Ino::ROOT, b"cold", Ino::ROOT, b"taken", Default::default()));
     assert!(renamed.as_mut().poll(&mut cx).is_pending());
-    let _program = Command::new("mkdir").arg("mnt/taken").stderr(Stdio::null()).spawn().unwrap();
+    let mut program = Command::new("mkdir").arg("mnt/taken").stderr(Stdio::null()).spawn().unwrap();
     // Until the program is so far, the kernel takes changes in.
-    for name in names {
+    'told: for name in names {
         let mut changed = Box::pin(session.unlink(&cred, Ino::ROOT, name.as_bytes()));
         let begun = Instant::now();
         while changed.as_mut().poll(&mut cx).is_pending() {
             if begun.elapsed() > Duration::from_secs(1) {
                 println!("held up");
-                std::thread::park();
+                break 'told;
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+    program.wait().unwrap();
 }
 
 /// A killed server does not end by itself when the kernel has it wait for a lock of a program that waits for the server. Whoever clears its mount away frees
