@@ -8,6 +8,7 @@ steps=("$@")
 
 ./scripts/setup.sh cc:gcc git fusermount3:fuse3 mke2fs:e2fsprogs sqlite3 \
     /usr/include/liburing.h:liburing-dev /usr/include/libaio.h:libaio-dev
+./scripts/setup.sh python3 rsync losetup:mount setpriv:util-linux make strip:binutils || echo "==> tests of what is missing are skipped"
 if ! command -v cargo >/dev/null 2>&1; then
     echo "Rust is missing: see https://rustup.rs (1.88 or later)" >&2
     exit 1

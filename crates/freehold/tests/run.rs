@@ -41,19 +41,26 @@ impl Rig {
         self.command().args(["run", "--", "timeout", "120", "bash", "-c", script]).output().unwrap().into()
     }
 
-    /// Makes the program `a` of this source, in `work`. False without one of the libraries.
+    /// Makes the program `a` of this source, in `work`. False without gcc, or without one of the libraries.
     fn compiles(&self, source: &str, libraries: &[&str]) -> bool {
-        let work = self.p.path("work");
-        std::fs::write(work.join("a.c"), source).unwrap();
-        let mut gcc = Command::new("gcc");
-        gcc.args(["-O1", "-o", "a", "a.c"])
-            .args(libraries.iter().map(|l| format!("-l{l}")))
-            .current_dir(work);
-        let compiles = gcc.stderr(Stdio::null()).status().unwrap().success();
-        if !compiles {
-            println!("skipped: there are not all of {libraries:?}");
+        if !has("gcc") {
+            return false;
         }
-        compiles
+        let work = self.p.path("work");
+        let gcc = |source: &str| -> Said {
+            std::fs::write(work.join("a.c"), source).unwrap();
+            let mut gcc = Command::new("gcc");
+            // Newer compilers take neither of these anyway.
+            gcc.args(["-O1", "-Werror=implicit-function-declaration", "-Werror=int-conversion"]);
+            gcc.args(["-o", "a", "a.c"]).args(libraries.iter().map(|l| format!("-l{l}")));
+            gcc.current_dir(&work).output().unwrap().into()
+        };
+        if gcc("int main(void) { return 0; }").code != Some(0) {
+            println!("skipped: there are not all of {libraries:?}");
+            return false;
+        }
+        gcc(source).ok();
+        true
     }
 
     /// Runs a script under `freehold run` in the volume and without it in the ordinary directory. What it says and how it ends must be the same, and
@@ -457,6 +464,39 @@ fn other_users() {
         }
         rig.done();
     }
+}
+
+/// Whoever may write to a directory can put a socket of his own where a server's was.
+#[test]
+fn no_socket_is_taken_from_a_directory_of_others() {
+    if !can_mount() {
+        return;
+    }
+    let rig = Rig::new("");
+    let dir = rig.p.path("run");
+    let offered = || {
+        let said = rig.p.line("run --list").ok();
+        let place = rig.mnt.to_str().unwrap();
+        let line = said.lines().find(|l| l.starts_with(place)).expect("it is mounted").to_string();
+        assert!(line.contains(".sock") != line.contains("none: its server offers no sessions"), "{line}");
+        line.contains(".sock")
+    };
+    let mode = |bits| std::fs::set_permissions(&dir, PermissionsExt::from_mode(bits)).unwrap();
+    for bits in [0o777, 0o1777, 0o775, 0o770, 0o757, 0o702] {
+        mode(bits);
+        assert!(!offered(), "mode {bits:o}");
+        let mut run = rig.command();
+        Said::from(run.args(["run", "true"]).output().unwrap()).fails(&["offers no sessions"]);
+        mode(0o755);
+        assert!(offered(), "after mode {bits:o}");
+    }
+    if is_root() {
+        std::os::unix::fs::chown(&dir, Some(12345), None).unwrap();
+        assert!(!offered(), "it is somebody else's");
+        std::os::unix::fs::chown(&dir, Some(0), None).unwrap();
+        assert!(offered());
+    }
+    rig.done();
 }
 
 #[test]

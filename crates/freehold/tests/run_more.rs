@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::{Place, can_mount, eventually, library};
+use common::{Place, Said, can_mount, eventually, library};
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -59,13 +59,21 @@ impl Rig {
     /// Makes a program `a` in C; false when there is no compiler.
     fn compile(&self, source: &str) -> bool {
         std::fs::write(self.p.path("a.c"), source).unwrap();
-        let mut gcc = Command::new("gcc");
-        gcc.args(["-O1", "-w", "-o", "a", "a.c"]).current_dir(self.p.path(""));
-        let is_made = gcc.status().is_ok_and(|s| s.success());
-        if !is_made {
+        if !Command::new("gcc").arg("--version").output().is_ok_and(|out| out.status.success()) {
             println!("skipped: there is no gcc");
+            return false;
         }
-        is_made
+        let mut gcc = Command::new("gcc");
+        gcc.args([
+            "-O1",
+            "-Werror=implicit-function-declaration",
+            "-Werror=int-conversion",
+            "-o",
+            "a",
+            "a.c",
+        ]);
+        Said::from(gcc.current_dir(self.p.path("")).output().unwrap()).ok();
+        true
     }
 
     #[track_caller]

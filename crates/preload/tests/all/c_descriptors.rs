@@ -30,7 +30,7 @@ int main(int n, char **a) {
 #[test]
 fn descriptors_run_out() {
     let rig = Rig::new();
-    if compiles(&rig, "a", FULL, &["-w"]) {
+    if compiles(&rig, "a", FULL, &[]) {
         rig.same("timeout 20 ./a $T; echo $?; ls $T");
     }
 }
@@ -122,9 +122,7 @@ int main(int n, char **a) {
 #[test]
 fn descriptors_of_several() {
     let rig = Rig::new();
-    if compiles(&rig, "a", OWNERS, &["-w"])
-        && compiles(&rig, "b", COPIES, &["-w"])
-        && compiles(&rig, "c", USERS, &["-w"])
+    if compiles(&rig, "a", OWNERS, &[]) && compiles(&rig, "b", COPIES, &[]) && compiles(&rig, "c", USERS, &[])
     {
         rig.same(
             "timeout 20 ./a $T; echo $?; timeout 40 ./b $T; echo $?; timeout 20 ./c $T; echo $?; cat $T/log",
@@ -143,6 +141,7 @@ const LIBCS: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #define SAY(call) do { errno = 0; long r = (long)(call); dprintf(2, "%d: %ld %d\n", __LINE__, r, errno); } while (0)
@@ -203,7 +202,7 @@ int main(int n, char **a) {
 #[test]
 fn what_libc_does_by_itself() {
     let rig = Rig::new();
-    if compiles(&rig, "a", LIBCS, &["-w"]) && compiles(&rig, "b", NONE, &["-w"]) {
+    if compiles(&rig, "a", LIBCS, &[]) && compiles(&rig, "b", NONE, &[]) {
         rig.same("printf 'one\\ntwo\\n' > $T/in; timeout 20 ./a $T 2>&1 < $T/in; echo $?");
         let none = rig.bash("./b", rig.work.path());
         assert_eq!(String::from_utf8_lossy(&none.stdout), "1 1\n1 1\n1 1\n");
@@ -213,7 +212,7 @@ fn what_libc_does_by_itself() {
 #[test]
 fn handlers_that_end_the_program() {
     let rig = Rig::new();
-    if compiles(&rig, "a", ENDS, &["-w"]) {
+    if compiles(&rig, "a", ENDS, &[]) {
         rig.same("for i in $(seq 20); do timeout 5 ./a $i > $T/out; echo $?; done");
     }
 }
@@ -248,7 +247,7 @@ int main(int n, char **a) {
 #[test]
 fn limits_of_asynchronous_requests() {
     let rig = Rig::new();
-    if compiles(&rig, "a", LIMITED, &["-w", "-laio"]) {
+    if compiles(&rig, "a", LIMITED, &["-laio"]) {
         rig.same("timeout 20 ./a $T; echo $?");
     }
 }

@@ -40,7 +40,7 @@ int main(int n, char **a) {
 #[test]
 fn children_of_vfork() {
     let rig = Rig::new();
-    if compiles(&rig, "a", CHILDREN, &["-w"]) {
+    if compiles(&rig, "a", CHILDREN, &[]) {
         rig.same("timeout 30 ./a $T; echo $?");
     }
 }
@@ -72,7 +72,7 @@ int main(int n, char **a) {
 #[test]
 fn offsets_outlive_who_moves_them() {
     let rig = Rig::new();
-    if compiles(&rig, "a", HOLDERS, &["-w", "-pthread"]) {
+    if compiles(&rig, "a", HOLDERS, &["-pthread"]) {
         rig.same("timeout 20 ./a $T 0; echo $?");
     }
 }
@@ -147,7 +147,7 @@ int main(int n, char **a) {
 #[test]
 fn parked_descriptors_are_in_nobodys_way() {
     let rig = Rig::new();
-    if compiles(&rig, "maps.so", MAPPER, &["-shared", "-fPIC"]) && compiles(&rig, "a", PARKS, &["-w"]) {
+    if compiles(&rig, "maps.so", MAPPER, &["-shared", "-fPIC"]) && compiles(&rig, "a", PARKS, &[]) {
         rig.same("LD_PRELOAD=$LD_PRELOAD:$PWD/maps.so timeout 20 ./a $T; echo $?");
         rig.same("timeout 20 ./a $T signals; echo $?");
     }
@@ -185,7 +185,7 @@ int main(int n, char **a) {
 #[test]
 fn handlers_that_jump() {
     let rig = Rig::new();
-    if compiles(&rig, "a", JUMPS, &["-w"]) {
+    if compiles(&rig, "a", JUMPS, &[]) {
         rig.same("timeout 20 ./a $T; echo $?");
     }
 }
@@ -225,7 +225,7 @@ int main(int n, char **a) {
 #[test]
 fn daemons() {
     let rig = Rig::new();
-    if compiles(&rig, "a", DAEMONS, &["-w", "-lutil"]) {
+    if compiles(&rig, "a", DAEMONS, &["-lutil"]) {
         for how in 0..6 {
             rig.same(&format!("timeout 20 ./a $T {how} < /dev/null; echo $?; for i in $(seq 400); do [ -e $T/done ] && break; sleep 0.02; done; cat $T/done $T/out; rm $T/*"));
         }
@@ -270,7 +270,7 @@ int main(int n, char **a) {
 #[test]
 fn many_wait_for_locks() {
     let rig = Rig::new();
-    if compiles(&rig, "a", WAITERS, &["-w", "-pthread"]) {
+    if compiles(&rig, "a", WAITERS, &["-pthread"]) {
         rig.same("timeout 30 ./a $T; echo $?");
     }
 }

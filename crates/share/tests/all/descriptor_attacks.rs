@@ -19,8 +19,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// Who has not answered by then has something else to do.
-const SILENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// Who has not answered by then has something else to do, however busy the machine is: nobody who answers needs so long.
+const SILENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 /// How long closing one takes.
 const LINGERS: Duration = Duration::from_secs(120);
 /// What nobody needs who does not wait for that.

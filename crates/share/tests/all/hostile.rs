@@ -23,18 +23,38 @@ fn handles_of_others_and_forged_ones() {
     let fs = Client::new(Arc::new(Remote::connect(server.path()).unwrap()), Cred::root()).blocking();
     let file = fs.open("/secret", Open::new().read(true).write(true).create(true)).unwrap();
     file.write_all_at(b"secret", 0).unwrap();
-    let attacker = Attacker::new(server.path());
-    let theirs = file.handle().0;
-    for handle in [theirs, 0, u64::MAX, theirs + 1, theirs - 1] {
+    fs.write("/own", b"own").unwrap();
+    let (secret, own) = (fs.stat("/secret").unwrap().ino.0, fs.stat("/own").unwrap().ino.0);
+    let (attacker, other) = (Attacker::new(server.path()), Attacker::new(server.path()));
+    let open = |who: &Attacker, ino| who.call(&Request { flags: 3.into(), ..request(OPEN, ino) }).value.get();
+    let (own, theirs) = (open(&attacker, own), open(&other, secret));
+    // Size 0, as `share::wire::set_attr` writes it.
+    let mut truncate = [0u64; 18];
+    truncate[9] = 1;
+    let of_the_client = file.handle().0;
+    for handle in [theirs, 0, u64::MAX, theirs + 1, of_the_client, of_the_client - 1] {
+        assert_ne!(handle, own);
         // Every call that takes a handle, or the number of a pin.
-        for op in [READ, 19, 20, 21, 22, 23, 26, 32, 33, 34, 35, 36, 37, 39, 40, 47, 48, 52, 54] {
-            let r = Request { len: 100.into(), other: handle.into(), ..request(op, handle) };
-            assert_eq!(attacker.call(&r).errno.get(), libc::EBADF, "operation {op}, handle {handle}");
+        let mut calls: Vec<Request> =
+            [READ, 19, 20, 21, 22, 23, 26, 32, 33, 34, 35, 36, 37, 39, 40, 47, 48, 52, 54]
+                .map(|op| Request { len: 100.into(), other: handle.into(), ..request(op, handle) })
+                .into();
+        let about = |op, object| Request { flags: 1.into(), other: handle.into(), ..request(op, object) };
+        calls.push(about(4, 1));
+        calls.push(Request { second: (size_of_val(&truncate) as u32).into(), ..about(5, secret) });
+        // Out of a file of its own, and into one.
+        for (from, to) in [(own, handle), (handle, own)] {
+            calls.push(Request { len: 3.into(), other: to.into(), ..request(34, from) });
         }
-        let r = Request { flags: 1.into(), other: handle.into(), ..request(4, 1) };
-        assert_eq!(attacker.call(&r).errno.get(), libc::EBADF);
+        let is_refused = |r: &&Request| {
+            // What failed before has said why in the same place.
+            attacker.bytes(PAYLOAD_AT, truncate.as_bytes());
+            attacker.call(r).errno.get() == libc::EBADF
+        };
+        let taken: Vec<_> = calls.iter().filter(|r| !is_refused(r)).map(|r| (r.op, r.object)).collect();
+        assert!(taken.is_empty(), "with handle {handle}: operation and object {taken:?}");
     }
-    assert_eq!(fs.read("/secret").unwrap(), b"secret");
+    assert_eq!((fs.read("/secret").unwrap(), fs.read("/own").unwrap()), (b"secret".into(), b"own".into()));
 }
 
 #[test]
@@ -76,12 +96,20 @@ fn requests_of_random_bytes() {
 fn memory_that_changes_all_the_time() {
     let (server, _dir) = server(Options::default());
     let attacker = Attacker::new(server.path());
-    let until = Instant::now() + Duration::from_secs(1);
-    let mut x = 1u64;
-    while Instant::now() < until {
+    // Of each operation some are answered.
+    let all_are_answered =
+        || server.stats().door.calls.iter().filter(|c| c.calls() > 0).count() >= OPS as usize;
+    let (begun, mut x, mut rounds) = (Instant::now(), 1u64, 0);
+    while begun.elapsed() < Duration::from_secs(1) || !all_are_answered() {
+        assert!(
+            begun.elapsed() < Duration::from_secs(30),
+            "{rounds} rounds: {:?}",
+            server.stats().door.calls
+        );
+        rounds += 1;
         for slot in 0..SLOTS {
             x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let mut r = request((x >> 60) as u16 + 2, 1);
+            let mut r = request((x >> 48) as u16 % (OPS + 1), 1);
             (r.first, r.second) = (((x >> 20) as u16).into(), ((x >> 30) as u32 & 0x1ffff).into());
             attacker.post(slot, &r);
             // The request changes while it is looked at, and the word says what it likes.
@@ -135,6 +163,40 @@ fn too_many_of_everything() {
         .map_while(|i| fs.open(format!("/f{i}"), Open::new().write(true).create(true)).ok())
         .collect();
     assert_eq!(files.len(), 100);
+    still_there(&server);
+}
+
+/// Whatever they are: files, directories and pins.
+#[test]
+fn all_that_a_session_has_open_counts() {
+    const OPENDIR: u16 = 25;
+    const MAX: usize = 12;
+    let (server, _dir) = server(Options { handles_max: MAX, ..Options::default() });
+    let fs = Client::new(Arc::new(Remote::connect(server.path()).unwrap()), Cred::root()).blocking();
+    fs.write("/f", b"").unwrap();
+    fs.mkdir("/d", 0o755).unwrap();
+    let (file, dir) = (fs.stat("/f").unwrap(), fs.stat("/d").unwrap());
+    let pin = Request { other: (dir.generation as u64).into(), ..request(PIN, dir.ino.0) };
+    let open = Request { flags: 1.into(), ..request(OPEN, file.ino.0) };
+    let opendir = request(OPENDIR, dir.ino.0);
+    for all in [&[open][..], &[opendir], &[pin], &[open, opendir, pin]] {
+        let attacker = Attacker::new(server.path());
+        let mut opened = Vec::new();
+        for r in all.iter().cycle().take(MAX) {
+            let reply = attacker.call(r);
+            assert_eq!(reply.errno.get(), 0, "operation {}, with {} open", r.op, opened.len());
+            opened.push((r.op.get(), reply.value.get()));
+        }
+        for r in [open, opendir, pin] {
+            assert_eq!(attacker.call(&r).errno.get(), libc::ENFILE, "operation {} beside {opened:?}", r.op);
+        }
+        // What is given back makes room for one.
+        let (op, number) = opened[0];
+        let close = request(if op == PIN { UNPIN } else { RELEASE }, number);
+        assert_eq!(attacker.call(&close).errno.get(), 0);
+        assert_eq!(attacker.call(&all[0]).errno.get(), 0);
+        assert_eq!(attacker.call(&pin).errno.get(), libc::ENFILE);
+    }
     still_there(&server);
 }
 
@@ -439,14 +501,22 @@ fn connecting_without_end() {
                 }
             });
         }
-        let (begun, mut longest, mut calls) = (Instant::now(), Duration::ZERO, 0);
-        while begun.elapsed() < Duration::from_secs(2) {
-            let asked = Instant::now();
+        // Others end after that, so that a call which waits for them ends, too.
+        const PATIENCE: Duration = Duration::from_secs(20);
+        threads.spawn(|| {
+            let begun = Instant::now();
+            while !over.load(Ordering::Relaxed) && begun.elapsed() < PATIENCE {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        let (begun, mut calls) = (Instant::now(), 0);
+        // On a machine that does much besides a call takes long, but not until nobody connects any more.
+        while begun.elapsed() < Duration::from_secs(2) || calls <= 20 {
             client.block_on(client.ping()).unwrap();
-            longest = longest.max(asked.elapsed());
             calls += 1;
+            assert!(!over.load(Ordering::Relaxed), "{calls} calls in {PATIENCE:?}");
         }
         over.store(true, Ordering::Relaxed);
-        assert!(calls > 20 && longest < Duration::from_secs(1), "{calls} calls, one of {longest:?}");
     });
 }

@@ -106,12 +106,17 @@ fn no_more_is_opened_than_was_left() {
     let socket = rig.dir.path().join("socket");
     let (memory, _description) = description();
     let (other_memory, _other) = description();
-    let as_user = |user: u32| {
+    let as_user = |user: u32, group: u32, groups: &'static [u32]| {
         let socket = socket.clone();
-        // The raw call changes this thread alone.
+        // The raw calls change this thread alone.
         std::thread::spawn(move || {
-            // SAFETY: changes the user of this thread, which ends.
-            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) }, 0);
+            // SAFETY: changes groups and user of this thread, which ends; the list lives for ever.
+            unsafe {
+                let all = groups.as_ptr();
+                assert_eq!(libc::syscall(libc::SYS_setgroups, groups.len(), all), 0);
+                assert_eq!(libc::syscall(libc::SYS_setresgid, group, group, group), 0);
+                assert_eq!(libc::syscall(libc::SYS_setresuid, user, user, user), 0);
+            }
             One(Remote::connect(socket).unwrap())
         })
         .join()
@@ -119,10 +124,10 @@ fn no_more_is_opened_than_was_left() {
     };
     let file = One::new(&rig).inode(b"f");
     rig.beside.chmod("f", 0o444).unwrap();
-    let a = as_user(4321);
+    let a = as_user(4321, 4321, &[5, 6]);
     let handle = a.open(file, OpenFlags::READ);
     rig.beside.chmod("f", 0o000).unwrap();
-    let (b, stranger) = (as_user(4321), as_user(4322));
+    let (b, stranger) = (as_user(4321, 4321, &[5, 6]), as_user(4322, 4321, &[5, 6]));
     let refused = |one: &One, flags, memory: &OwnedFd| one.open_left(file, flags, memory).unwrap_err();
     assert_eq!(refused(&b, OpenFlags::READ, &memory), Error::AccessDenied, "nothing was left");
     a.leave(handle, &memory).unwrap();
@@ -131,6 +136,10 @@ fn no_more_is_opened_than_was_left() {
     assert_eq!(refused(&b, OpenFlags::READ | OpenFlags::TRUNCATE, &memory), Error::AccessDenied);
     assert_eq!(refused(&b, OpenFlags::READ, &other_memory), Error::AccessDenied, "another description");
     assert_eq!(refused(&stranger, OpenFlags::READ, &memory), Error::AccessDenied, "another user");
+    // It was opened with the credentials as a whole.
+    let (group, fewer) = (as_user(4321, 4322, &[5, 6]), as_user(4321, 4321, &[5]));
+    assert_eq!(refused(&group, OpenFlags::READ, &memory), Error::AccessDenied, "another group");
+    assert_eq!(refused(&fewer, OpenFlags::READ, &memory), Error::AccessDenied, "other groups");
     // What it does not have open it cannot leave, nor another file by the same description.
     assert_eq!(stranger.leave(handle, &memory), Err(Error::BadHandle));
     rig.beside.open("g", NEW).unwrap();

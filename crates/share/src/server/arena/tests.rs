@@ -30,7 +30,11 @@ fn rig(pages: usize) -> Rig {
 
 impl Rig {
     fn client(&self, uid: u32) -> Arc<Client> {
-        let cred = Cred::user(uid, uid, &[]);
+        self.client_with(Cred::user(uid, uid, &[]))
+    }
+
+    fn client_with(&self, cred: Cred) -> Arc<Client> {
+        let uid = cred.uid;
         let region = Arc::new(Region::map(memory::sealed(c"test", SESSION_BYTES).unwrap()).unwrap());
         let doors = fs::Watched::new(Arc::new(Model::new(HandClock::default().clock())));
         let tally = Arc::new(Board::new(&Arc::new(doors.clone()))).tally(1);
@@ -180,6 +184,14 @@ fn users_have_memory_of_their_own() {
     let of_b = rig.fill(&b, 1, &plan, &[&[1; 4096]])[0];
     rig.change(0, 1);
     assert!(!there(&a, of_a) && !there(&b, of_b));
+    // What one group may read is not for the others, whoever the user is.
+    let of = |gid, groups| rig.client_with(Cred::user(1, gid, groups));
+    let all = [a, of(2, &[]), of(1, &[3]), of(1, &[4]), of(1, &[3, 4])];
+    for (i, one) in all.iter().enumerate() {
+        let same = all.iter().filter(|other| Arc::ptr_eq(&one.arena, &other.arena));
+        assert_eq!(same.count(), 1, "number {i} shares its memory");
+    }
+    assert!(Arc::ptr_eq(&of(1, &[4, 3]).arena, &all[4].arena), "the very same groups");
 }
 
 #[test]

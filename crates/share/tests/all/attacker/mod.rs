@@ -152,6 +152,8 @@ pub const WRITE: u16 = 19;
 pub const RELEASE: u16 = 21;
 pub const SETXATTR: u16 = 30;
 pub const WAS_READ: u16 = 51;
+pub const PIN: u16 = 53;
+pub const UNPIN: u16 = 54;
 /// One more than the number of the last call.
 pub const OPS: u16 = 55;
 /// Flag of a call that opens its file first.
