@@ -70,6 +70,23 @@ fn barriers_flush_nothing() {
     rig.done();
 }
 
+/// The kernel answers the fsync of a directory itself, with success, where a file system says that it knows no such call.
+#[test]
+fn names_are_durable_when_their_directory_was_synced() {
+    let Some(rig) = rig(Ordered::default()) else { return };
+    std::fs::create_dir(rig.point().join("d")).unwrap();
+    for (round, parent) in ["", "d", "", "d"].into_iter().enumerate() {
+        let directory = File::open(rig.point().join(parent)).unwrap();
+        let name = rig.point().join(parent).join(format!("name{round}"));
+        let seen = rig.counted(|| drop(File::create(&name).unwrap()));
+        assert_eq!(seen.durable, 0, "nothing does it but a sync: {seen:?}");
+        let sync = || if round < 2 { directory.sync_all() } else { directory.sync_data() };
+        let seen = rig.counted(|| sync().unwrap());
+        assert!(seen.durable > 0 && seen.writes > 0, "{name:?}: {seen:?}");
+    }
+    rig.done();
+}
+
 #[test]
 fn elsewhere_a_barrier_is_a_sync() {
     let Some(rig) = rig(Ordered::default()) else { return };
