@@ -91,8 +91,7 @@ fn the_kernel_is_told_while_it_waits_for_a_suspended_call() {
     assert!(matches!((renamed, unlinked), (Poll::Ready(Ok(_)), Poll::Ready(Ok(())))));
     assert_eq!(kernel.join().unwrap().unwrap_err().raw_os_error(), Some(libc::EEXIST));
     assert!(dir.path().join("known").symlink_metadata().is_err(), "what it kept is gone");
-    mount.unmount().unwrap();
-    mount.wait();
+    unmount(&mount);
 }
 
 /// A program reads what a session has just appended, while another changes attributes of the file and makes links to it through the kernel: answers that
@@ -134,8 +133,7 @@ fn answers_with_older_attributes_do_not_count() {
         assert!(short <= 2 + calls / 1000, "{short} of {calls}");
     });
     drop(file);
-    mount.unmount().unwrap();
-    mount.wait();
+    unmount(&mount);
 }
 
 /// Memory that is not there until somebody says what it holds (userfaultfd(2)): who touches it waits.
