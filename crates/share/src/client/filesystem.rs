@@ -317,7 +317,7 @@ impl FileSystem for Remote {
             self.let_go(&file, 0).await;
             return Ok(());
         }
-        if file.locks {
+        if file.locks && self.link.has_records(file.ino) {
             self.others_keep_locks(file.ino).await;
         }
         let request = request(Op::Release, file.remote.0);

@@ -324,6 +324,11 @@ impl Link {
         };
     }
 
+    /// Whether record locks are held on a file.
+    pub fn has_records(&self, ino: Ino) -> bool {
+        self.locks.lock().records.contains_key(&ino)
+    }
+
     /// All record locks of an owner on the file behind a handle are gone.
     pub fn flushed(&self, handle: Handle, owner: LockOwner) {
         let Some(file) = self.file(handle) else { return };

@@ -228,8 +228,8 @@ impl Remote {
         }
     }
 
-    /// A handle is to be closed through which locks were asked for. All record locks of a file go with the last handle that the manager knows: those that are
-    /// open without a message, and may have come by the locks of this one, are opened there first.
+    /// A handle is to be closed of a file on which there are record locks. They go with the last handle that the manager knows: those that are open without a
+    /// message, and may have come by the locks of this one, are opened there first.
     pub(super) async fn others_keep_locks(&self, ino: Ino) {
         for handle in self.link.files_of(ino) {
             self.link.change(handle, |file| file.locks = true);
