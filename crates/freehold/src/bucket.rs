@@ -50,7 +50,7 @@ impl BucketOptions {
         for word in words {
             timeouts |= word.contains("timeout=");
             if let Err(e) = options.set(word)
-                && !(sloppy && e.contains("unknown"))
+                && !(sloppy && MountOptions::is_unknown(&e))
             {
                 return Err(e);
             }

@@ -91,7 +91,7 @@ impl ServeOptions {
         };
         for word in texts.into_iter().flat_map(|t| t.split(',')).map(str::trim).filter(|w| !w.is_empty()) {
             match all.set(word) {
-                Err(e) if !(sloppy && e.contains("unknown")) => return Err(e),
+                Err(e) if !(sloppy && MountOptions::is_unknown(&e)) => return Err(e),
                 _ => {}
             }
         }
@@ -334,5 +334,6 @@ mod tests {
         }
         assert!(ServeOptions::parse(["wibble,colour=red,ro"], true).is_ok_and(|o| o.volume.read_only));
         assert!(ServeOptions::parse(["cache=1"], true).is_err());
+        assert!(ServeOptions::parse(["max_read=unknown"], true).is_err(), "the value is wrong, not the word");
     }
 }

@@ -11,6 +11,9 @@ pub const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 /// Largest transfer of one request in bytes: 256 pages, the kernel's own limit (`/proc/sys/fs/fuse/max_pages_limit`).
 pub const MAX_TRANSFER: u32 = 1 << 20;
 
+/// How what is said of a word begins that is not known.
+const UNKNOWN: &str = "unknown mount option";
+
 /// Of mount(2): `nosymfollow`.
 const MS_NOSYMFOLLOW: libc::c_ulong = 256;
 
@@ -128,6 +131,11 @@ impl MountOptions {
         Ok(o)
     }
 
+    /// Whether that is what [`MountOptions::set`] says of a word that it does not know, whatever stands in the word.
+    pub fn is_unknown(why: &str) -> bool {
+        why.starts_with(UNKNOWN)
+    }
+
     /// Applies one word of the `-o` syntax. Errors as [`MountOptions::parse`].
     pub fn set(&mut self, word: &str) -> Result<(), String> {
         if let Some((key, value)) = word.split_once('=') {
@@ -179,7 +187,7 @@ impl MountOptions {
             | "entry_timeout" | "attr_timeout" | "negative_timeout" | "timeout" => {
                 return Err(format!("mount option '{word}' needs a value, as in '{word}=...'"));
             }
-            _ => return Err(format!("unknown mount option '{word}'")),
+            _ => return Err(format!("{UNKNOWN} '{word}'")),
         }
         Ok(())
     }
@@ -234,7 +242,7 @@ impl MountOptions {
             _ if key != "user" && MountOptions::default().set(key).is_ok() => {
                 return Err(wrong("it takes no value"));
             }
-            _ => return Err(format!("unknown mount option '{key}'")),
+            _ => return Err(format!("{UNKNOWN} '{key}'")),
         }
         Ok(())
     }

@@ -101,7 +101,9 @@ pub fn remount<'a>(mountpoint: &Path, words: impl IntoIterator<Item = &'a str>) 
     let mut options = there.clone();
     for word in words {
         match options.set(word) {
-            Err(e) if !e.contains("unknown") => return Err(io::Error::new(io::ErrorKind::InvalidInput, e)),
+            Err(e) if !MountOptions::is_unknown(&e) => {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, e));
+            }
             _ => {}
         }
     }
