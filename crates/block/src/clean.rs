@@ -352,7 +352,6 @@ fn wrong(rule: &'static str) -> Error {
 pub(crate) fn load_index(core: &mut Core, device: &Blocking, fixed: &Fixed) -> Result<()> {
     let cp = &fixed.checkpoint;
     let total = fixed.superblock.segments();
-    core.slab.generation_before = cp.generation;
     for (index, segment) in fixed.table.iter().enumerate() {
         if let Some(segment) = segment {
             core.slab.add_chunk(index as u32, *segment, true);

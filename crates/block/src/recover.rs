@@ -75,6 +75,7 @@ pub(crate) fn open(media: Arc<dyn Media>, options: OpenOptions) -> Result<Core> 
     }
     if clean {
         core.stops = fixed.checkpoint.stops;
+        core.slab.generation_before = fixed.checkpoint.generation;
     }
     let total = core.space.total();
     core.keep_min = (total / 64).min(2048);

@@ -32,7 +32,7 @@ pub(crate) struct Slab {
     pub used: u64,
     /// Slots that were set aside, and are not used.
     pub promised: u64,
-    /// The highest generation that any slot had before, as far as its slot does not say so: an index checkpoint has used slots alone.
+    /// The highest generation that any slot had before, as far as its slot does not say so: an index checkpoint has used slots alone, and segments of slots are given back.
     pub generation_before: u32,
 }
 

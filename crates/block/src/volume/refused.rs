@@ -105,7 +105,9 @@ fn who_waits_is_told_that_a_volume_is_given_up() {
     let syncs = volume.clone();
     std::thread::spawn(move || ended.send(fs::block_on(syncs.sync())));
     let waits = || !volume.inner.shared.lock().durable_waiters.is_empty();
+    let begun = std::time::Instant::now();
     while !waits() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it does not wait");
         std::thread::sleep(Duration::from_millis(1));
     }
     volume.inner.shared.lock().give_up();
