@@ -52,11 +52,13 @@
 mod arena;
 mod leases;
 mod locks;
+mod open;
 
 use crate::layout::media_struct;
 pub use arena::*;
 pub use leases::*;
 pub use locks::*;
+pub use open::*;
 use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 
 /// "FHSHARED"
@@ -184,6 +186,9 @@ pub const CLOSING: usize = 64;
 
 /// Value of a word among the changes that allows nothing to be kept.
 pub const NOTHING_HOLDS: u64 = u64::MAX;
+
+/// Memories ([`Show`]) that count in one session: the last ones that were shown.
+pub const MEMORIES: usize = 64;
 
 /// Values of `SlotHeader::state`.
 pub mod state {
@@ -425,7 +430,7 @@ media_struct! {
 
 media_struct! {
     /// A client shows the manager a memory (a memfd, which comes with it) whose bytes stand for open file descriptions: whoever has such a description
-    /// has the byte locked (fcntl(2), open file description locks).
+    /// has the byte locked (fcntl(2), open file description locks). One that [`MEMORIES`] others were shown after has to be shown again.
     pub struct Show: 16 {
         /// "FHSHARED"
         magic: U64,

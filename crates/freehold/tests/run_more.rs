@@ -206,7 +206,7 @@ int main(int n, char **a) {
     rig.done();
 }
 
-/// Also below what the library's own memory has (256 KiB), where the kernel would end the program at its first file.
+/// Also below what the library's own memory of a file has (512 bytes), where the kernel would end the program at its first file, or at the first process that it starts with one.
 #[test]
 fn limits_of_the_size_of_files() {
     let Some(rig) = Rig::new() else { return };
@@ -215,7 +215,8 @@ fn limits_of_the_size_of_files() {
         (ulimit -f 1000; cat $T/big $T/big > $T/copy; echo $?; bash -c \"cat $T/big $T/big >> $T/more\"; echo $?
         truncate -s 1024001 $T/x; echo $?; truncate -s 1024000 $T/x; echo $?; fallocate -l 2000000 $T/x; echo $?; truncate -s 5 $T/x
         trap '' XFSZ; dd if=/dev/zero of=$T/dd bs=100000 count=20 status=none; echo $?; dd if=/dev/zero of=$T/dd bs=1 seek=1024000 count=1 status=none; echo $?)
-        cat $T/big $T/big $T/big > $T/whole; echo $?; (ulimit -f 1000; exec 5<> $T/whole; echo x >&5; echo $?)";
+        cat $T/big $T/big $T/big > $T/whole; echo $?; (ulimit -f 1000; exec 5<> $T/whole; echo x >&5; echo $?)
+        (exec 5> $T/early; ulimit -f 0; /bin/echo x >&5; echo $?; /bin/true >&5; echo $?; /bin/echo x > $T/none; echo $?); cat $T/early $T/none; ls $T";
     rig.same("bash", &["-c", LIMITS, "bash"]);
     rig.done();
 }

@@ -6,12 +6,13 @@
 //! since, the descriptor counts for nothing.
 
 use crate::anchor::Anchor;
-use crate::arena::{self, Facts, Place};
 use crate::hook::{Out, Res, errno, fail, free, hook, text};
+use crate::memory::{self, Facts};
 use crate::mounts::{self, Mount, borrowed_memory, mounts};
 use crate::path::{self, Dir, To};
 use crate::table;
 use crate::upward;
+use format::shared::OpenFile;
 use fs::{Access, FileSystem, FileType, Ino};
 use libc::{AT_FDCWD, c_char, c_int};
 use share::lock::{self, Apart, Mutex};
@@ -102,10 +103,10 @@ fn stand(new: Cwd) {
 
 /// The descriptor that tells other programs where we stand, or -1.
 static KEPT: AtomicI32 = AtomicI32::new(-1);
-/// Mark in the `kind` of its slot.
+/// Mark in the `kind` that it tells.
 pub(crate) const CWD_MARK: u32 = 0x100;
 
-/// What the slot says of where the kernel thought we were.
+/// What is told of where the kernel thought we were.
 fn kernel_hash() -> u32 {
     kernel_text().iter().fold(0x811c_9dc5, |h, &b| (h ^ b as u32).wrapping_mul(0x0100_0193))
 }
@@ -117,20 +118,13 @@ fn keep(dir: Option<(&Dir, u32)>) {
         let facts = Facts {
             mount: dir.mount.hash,
             ino: dir.ino.0,
-            generation: kernel_hash(),
+            generation,
             flags: 0,
             kind: FileType::Directory as u32 | CWD_MARK,
-            path: dir.path.as_deref().unwrap_or(&[b'/'; 4096]),
+            kernel_cwd: kernel_hash().into(),
+            path: dir.path.as_deref(),
         };
-        if let Ok((low, place)) = arena::make(&facts) {
-            place.slot().offset.store(u64::from(generation), Ordering::Relaxed);
-            fd = arena::copy_high(low).unwrap_or(-1);
-            // SAFETY: descriptors of our own; the programs that are started get the copy.
-            unsafe {
-                libc::syscall(libc::SYS_fcntl, fd, libc::F_SETFD, 0);
-                libc::syscall(libc::SYS_close, low);
-            }
-        }
+        fd = memory::tell(&facts).unwrap_or(-1);
     }
     let old = KEPT.swap(fd, Ordering::Relaxed);
     if old >= 0 {
@@ -140,14 +134,12 @@ fn keep(dir: Option<(&Dir, u32)>) {
 }
 
 /// Where such a descriptor says that we stand, if the kernel is still where it was then.
-fn told(mount: &'static Mount, place: &Place) -> Option<Cwd> {
-    let slot = place.slot();
-    if slot.generation.load(Ordering::Relaxed) != kernel_hash() {
+fn told(mount: &'static Mount, record: &OpenFile) -> Option<Cwd> {
+    if record.kernel_cwd.get() != u64::from(kernel_hash()) {
         return None;
     }
-    let ino = Ino(slot.ino.load(Ordering::Relaxed));
-    let generation = slot.offset.load(Ordering::Relaxed) as u32;
-    Some(Cwd::at(Dir { mount, ino, path: place.path().map(path::Text::from) }, generation))
+    let dir = Dir { mount, ino: Ino(record.ino.get()), path: memory::path_of(record).map(path::Text::from) };
+    Some(Cwd::at(dir, record.generation.get()))
 }
 
 /// libc is on a walk, and has not come back yet ([`moved`]).
@@ -160,8 +152,8 @@ pub(crate) fn is_back() -> bool {
 /// What our own such descriptor says.
 fn kept() -> Option<Cwd> {
     let fd = Some(KEPT.load(Ordering::Relaxed)).filter(|&fd| fd >= 0 && !AWAY.load(Ordering::Relaxed))?;
-    let place = arena::inherited(fd, &mut Vec::new(), None)?;
-    told(mounts::by_hash(place.slot().mount.load(Ordering::Relaxed))?, &place)
+    let record = memory::inherited(fd, None)?;
+    told(mounts::by_hash(record.mount.get())?, &record)
 }
 
 /// libc may have gone elsewhere by itself: to be found out when somebody asks. Once it is back, and the kernel where it was before, we stand where [`KEPT`] says.
@@ -173,8 +165,8 @@ pub(crate) fn moved(back: bool) {
 }
 
 /// Takes in such a descriptor at the start of a program.
-pub(crate) fn adopt(fd: c_int, mount: &'static Mount, place: &Place) {
-    if let Some(here) = told(mount, place) {
+pub(crate) fn adopt(fd: c_int, mount: &'static Mount, record: &OpenFile) {
+    if let Some(here) = told(mount, record) {
         stand(here);
         share::client::high::note(fd);
         KEPT.store(fd, Ordering::Relaxed);
@@ -439,8 +431,7 @@ hook! {
         if open.kind != FileType::Directory {
             return fail(libc::ENOTDIR);
         }
-        let generation = open.place.slot().generation.load(Ordering::Relaxed);
-        enter(Dir { mount: open.mount, ino: open.ino, path: open.path().map(path::Text::from) }, generation)
+        enter(Dir { mount: open.mount, ino: open.ino, path: open.path().map(path::Text::from) }, open.generation())
     }
 
     fn getcwd(buffer: *mut c_char, size: libc::size_t) -> *mut c_char {

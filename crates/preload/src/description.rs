@@ -4,13 +4,13 @@
 //! reference closes the handle.
 //!
 //! A handle belongs to the session of one process. After fork and exec a description has none that counts, and opens the inode again
-//! at first use, or as one to whom it was left (`left`); the offset is shared through the slot, and a lock of flock(2) through the manager.
+//! at first use, or as one to whom it was left (`left`); the offset is the kernel's (`slot`), and a lock of flock(2) through the manager.
 
 use crate::anchor::{Anchor, Later};
-use crate::arena::Place;
 use crate::hook::{Res, fail, free};
 use crate::mounts::{self, Mount};
 use crate::pool::{self, Made, Origin, Since};
+use crate::slot::Slot;
 use crate::table;
 use fs::{FileSystem, FileType, Handle, Ino, LockOwner, OpenFlags};
 use libc::c_int;
@@ -62,12 +62,12 @@ const _: fn() = || {
     both::<State>();
 };
 
-/// What a description is while it is open. All of it that processes share is in the slot.
+/// What a description is while it is open. What processes share of it is in the slot.
 pub(crate) struct State {
     pub mount: &'static Mount,
     pub ino: Ino,
     pub kind: FileType,
-    pub place: Place,
+    pub slot: &'static Slot,
     handle: AtomicU64,
     /// In which life of the process the handle was opened; 0 when there is none.
     life: AtomicU64,
@@ -178,7 +178,6 @@ impl Open {
         if let Some(state) = unsafe { &*description.state.get() } {
             release(state.mount, state.handle_if_open());
             state.life.store(0, Ordering::Relaxed);
-            state.place.empty();
         }
         Ok(description)
     }
@@ -197,7 +196,7 @@ impl Description {
         // SAFETY: it is this thread's alone.
         let state = unsafe { &mut *self.state.get() };
         let state = state.take_if(|state| fits(state) && state.since.is_alone())?;
-        Some(Made::again(self.number(), state.place, state.origin.into_inner(), self))
+        Some(Made::again(self.number(), state.slot, state.origin.into_inner(), self))
     }
 
     /// Nobody uses it any more.
@@ -250,8 +249,6 @@ fn end(description: &'static Description) {
     state.iter().for_each(State::end_former);
     let state = state.take();
     if let Some(state) = state {
-        let watched = state.watched.load(Ordering::Relaxed);
-        let shared = state.is_shared();
         let (mount, handle) = (state.mount, state.handle_if_open());
         if state.owns.load(Ordering::Relaxed)
             && let Some(handle) = handle
@@ -259,15 +256,24 @@ fn end(description: &'static Description) {
             // The manager would keep them as long as the process has the file open otherwise.
             let _ = mount.run(|fs| fs.flush(handle, state.owner()));
         }
-        let done = || pool::done(state.place, state.origin.into_inner(), shared);
-        // The manager looks whether others have the description, which this process has no longer: also not for another
-        // file (`pool`).
-        if watched {
-            done();
+        let watched = state.watched.load(Ordering::Relaxed);
+        let mut shared = state.is_known_to_others() || state.slot.is_published();
+        let origin = state.origin.into_inner();
+        if !watched {
             release(mount, handle);
+        } else if !shared
+            && let (Some(fd), Some(handle)) = (origin.kept(), handle)
+            && state.slot.is_locked_by(fd, None).and_then(|()| state.slot.show(fd, false)).is_ok()
+        {
+            // Nobody has it any more. What it had locked is free before another file is opened with it.
+            shared = mount.run(|fs| fs.release(handle)).is_err();
         } else {
+            shared = true;
+        }
+        pool::done(state.slot, origin, shared);
+        if watched && shared {
+            // The manager looks whether others have the description, which this process has no longer.
             release(mount, handle);
-            done();
         }
     }
     description.leave();
@@ -285,7 +291,7 @@ impl State {
         mount: &'static Mount,
         ino: Ino,
         kind: FileType,
-        place: Place,
+        slot: &'static Slot,
         handle: Option<Handle>,
         origin: Origin,
     ) -> State {
@@ -293,7 +299,7 @@ impl State {
             mount,
             ino,
             kind,
-            place,
+            slot,
             handle: AtomicU64::new(handle.map_or(0, |h| h.0)),
             life: AtomicU64::new(handle.map_or(0, |_| mounts::life())),
             opening: parking_lot::Mutex::new(()),
@@ -311,15 +317,22 @@ impl State {
 
     /// The flags of open(2).
     pub(crate) fn flags(&self) -> c_int {
-        self.place.slot().flags.load(Ordering::Relaxed) as c_int
+        self.slot.flags()
+    }
+
+    /// The generation of the inode.
+    pub(crate) fn generation(&self) -> u32 {
+        self.slot.record().generation.get()
     }
 
     pub(crate) fn readable(&self) -> bool {
-        self.flags() & libc::O_PATH == 0 && self.flags() & libc::O_ACCMODE != libc::O_WRONLY
+        let flags = self.slot.opened_with();
+        flags & libc::O_PATH == 0 && flags & libc::O_ACCMODE != libc::O_WRONLY
     }
 
     pub(crate) fn writable(&self) -> bool {
-        self.flags() & libc::O_PATH == 0 && self.flags() & libc::O_ACCMODE != libc::O_RDONLY
+        let flags = self.slot.opened_with();
+        flags & libc::O_PATH == 0 && flags & libc::O_ACCMODE != libc::O_RDONLY
     }
 
     /// The handle in this process's session; `EBADF` when there can be none.
@@ -339,8 +352,7 @@ impl State {
         if self.handle_if_open().is_some() {
             return Ok(());
         }
-        let generation = || self.place.slot().generation.load(Ordering::Relaxed);
-        self.anchor.get_or(|| Anchor::new(self.mount, self.ino, generation())).holds()
+        self.anchor.get_or(|| Anchor::new(self.mount, self.ino, self.generation())).holds()
     }
 
     /// Whether that is known.
@@ -392,8 +404,7 @@ impl State {
         if self.flags() & libc::O_PATH != 0 {
             return fail(libc::EBADF);
         }
-        let locked = self.place.slot().locked.load(Ordering::Relaxed);
-        if locked != 0 && locked != self.mount.opening() {
+        if !self.slot.lock_counts(self.mount.opening()) {
             // Nobody knows of the lock any more; others may have it.
             return fail(libc::EIO);
         }
@@ -408,7 +419,7 @@ impl State {
         let flags = OpenFlags::from_posix(flags) - OpenFlags::TRUNCATE - OpenFlags::EXCLUSIVE;
         let (ino, cred) = (self.ino, mounts::cred());
         let opened = self.mount.run(|fs| async move {
-            let generation = self.place.slot().generation.load(Ordering::Relaxed);
+            let generation = self.generation();
             if self.kind != FileType::Directory {
                 return fs.open_exact(cred, (ino, generation), flags).await;
             }
@@ -432,12 +443,12 @@ impl State {
 
     /// The path below the mount, beginning with a slash unless empty.
     pub(crate) fn path(&self) -> Option<&[u8]> {
-        self.place.path()
+        self.slot.path()
     }
 
     /// It as the owner of record locks (F_OFD_SETLK): its slot tells it from other files and processes.
     pub(crate) fn owner(&self) -> LockOwner {
-        let slot = std::ptr::from_ref(self.place.slot()).addr() as u64;
+        let slot = std::ptr::from_ref(self.slot).addr() as u64;
         LockOwner(1 << 31 | slot >> 9 & 0x7fff_ffff)
     }
 
@@ -461,14 +472,24 @@ impl State {
 
     /// From now on the manager may have to know who else has the description behind `fd`, should this process end.
     pub(crate) fn watch(&self, fd: c_int) -> Res<()> {
-        self.place.show(fd, true)?;
+        self.slot.show(fd, true)?;
         self.watched.store(true, Ordering::Relaxed);
         Ok(())
     }
 
+    /// Whether no other process can have the description, nor could since it was opened.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.since.is_alone()
+    }
+
     /// Whether others may have the description, or a lock by it.
     fn is_shared(&self) -> bool {
-        [&self.watched, &self.shared, &self.locked].iter().any(|is| is.load(Ordering::Relaxed))
+        self.is_known_to_others() || self.watched.load(Ordering::Relaxed)
+    }
+
+    /// Whether a copy was sent, or it has record locks.
+    fn is_known_to_others(&self) -> bool {
+        [&self.shared, &self.locked].iter().any(|is| is.load(Ordering::Relaxed))
     }
 
     /// Descriptor `fd` of ours is about to be closed.
@@ -491,6 +512,7 @@ pub(crate) fn after_fork(in_table: impl Iterator<Item = &'static Description>) {
         unsafe {
             if let Some(state) = &*description.state.get() {
                 free(&state.opening);
+                state.slot.after_fork();
                 free(&state.origin);
             }
         }

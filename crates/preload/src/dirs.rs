@@ -58,7 +58,7 @@ fn begin(fd: c_int) -> Res<*mut DIR> {
     let open = directory(fd)?;
     // SAFETY: all zeros is a dirent.
     let entry = unsafe { std::mem::zeroed() };
-    let at = open.place.slot().offset.load(std::sync::atomic::Ordering::Relaxed);
+    let at = open.slot.offset()?;
     let stream = Stream { magic: MAGIC, fd, batch: VecDeque::new(), next: at, at, entry };
     Ok(Box::into_raw(Box::new(stream)).cast())
 }
@@ -83,8 +83,7 @@ impl Stream {
         }
         self.next = next;
         // Others who have the directory open go on from here, and a program that is executed too.
-        open.place.slot().offset.store(next, std::sync::atomic::Ordering::Relaxed);
-        Ok(())
+        open.slot.set_offset(next)
     }
 
     /// The next entry, or null.
@@ -111,7 +110,7 @@ impl Stream {
         self.batch.clear();
         (self.next, self.at) = (to, to);
         if let Some(open) = table::get(self.fd) {
-            open.place.slot().offset.store(to, std::sync::atomic::Ordering::Relaxed);
+            let _ = open.slot.set_offset(to);
         }
     }
 }
@@ -216,7 +215,7 @@ const NAME_AT: usize = std::mem::offset_of!(libc::dirent64, d_name);
 fn entries(fd: c_int, to: &mut [u8]) -> Res<ssize_t> {
     let open = directory(fd)?;
     let handle = open.handle()?;
-    open.place.with_offset(|at| {
+    open.slot.with_offset(|at| {
         let (mut used, mut next, mut is_full) = (0, at, false);
         let mut sink = |e: fs::DirEntry<'_>| {
             let len = (NAME_AT + e.name.len() + 1).next_multiple_of(8);

@@ -180,13 +180,13 @@ pub(crate) fn set_flags(open: &Open, flags: c_int) -> Res<()> {
     let may = libc::O_APPEND | libc::O_NONBLOCK | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME;
     let before = open.flags();
     let flags = before & !may | flags & may;
-    open.place.slot().flags.store(flags as u32, Ordering::Relaxed);
+    open.slot.set_flags(flags);
     // Not one to be used again.
     open.changed();
     // What the manager looks at is fixed when a file is opened: it is opened anew.
     const SEEN: c_int = libc::O_APPEND | libc::O_DIRECT | libc::O_NOATIME;
     if (before ^ flags) & SEEN != 0 && open.reopen((before & SEEN, flags & SEEN)).is_err() {
-        open.place.slot().flags.store(before as u32, Ordering::Relaxed);
+        open.slot.set_flags(before);
         return fail(libc::EPERM);
     }
     Ok(())
@@ -196,7 +196,7 @@ pub(crate) fn set_flags(open: &Open, flags: c_int) -> Res<()> {
 fn range(open: &Open, lock: &libc::flock) -> Res<(u64, u64)> {
     let base = match lock.l_whence as c_int {
         libc::SEEK_SET => 0,
-        libc::SEEK_CUR => open.place.slot().offset.load(Ordering::Relaxed) as i64,
+        libc::SEEK_CUR => open.slot.offset()? as i64,
         libc::SEEK_END => crate::rw::size(open)? as i64,
         _ => return fail(libc::EINVAL),
     };
@@ -258,14 +258,13 @@ fn whole_lock(fd: c_int, open: &Open, kind: Option<LockKind>, wait: bool) -> Res
         // First of all: should this process end, the manager has to know who else has the description.
         open.watch(fd)?;
     }
-    open.place.with_description(fd, |description| {
+    open.slot.with_description(fd, |description| {
         let flock = |wait| open.mount.run(|fs| fs.flock_description(handle, description, kind, wait));
         waiting(wait && kind.is_some(), flock)
     })?;
-    let known = kind.map_or(0, |_| open.mount.opening());
-    open.place.slot().locked.store(known, Ordering::Relaxed);
-    if kind.is_none() && open.place.slot().left.load(Ordering::Relaxed) == 0 {
-        open.place.show(fd, false)?;
+    open.slot.is_locked_by(fd, kind.map(|_| open.mount.opening()))?;
+    if kind.is_none() && open.slot.left.load(Ordering::Relaxed) == 0 {
+        open.slot.show(fd, false)?;
     }
     Ok(0)
 }
@@ -356,20 +355,16 @@ unsafe fn of_any_file(fd: c_int, request: c_ulong, value: *mut c_int) -> Res<c_i
     let open = table::get(fd).ok_or(Out::Libc)?;
     // SAFETY: as the caller says.
     let Some(value) = (unsafe { value.as_mut() }) else { return fail(libc::EFAULT) };
-    let slot = open.place.slot();
     if request == libc::FIONBIO {
-        let bit = libc::O_NONBLOCK as u32;
-        match *value {
-            0 => slot.flags.fetch_and(!bit, Ordering::Relaxed),
-            _ => slot.flags.fetch_or(bit, Ordering::Relaxed),
-        };
+        let others = open.flags() & !libc::O_NONBLOCK;
+        open.slot.set_flags(if *value == 0 { others } else { others | libc::O_NONBLOCK });
         return Ok(0);
     }
     if open.kind != FileType::Regular {
         return fail(libc::ENOTTY);
     }
     let size = crate::rw::size(&open)?;
-    *value = size.wrapping_sub(slot.offset.load(Ordering::Relaxed)) as c_int;
+    *value = size.wrapping_sub(open.slot.offset()?) as c_int;
     Ok(0)
 }
 

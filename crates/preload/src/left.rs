@@ -39,6 +39,7 @@ pub(crate) fn before_exec() {
 
 /// A descriptor is about to be sent to another process, or is that of a child of vfork, after which this one may close it.
 pub(crate) fn before_sending(fd: c_int, open: &Open) {
+    let _ = open.slot.publish(fd);
     let _ = leave(fd, open, |_| false);
 }
 
@@ -75,30 +76,27 @@ fn leave(fd: c_int, open: &Open, needs_not: impl Fn(&Open) -> bool) -> Res<()> {
 impl State {
     /// Whether the manager that there is now knows that the file is left to who has the description.
     fn is_left(&self) -> bool {
-        let left = self.place.slot().left.load(Ordering::Relaxed);
+        let left = self.slot.left.load(Ordering::Relaxed);
         left != 0 && left == self.mount.opening()
     }
 
     /// Leaves the file, which has this handle here, to who has the description behind `fd`.
     fn leave(&self, fd: c_int, handle: Handle) -> Res<()> {
         self.watch(fd)?;
-        self.place.with_description(fd, |description| self.mount.run(|fs| fs.leave(handle, description)))?;
-        self.place.slot().left.store(self.mount.opening(), Ordering::Relaxed);
+        self.slot.with_description(fd, |description| self.mount.run(|fs| fs.leave(handle, description)))?;
+        self.slot.left.store(self.mount.opening(), Ordering::Relaxed);
         Ok(())
     }
 
     /// Another handle of a file that cannot be opened by its permissions, or not any more: as one to whom it was left. `EBADF`.
     pub(crate) fn open_left(&self, flags: OpenFlags) -> Res<Handle> {
-        let Some(fd) = table::descriptor_of(&self.place) else { return fail(libc::EBADF) };
+        let Some(fd) = table::descriptor_of(self.slot) else { return fail(libc::EBADF) };
         if let Some(handle) = self.handle_if_open().filter(|_| !self.is_left()) {
             self.leave(fd, handle)?;
         }
-        if !self.is_left() {
-            return fail(libc::EBADF);
-        }
-        let inode = (self.ino, self.place.slot().generation.load(Ordering::Relaxed));
+        let inode = (self.ino, self.generation());
         let open =
             |description: &Description<'_>| self.mount.run(|fs| fs.open_left(inode, flags, description));
-        self.place.with_description(fd, open).or(fail(libc::EBADF))
+        self.slot.with_description(fd, open).or(fail(libc::EBADF))
     }
 }

@@ -1,6 +1,6 @@
 //! RLIMIT_FSIZE, how long a process may make files: what ends behind the limit is shortened, and what begins there fails with `EFBIG` and SIGXFSZ.
 //!
-//! The kernel counts the memory of our open files as files, too (`arena`): with a limit below that, new files are those of the FUSE mount, where
+//! The kernel counts the memory of our open files as files, too (`memory`): with a limit below that, new files are those of the FUSE mount, where
 //! the kernel sees to the limit itself. What is open already stays a session's. A limit that another process sets (prlimit) is not seen.
 //!
 //! Where tested: crates/freehold/tests/run_more.rs.
@@ -17,7 +17,7 @@ static BYTES: AtomicU64 = AtomicU64::new(u64::MAX);
 /// Whether the kernel would not let us have memory for open files.
 #[inline]
 pub(crate) fn too_small() -> bool {
-    BYTES.load(Ordering::Relaxed) < crate::arena::BYTES as u64
+    BYTES.load(Ordering::Relaxed) < crate::memory::BYTES as u64
 }
 
 /// Asks for the limit: at the start, and after this process has set it.

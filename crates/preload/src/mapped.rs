@@ -8,8 +8,8 @@
 //!
 //! Where tested: crates/freehold/tests/run_more.rs.
 
-use crate::arena;
 use crate::hook::{Out, hook};
+use crate::memory;
 use crate::mounts::Mount;
 use fs::Ino;
 use libc::{c_int, c_void, size_t};
@@ -66,7 +66,7 @@ pub(crate) fn add((mount, ino): (&Mount, Ino), fd: c_int, known: u64, (start, le
     let Some(free) = mappings.iter().position(|m| m.end == m.start) else { return };
     let fd = match mappings.iter().find(|m| m.is_of(mount, ino)) {
         Some(other) => other.fd,
-        None => arena::copy_high(fd).unwrap_or(-1),
+        None => memory::copy_high(fd).unwrap_or(-1),
     };
     if fd >= 0 {
         let end = (start + len).next_multiple_of(4096);

@@ -254,8 +254,7 @@ pub(crate) fn pid() -> u32 {
 
 /// Whether this is a child of vfork, which must leave our memory (its parent's) alone.
 pub(crate) fn borrowed_memory() -> bool {
-    // SAFETY: asks for a number.
-    pool::is_never() && unsafe { libc::syscall(libc::SYS_getpid) as u32 != pid() }
+    pool::is_child_with_memory()
 }
 
 /// A child of vfork is about to be made. It has our memory, so it can begin no session: for the files that it has from us, we do now.
@@ -289,7 +288,7 @@ fn begin_anew() {
     PID.store(std::process::id(), Ordering::Relaxed);
     LIFE.fetch_add(1, Ordering::Relaxed);
     crate::ids::after_fork();
-    crate::arena::after_fork();
+    crate::slot::after_fork();
     crate::parked::after_fork();
     pool::after_fork();
     crate::table::after_fork();
@@ -437,7 +436,7 @@ impl Mount {
 pub(crate) fn is_own(fd: c_int) -> bool {
     share::client::high::range().contains(&fd)
         && (mounts().iter().any(|m| m.owns(fd))
-            || crate::arena::is_own(fd)
+            || crate::slot::is_own(fd)
             || pool::is_own(fd)
             || crate::cwd::is_own(fd)
             || crate::mapped::is_own(fd))

@@ -1,20 +1,22 @@
-//! Kernel descriptions that are used again: making one (see `arena`) takes a walk through /proc, a copy of one that is at hand is cheap.
+//! Kernel descriptions that are used again: making one (see `slot`) takes several calls, a copy of one that is at hand is cheap.
 //!
 //! A description that the program has closed is kept open by a descriptor of ours, out of the program's way and closed by exec; opening
 //! the next file makes a copy of it, as always with the lowest number that is free, and its slot gets new contents. That is allowed only
 //! if nobody else can have the description: it was not there while a process was started (fork, posix_spawn, system, popen,
-//! wordexp), it was not sent to another process, and no file of its slot was locked. A child of fork has none of its parent's. After vfork and clone,
-//! of which only the beginning is seen, nothing is used again at all.
+//! wordexp), it was not sent to another process, and no file of its slot was locked. A child of fork has none of its parent's. After vfork nothing is used again until the thread that called it
+//! comes again; after clone, of which only the beginning is seen, nothing at all.
 //!
 //! Where tested: `tests/all/processes.rs`.
 
-use crate::arena::{self, Facts, Place};
 use crate::description::Description;
 use crate::hook::{Res, errno, fail};
-use crate::{mounts, parked};
+use crate::memory::Facts;
+use crate::slot::{self, Slot};
+use crate::{mounts, parked, table};
 use libc::c_int;
 use share::client::high;
 use share::lock::{Apart, Mutex};
+use std::cell::Cell;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
@@ -33,7 +35,7 @@ static STOCK: Apart<Mutex<Stock>> =
 #[derive(Default)]
 struct Stock {
     /// Those that no file uses, and how many these are. Not in memory of malloc, in the middle of which handlers of signals may make calls that bring some here.
-    spare: [Option<(Keeper, Place)>; SPARE_MAX],
+    spare: [Option<(Keeper, &'static Slot)>; SPARE_MAX],
     count: usize,
     /// How many files use.
     used: usize,
@@ -41,14 +43,14 @@ struct Stock {
 
 impl Stock {
     /// Gives it back where there is no room.
-    fn put(&mut self, spare: (Keeper, Place)) -> Result<(), (Keeper, Place)> {
+    fn put(&mut self, spare: (Keeper, &'static Slot)) -> Result<(), (Keeper, &'static Slot)> {
         let Some(room) = self.spare.get_mut(self.count) else { return Err(spare) };
         *room = Some(spare);
         self.count += 1;
         Ok(())
     }
 
-    fn take(&mut self) -> Option<(Keeper, Place)> {
+    fn take(&mut self) -> Option<(Keeper, &'static Slot)> {
         self.count = self.count.checked_sub(1)?;
         self.spare[self.count].take()
     }
@@ -59,6 +61,7 @@ static STARTED: Apart<Started> = Apart(Started {
     starts: AtomicU64::new(1),
     starting: AtomicUsize::new(0),
     never: AtomicBool::new(!cfg!(target_arch = "x86_64")),
+    with_memory: AtomicBool::new(!cfg!(target_arch = "x86_64")),
 });
 
 struct Started {
@@ -66,8 +69,10 @@ struct Started {
     starts: AtomicU64,
     /// How many of them are under way.
     starting: AtomicUsize,
-    /// A start was seen whose end cannot be seen. Where calls that start processes are not all seen (`spawn`), from the beginning.
+    /// A start was seen whose end cannot be seen (clone). Where calls that start processes are not all seen (`spawn`), from the beginning.
     never: AtomicBool,
+    /// There may be, or have been, children that have our memory.
+    with_memory: AtomicBool,
 }
 
 /// What keeps a description open.
@@ -97,13 +102,51 @@ impl Origin {
         self.since
     }
 
+    /// Our descriptor that keeps the description, which no other process has, nor had.
+    pub(crate) fn kept(&self) -> Option<c_int> {
+        self.keeper.as_ref().filter(|keeper| keeper.counts() && self.since.is_alone()).map(Keeper::fd)
+    }
+
     /// Of a description that others have too.
     pub(crate) const SHARED: Origin = Origin { keeper: None, since: Since(None) };
+}
+
+thread_local! {
+    /// This thread has called vfork, and was not seen again since, but for its child, which has its memory.
+    static IN_VFORK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// vfork is about to be called.
+pub(crate) fn begin_vfork() {
+    STARTED.with_memory.store(true, Ordering::SeqCst);
+    end_vfork();
+    if !IN_VFORK.get() {
+        begin_start();
+        IN_VFORK.set(true);
+    }
+}
+
+/// If this thread has called vfork, and goes on: its child has its own memory by now, or has ended.
+#[inline]
+fn end_vfork() {
+    if IN_VFORK.get() && !is_child_with_memory() {
+        IN_VFORK.set(false);
+        end_start();
+    }
+}
+
+/// Whether this is a child that has our memory, its parent's.
+#[inline]
+pub(crate) fn is_child_with_memory() -> bool {
+    // SAFETY: asks for a number.
+    STARTED.with_memory.load(Ordering::SeqCst)
+        && unsafe { libc::syscall(libc::SYS_getpid) as u32 } != mounts::pid()
 }
 
 /// What changes with each start of a process, unless one is under way or cannot be seen.
 #[inline]
 fn starts() -> Option<NonZeroU64> {
+    end_vfork();
     let starts = STARTED.starts.load(Ordering::SeqCst);
     let quiet = STARTED.starting.load(Ordering::SeqCst) == 0 && !is_never();
     NonZeroU64::new(starts).filter(|_| quiet)
@@ -111,12 +154,13 @@ fn starts() -> Option<NonZeroU64> {
 
 /// Whether a start was seen whose end cannot be seen.
 #[inline]
-pub(crate) fn is_never() -> bool {
+fn is_never() -> bool {
     STARTED.never.load(Ordering::SeqCst)
 }
 
 /// A start is seen whose end will not be.
 pub(crate) fn never_again() {
+    STARTED.with_memory.store(true, Ordering::SeqCst);
     STARTED.never.store(true, Ordering::SeqCst);
 }
 
@@ -145,6 +189,7 @@ pub(crate) extern "C" fn begin_start() {
     STARTED.starting.fetch_add(1, Ordering::SeqCst);
     STARTED.starts.fetch_add(1, Ordering::SeqCst);
     parked::close_for_start();
+    table::publish();
 }
 
 pub(crate) extern "C" fn end_start() {
@@ -187,7 +232,7 @@ impl Keeper {
 pub(crate) struct Made {
     fd: c_int,
     /// Taken by [`Made::fill`].
-    parts: Option<(Place, Origin)>,
+    parts: Option<(&'static Slot, Origin)>,
     /// What the descriptor led to before.
     unused: Option<&'static Description>,
 }
@@ -203,30 +248,29 @@ pub(crate) fn make(flags: c_int) -> Res<Made> {
     }
     let spare = since.0.and_then(|_| {
         let mut stock = STOCK.lock();
-        let (keeper, place) = stock.take()?;
+        let (keeper, slot) = stock.take()?;
         let stays = stock.used < USED_MAX;
         stock.used += stays as usize;
-        Some((keeper, place, stays))
+        Some((keeper, slot, stays))
     });
     let full = parked::full();
-    let Some((keeper, place, stays)) = spare else {
-        let (fd, place) = arena::take(cloexec)?;
+    let Some((keeper, slot, stays)) = spare else {
+        let (fd, slot) = slot::take(cloexec)?;
         parked::given(fd, full);
-        return Ok(Made { fd, parts: Some((place, Origin { keeper: None, since })), unused: None });
+        return Ok(Made { fd, parts: Some((slot, Origin { keeper: None, since })), unused: None });
     };
     let command = if cloexec != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-    // The slot first: whoever gets a copy of the descriptor before it is filled, by a start of a process now, finds that it means nothing.
-    place.empty();
     // SAFETY: only descriptors are touched.
     let fd = unsafe { libc::syscall(libc::SYS_fcntl, keeper.fd(), command, 0) } as c_int;
     if fd < 0 {
         let why = errno();
         let mut stock = STOCK.lock();
         stock.used -= stays as usize;
-        let left = stock.put((keeper, place));
+        let left = stock.put((keeper, slot));
         drop(stock);
-        if let Err((keeper, _)) = left {
+        if let Err((keeper, slot)) = left {
             keeper.close();
+            slot.leave();
         }
         return fail(why);
     }
@@ -237,13 +281,18 @@ pub(crate) fn make(flags: c_int) -> Res<Made> {
     } else {
         keeper.close();
     }
-    Ok(Made { fd, parts: Some((place, origin)), unused: None })
+    Ok(Made { fd, parts: Some((slot, origin)), unused: None })
 }
 
 impl Made {
     /// A descriptor that was another file's, and the description of that.
-    pub(crate) fn again(fd: c_int, place: Place, origin: Origin, unused: &'static Description) -> Made {
-        Made { fd, parts: Some((place, origin)), unused: Some(unused) }
+    pub(crate) fn again(
+        fd: c_int,
+        slot: &'static Slot,
+        origin: Origin,
+        unused: &'static Description,
+    ) -> Made {
+        Made { fd, parts: Some((slot, origin)), unused: Some(unused) }
     }
 
     /// Its number.
@@ -252,20 +301,23 @@ impl Made {
     }
 
     /// Says what it is. With what that is made of comes a description that nobody uses, if there is one at hand.
-    pub(crate) fn fill(mut self, facts: &Facts<'_>) -> (c_int, Place, Origin, Option<&'static Description>) {
-        let (place, origin) = self.parts.take().expect("only this takes them, once");
-        place.fill(facts);
-        (self.fd, place, origin, self.unused.take())
+    pub(crate) fn fill(
+        mut self,
+        facts: &Facts<'_>,
+    ) -> (c_int, &'static Slot, Origin, Option<&'static Description>) {
+        let (slot, origin) = self.parts.take().expect("only this takes them, once");
+        slot.fill(facts);
+        (self.fd, slot, origin, self.unused.take())
     }
 }
 
 impl Drop for Made {
     fn drop(&mut self) {
-        if let Some((place, origin)) = self.parts.take() {
+        if let Some((slot, origin)) = self.parts.take() {
             // SAFETY: the descriptor was made for us, and nobody has heard of it.
             unsafe { libc::syscall(libc::SYS_close, self.fd) };
             parked::freed(self.fd);
-            done(place, origin, false);
+            done(slot, origin, false);
         }
         if let Some(unused) = self.unused.take() {
             unused.leave();
@@ -292,15 +344,16 @@ impl Origin {
 }
 
 /// The last descriptor of a description is closed here.
-pub(crate) fn done(place: Place, origin: Origin, shared: bool) {
-    let alone = !shared && origin.since.is_alone() && !place.is_adopted();
-    let Some(keeper) = origin.keeper.filter(Keeper::counts) else { return };
+pub(crate) fn done(slot: &'static Slot, origin: Origin, shared: bool) {
+    let alone = !shared && origin.since.is_alone() && !slot.is_published();
+    let Some(keeper) = origin.keeper.filter(Keeper::counts) else { return slot.leave() };
     let mut stock = STOCK.lock();
     stock.used -= 1;
-    let left = if alone { stock.put((keeper, place)) } else { Err((keeper, place)) };
+    let left = if alone { stock.put((keeper, slot)) } else { Err((keeper, slot)) };
     drop(stock);
-    if let Err((keeper, _)) = left {
+    if let Err((keeper, slot)) = left {
         keeper.close();
+        slot.leave();
     }
 }
 
@@ -312,10 +365,11 @@ pub(crate) fn is_own(fd: c_int) -> bool {
 /// In a child of fork: the descriptions are its parent's. No other thread can hold the lock.
 pub(crate) fn after_fork() {
     STARTED.starting.store(0, Ordering::Relaxed);
+    IN_VFORK.set(false);
     // SAFETY: we are the only thread.
     unsafe { crate::hook::alone(&STOCK) };
-    // Left behind: the allocator may be another thread's, which exists only in the parent, where no handlers of libc's have run (`mounts`).
-    std::mem::forget(std::mem::take(&mut *STOCK.lock()));
+    let spare = std::mem::take(&mut *STOCK.lock()).spare;
+    spare.into_iter().flatten().for_each(|(_, slot)| slot.leave());
     for kept in KEPT.iter() {
         let fd = kept.swap(0, Ordering::Relaxed);
         if fd > 0 {

@@ -58,10 +58,22 @@ pub(crate) fn write_at(open: &Open, offset: u64, from: &[u8]) -> Res<usize> {
 }
 
 fn read_here(open: &Open, to: &mut [u8]) -> Res<ssize_t> {
-    open.place.with_offset(|at| {
-        let n = read_at(open, at, to)?;
-        Ok((at + n as u64, n as ssize_t))
-    })
+    let len = to.len().min(CALL_MAX);
+    Ok(open.slot.with_room(len, |at| read_at(open, at, to))? as ssize_t)
+}
+
+/// As [`read_here`].
+///
+/// # Safety
+/// The buffers of the vector are writable.
+unsafe fn read_vector_here(open: &Open, v: &[iovec]) -> Res<ssize_t> {
+    // SAFETY: as the caller says.
+    Ok(open.slot.with_room(length(v), |at| unsafe { scatter(open, at, v) })? as ssize_t)
+}
+
+/// How many bytes the buffers of a vector have.
+fn length(v: &[iovec]) -> usize {
+    v.iter().map(|e| e.iov_len).sum()
 }
 
 fn appends(open: &Open) -> bool {
@@ -69,11 +81,19 @@ fn appends(open: &Open) -> bool {
 }
 
 fn write_here(open: &Open, from: &[u8]) -> Res<ssize_t> {
-    open.place.with_offset(|at| {
-        let n = write_at(open, at, from)?;
-        let end = if appends(open) && n > 0 { appended(open)? } else { at + n as u64 };
-        Ok((end, n as ssize_t))
-    })
+    write_on(open, from.len(), |at| write_at(open, at, from))
+}
+
+/// Runs `write`, which writes `len` bytes at most where the offset is, or to the end of a file that is open for that.
+fn write_on(open: &Open, len: usize, write: impl FnOnce(u64) -> Res<usize>) -> Res<ssize_t> {
+    let n = match appends(open) {
+        false => open.slot.with_room(len.min(CALL_MAX), write)?,
+        true => open.slot.with_offset(|at| {
+            let n = write(at)?;
+            Ok((if n > 0 { appended(open)? } else { at }, n))
+        })?,
+    };
+    Ok(n as ssize_t)
 }
 
 /// Where what was just appended ends; others may have appended since.
@@ -211,11 +231,9 @@ unsafe fn write_pieces(v: &[iovec], mut write: impl FnMut(usize, &[u8]) -> Res<u
 /// # Safety
 /// The buffers of the vector are readable.
 unsafe fn write_vector_here(open: &Open, v: &[iovec]) -> Res<ssize_t> {
-    open.place.with_offset(|at| {
-        // SAFETY: as the caller says.
-        let n = unsafe { write_pieces(v, |done, piece| write_at(open, at + done as u64, piece)) }?;
-        let end = if appends(open) && n > 0 { appended(open)? } else { at + n as u64 };
-        Ok((end, n as ssize_t))
+    // SAFETY: as the caller says.
+    write_on(open, length(v), |at| unsafe {
+        write_pieces(v, |done, piece| write_at(open, at + done as u64, piece))
     })
 }
 
@@ -230,13 +248,13 @@ fn durable(open: &Open, flags: c_int) -> Res<()> {
 }
 
 pub(crate) fn seek(fd: c_int, offset: off_t, whence: c_int) -> Res<off_t> {
-    // Of a copy that a child of vfork has made the kernel's offset says which file it is, and must stay.
+    // A child of vfork may have made the copy.
     let borrowed = crate::mounts::borrowed_memory();
     let open = if borrowed { table::of_child(fd) } else { table::get(fd) }.ok_or(Out::Libc)?;
     if open.flags() & libc::O_PATH != 0 {
         return fail(libc::EBADF);
     }
-    open.place.with_offset(|at| {
+    open.slot.with_offset(|at| {
         let from = match whence {
             libc::SEEK_SET => 0,
             libc::SEEK_CUR => at,
@@ -317,7 +335,7 @@ unsafe fn copy_range(
 pub(crate) fn place(open: &Open, fixed: &Option<&mut off_t>) -> Res<u64> {
     match fixed {
         Some(at) => position(**at),
-        None => Ok(open.place.slot().offset.load(std::sync::atomic::Ordering::Relaxed)),
+        None => open.slot.offset(),
     }
 }
 
@@ -325,7 +343,7 @@ pub(crate) fn place(open: &Open, fixed: &Option<&mut off_t>) -> Res<u64> {
 pub(crate) fn go_on(open: &Open, fixed: Option<&mut off_t>, end: u64) -> Res<()> {
     match fixed {
         Some(at) => *at = end as off_t,
-        None => open.place.with_offset(|_| Ok((end, ())))?,
+        None => open.slot.set_offset(end)?,
     }
     Ok(())
 }
@@ -343,11 +361,7 @@ hook! {
     }
     fn readv(fd: c_int, v: *const iovec, n: c_int) -> ssize_t {
         let open = reader(fd)?;
-        let v = vector(v, n)?;
-        open.place.with_offset(|at| {
-            let n = scatter(&open, at, v)?;
-            Ok((at + n as u64, n as ssize_t))
-        })
+        read_vector_here(&open, vector(v, n)?)
     }
     fn preadv | preadv64(fd: c_int, v: *const iovec, n: c_int, at: off_t) -> ssize_t {
         Ok(scatter(&reader(fd)?, position(at)?, vector(v, n)?)? as ssize_t)
@@ -361,10 +375,7 @@ hook! {
         if at != -1 {
             return Ok(scatter(&open, position(at)?, v)? as ssize_t);
         }
-        open.place.with_offset(|at| {
-            let n = scatter(&open, at, v)?;
-            Ok((at + n as u64, n as ssize_t))
-        })
+        read_vector_here(&open, v)
     }
     fn write(fd: c_int, from: *const c_void, n: size_t) -> ssize_t { write_here(&writer(fd)?, memory(from, n)?) }
     fn pwrite | pwrite64(fd: c_int, from: *const c_void, n: size_t, at: off_t) -> ssize_t {
@@ -392,7 +403,7 @@ hook! {
             Ok((end, n as ssize_t))
         };
         let n = match at {
-            -1 if appended => open.place.with_offset(|_| append_all())?,
+            -1 if appended => open.slot.with_offset(|_| append_all())?,
             -1 => write_vector_here(&open, v)?,
             at => {
                 let at = position(at)?;

@@ -85,7 +85,7 @@ hook! {
 /// parked descriptors are closed, and libc's function goes on in place of ours.
 #[cfg(target_arch = "x86_64")]
 mod onward {
-    use crate::{parked, pool};
+    use crate::{parked, pool, table};
     use libc::{c_int, c_long, c_void};
     use share::lock::UNKNOWN;
     use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -158,19 +158,23 @@ mod onward {
 
     extern "C" fn before_vfork() {
         crate::mounts::begin_for_child();
-        pool::never_again();
-        parked::close_for_start();
+        pool::begin_vfork();
         found();
     }
 
     extern "C" fn before_clone() {
         UNKNOWN.store(true, Ordering::SeqCst);
-        before_vfork();
+        crate::mounts::begin_for_child();
+        pool::never_again();
+        parked::close_for_start();
+        table::publish();
+        found();
     }
 
     extern "C" fn before_exec() {
         crate::left::before_exec();
         parked::leave();
+        table::publish();
         found();
     }
 

@@ -5,18 +5,18 @@
 //!
 //! What a child of vfork opens and copies is not in the table, which is its parent's, but with the thread on which both run ([`OF_CHILD`]).
 
-use crate::arena::{self, Facts};
 use crate::description::{self, Description, LOCKING, Open, State};
 use crate::hook::{Res, fail, inside};
+use crate::memory::{self, Facts};
 use crate::mounts::{self, Mount};
 use crate::pool::{self, Made, Origin};
+use crate::slot::{self, Slot};
 use fs::{FileSystem, FileType, Handle, Ino, LockOwner};
 use libc::c_int;
 use share::Target;
 use share::lock::{self, Apart};
 use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// Descriptors from here on cannot be ours (`EMFILE`).
@@ -116,14 +116,18 @@ pub(crate) fn set_in_child(fds: std::ops::RangeInclusive<c_int>, open: Option<Op
 
 /// The description of a descriptor in a child of vfork, which has descriptors of its own, and the table of its parent.
 pub(crate) fn of_child(fd: c_int) -> Option<Open> {
-    let place = arena::where_is(fd)?;
-    let in_table = 0..TOP.load(Ordering::Relaxed) as c_int;
-    in_table.chain([fd]).filter_map(get).find(|open| open.place.is_at(place))
+    of_memory(memory::number(fd)?).or_else(|| get(fd))
 }
 
-/// A descriptor of the description that means this slot.
-pub(crate) fn descriptor_of(place: &arena::Place) -> Option<c_int> {
-    (0..TOP.load(Ordering::Relaxed) as c_int).find(|&fd| get(fd).is_some_and(|open| open.place.is(place)))
+/// The description whose memory has this number, and which was published.
+fn of_memory(memory: u64) -> Option<Open> {
+    (0..TOP.load(Ordering::Relaxed) as c_int).filter_map(get).find(|open| open.slot.is_of(memory))
+}
+
+/// A descriptor of the description that has this slot.
+pub(crate) fn descriptor_of(slot: &Slot) -> Option<c_int> {
+    (0..TOP.load(Ordering::Relaxed) as c_int)
+        .find(|&fd| get(fd).is_some_and(|open| std::ptr::eq(open.slot, slot)))
 }
 
 /// Puts a reference into the table, or none, and gives what was there. Whoever reads the entry before that has its own reference before
@@ -196,10 +200,11 @@ pub(crate) fn insert(
         generation: target.generation,
         flags: flags as u32,
         kind: target.kind as u32,
-        path: path.unwrap_or(&[b'/'; 4096]),
+        kernel_cwd: 0,
+        path,
     };
-    let (fd, place, origin, unused) = made?.fill(&facts);
-    let state = State::new(mount, target.ino, target.kind, place, handle, origin);
+    let (fd, slot, origin, unused) = made?.fill(&facts);
+    let state = State::new(mount, target.ino, target.kind, slot, handle, origin);
     let open = Open::new(state, fd, unused);
     if flags & libc::O_PATH != 0 {
         // What it is of may go at any time. Should it be gone already, it is found to be so later.
@@ -208,37 +213,50 @@ pub(crate) fn insert(
     if mounts::borrowed_memory() {
         // For the program that the child becomes: the handle is given up when its parent goes on.
         crate::left::before_sending(fd, &open);
+        let _ = open.slot.publish(fd);
         set_in_child(fd..=fd, Some(open));
     } else {
-        set(fd, Some(open));
+        set(fd, Some(open.clone()));
+        if !open.is_alone() {
+            // A process is being started, or may be at any time.
+            let _ = open.slot.publish(fd);
+        }
     }
     Ok(fd)
 }
 
-/// Takes in the descriptors that the program was started with.
-pub(crate) fn adopt() {
-    let mut known = Vec::new();
-    let Ok(dir) = std::fs::read_dir("/proc/self/fd") else { return };
-    let fds: Vec<c_int> = dir.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();
-    for fd in fds {
-        adopt_one(fd, &mut known, None);
+/// Other processes are about to get our descriptors, or may at any time. A file that is opened meanwhile is published by who opens it.
+pub(crate) fn publish() {
+    for fd in 0..TOP.load(Ordering::Relaxed) as c_int {
+        if let Some(open) = get(fd) {
+            // Where there is no memory for it, others find that the descriptor leads nowhere.
+            let _ = open.slot.publish(fd);
+        }
     }
 }
 
-/// Takes in a descriptor that another process has given to this one, if it is ours (`arena::inherited`).
-pub(crate) fn adopt_one(fd: c_int, known: &mut Vec<Arc<arena::Arena>>, owner: Option<libc::uid_t>) {
-    let Some(place) = arena::inherited(fd, known, owner) else { return };
-    let slot = place.slot();
-    let Some(mount) = mounts::by_hash(slot.mount.load(Ordering::Relaxed)) else { return };
-    let kind = slot.kind.load(Ordering::Relaxed);
+/// Takes in the descriptors that the program was started with.
+pub(crate) fn adopt() {
+    let Ok(dir) = std::fs::read_dir("/proc/self/fd") else { return };
+    let fds: Vec<c_int> = dir.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();
+    for fd in fds {
+        adopt_one(fd, None);
+    }
+}
+
+/// Takes in a descriptor that another process has given to this one, if it is ours (`memory::inherited`).
+pub(crate) fn adopt_one(fd: c_int, owner: Option<libc::uid_t>) {
+    let Some(record) = memory::inherited(fd, owner) else { return };
+    let Some(mount) = mounts::by_hash(record.mount.get()) else { return };
+    let kind = record.kind.get();
     if kind & crate::cwd::CWD_MARK != 0 {
-        return crate::cwd::adopt(fd, mount, &place);
+        return crate::cwd::adopt(fd, mount, &record);
     }
     let Some(kind) = FileType::from_mode(kind << 12) else { return };
     // Others of its descriptors may be here already.
-    let open = descriptor_of(&place).and_then(get).unwrap_or_else(|| {
-        let ino = Ino(slot.ino.load(Ordering::Relaxed));
-        Open::new(State::new(mount, ino, kind, place.clone(), None, Origin::SHARED), 0, None)
+    let open = memory::number(fd).and_then(of_memory).unwrap_or_else(|| {
+        let (ino, slot) = (Ino(record.ino.get()), slot::adopted(record, fd));
+        Open::new(State::new(mount, ino, kind, slot, None, Origin::SHARED), 0, None)
     });
     match mounts::borrowed_memory() {
         true => set_in_child(fd..=fd, Some(open)),

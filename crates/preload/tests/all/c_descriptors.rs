@@ -23,7 +23,7 @@ int main(int n, char **a) {
     SAY(open("f", O_WRONLY | O_TRUNC)); SAY(open("link", O_WRONLY | O_TRUNC)); SAY(open("f", O_CREAT | O_TRUNC | O_RDWR, 0600)); SAY(creat("f", 0600)); SAY(openat(dir, "f", O_WRONLY | O_TRUNC)); SAY(fopen("f", "w")); SAY(open("/dev/fd/3", O_WRONLY | O_TRUNC)); look();
     SAY(open("new0", O_CREAT | O_EXCL | O_RDWR, 0600)); SAY(open("new1", O_CREAT | O_WRONLY, 0600)); SAY(openat(dir, "new2", O_CREAT, 0600)); SAY(creat("new3", 0600)); SAY(fopen("new4", "a")); SAY(open("to new", O_CREAT | O_RDWR, 0600)); SAY(fopen("new6", "wx")); SAY(mkostemp(one, O_CLOEXEC)); SAY(mkstemp(two)); look();
     close(39); SAY(open("none/x", O_CREAT | O_RDWR, 0600)); SAY(open("f", O_CREAT | O_EXCL | O_RDWR, 0600)); int last = open("new0", O_CREAT | O_EXCL | O_RDWR, 0600); printf("%d\n", last); close(last); last = open("f", O_WRONLY | O_TRUNC); printf("%d\n", last); look();
-    close(5); close(7); open("f", O_CREAT | O_EXCL | O_RDWR, 0600); printf("%d", open("f", O_CREAT | O_RDWR, 0600)); printf(" %d\n", open("new1", O_CREAT | O_RDWR, 0600)); return 0;
+    close(5); close(7); close(8); open("f", O_CREAT | O_EXCL | O_RDWR, 0600); printf("%d", open("f", O_CREAT | O_RDWR, 0600)); printf(" %d\n", open("new1", O_CREAT | O_RDWR, 0600)); return 0;
 }
 "#;
 
@@ -249,5 +249,32 @@ fn limits_of_asynchronous_requests() {
     let rig = Rig::new();
     if compiles(&rig, "a", LIMITED, &["-laio"]) {
         rig.same("timeout 20 ./a $T; echo $?");
+    }
+}
+
+/// Locks of whole files that end with the only descriptor: more than anybody remembers.
+const LOCKED: &str = r#"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <unistd.h>
+int main(int n, char **a) {
+    char path[300]; int failed = 0, last = 0;
+    for (int i = 0; i < 40000; i++) {
+        sprintf(path, "%s/f%d", a[1], i % 3); int fd = open(path, O_CREAT | O_RDWR, 0644);
+        if (flock(fd, i % 2 ? LOCK_EX | LOCK_NB : LOCK_SH | LOCK_NB)) { failed++; last = errno; }
+        if (i % 5 == 0) flock(fd, LOCK_UN);
+        close(fd);
+    }
+    printf("%d %d\n", failed, last); return 0;
+}
+"#;
+
+#[test]
+fn locks_are_taken_again_and_again() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", LOCKED, &["-w"]) {
+        rig.same("timeout 60 ./a $T; echo $?");
     }
 }

@@ -6,7 +6,7 @@ use super::{Remote, Session};
 use crate::lock::Mutex;
 use crate::socket;
 use crate::wire::{Op, request};
-use format::shared::{MAGIC, Request, Show, Shown};
+use format::shared::{MAGIC, MEMORIES, Request, Show, Shown};
 use fs::{Error, FileType, Handle, Ino, LockKind, OpenFlags, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::HashMap;
@@ -18,8 +18,24 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 /// How long the manager may take for an answer before it is looked whether it is still there.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// Memories that the manager was shown in one session, by what the client calls them: their numbers there.
-pub(super) type Memories = Mutex<HashMap<u64, u32>>;
+/// Memories that the manager was shown in one session.
+#[derive(Debug, Default)]
+pub(super) struct Memories(Mutex<Shows>);
+
+#[derive(Debug, Default)]
+struct Shows {
+    /// Their numbers there, by what the client calls them.
+    numbers: HashMap<u64, u32>,
+    /// The last number.
+    last: u32,
+}
+
+impl Shows {
+    /// Whether the manager has it still.
+    fn counts(&self, number: u32) -> bool {
+        (self.last.wrapping_sub(number) as usize) < MEMORIES
+    }
+}
 
 /// An open file description, as the processes that have it know it: one byte of a memory (a sealed memfd), on which the description has a lock
 /// (F_OFD_SETLK).
@@ -35,8 +51,10 @@ pub struct Description<'a> {
 impl Session {
     /// The number that a memory has in this session.
     fn show(&self, description: &Description<'_>) -> Result<u32> {
-        let mut memories = self.memories.lock();
-        if let Some(&number) = memories.get(&description.memory) {
+        let mut shows = self.memories.0.lock();
+        if let Some(&number) = shows.numbers.get(&description.memory)
+            && shows.counts(number)
+        {
             return Ok(number);
         }
         let failed = |e: io::Error| match e.raw_os_error() {
@@ -58,8 +76,14 @@ impl Session {
         let shown = Shown::read_from_bytes(&bytes[..n]).map_err(|_| Error::Closed)?;
         match shown.errno.get() {
             0 => {
-                memories.insert(description.memory, shown.number.get());
-                Ok(shown.number.get())
+                let number = shown.number.get();
+                shows.last = number;
+                if shows.numbers.len() >= 2 * MEMORIES {
+                    let Shows { numbers, last } = &mut *shows;
+                    numbers.retain(|_, number| (last.wrapping_sub(*number) as usize) < MEMORIES);
+                }
+                shows.numbers.insert(description.memory, number);
+                Ok(number)
             }
             errno => Err(Error::from_errno(errno, "open files cannot be shared".into())),
         }
@@ -76,7 +100,7 @@ impl Remote {
     /// gives it up or none of them has the description any more. `handle` is this process's handle of the file.
     ///
     /// # Errors
-    /// `TooManyOpen`: the user has too many such locks, or this process too many memories.
+    /// `TooManyOpen`: the user has too many such locks.
     pub async fn flock_description(
         &self,
         handle: Handle,
@@ -151,6 +175,8 @@ impl Remote {
             match self.call_in(Some(session.serial), request(number, session.number), b"", b"").await {
                 // Another session has begun meanwhile, and was shown nothing.
                 Err(Error::Stale) if !Arc::ptr_eq(session, self.now()) => {}
+                // Or many others were shown.
+                Err(Error::Stale) if !session.memories.0.lock().counts(number) => {}
                 done => return done,
             }
         }

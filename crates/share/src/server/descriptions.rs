@@ -2,7 +2,7 @@
 //!
 //! Each process has a session and a handle of its own, and neither knows who else has the description. The kernel knows: a client lets the description
 //! stand for one byte of a memory (a memfd) by a lock of the kernel's on that byte (F_OFD_SETLK), which goes with the last descriptor of the
-//! description, wherever that is. The client shows the manager the memory once in each session; with each call for a lock comes the byte.
+//! description, wherever that is. The client shows the manager the memory; with each call for a lock comes the byte.
 //!
 //! The lock of a description is that of the first handle through which it was asked for. When that handle is closed, or its session ends, while the
 //! description is still there, the handle stays: it is kept here, and a thread asks the kernel again and again, until the description is gone and
@@ -37,8 +37,6 @@ use std::{io, mem};
 
 /// Locked or left descriptions that one user can have: the second half only for locks, which files that are left do not keep anybody from.
 const USER_MAX: usize = 4096;
-/// Memories that one session can show.
-pub(crate) const MEMORIES_MAX: usize = 64;
 /// What is left with a file.
 const ACCESS: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 /// Between two questions about one description: at first, and at last, for one that has a lock, for which others may wait, and for one that has none.

@@ -2,7 +2,7 @@
 
 use super::arena::{Arena, Arenas};
 use super::closer::Line;
-use super::descriptions::{Descriptions, MEMORIES_MAX, Memory};
+use super::descriptions::{Descriptions, Memory};
 use super::direct::Lent;
 use super::directories::{Making, PROMISES_MAX};
 use super::drains::Drain;
@@ -15,10 +15,10 @@ use super::wakes::Wakes;
 use crate::region::{Region, SlotNo};
 use crate::wire;
 use foldhash::fast::FixedState;
-use format::shared::{HOLD_LINES, HOLDS_IN_LINE, Reply, SLOTS};
+use format::shared::{HOLD_LINES, HOLDS_IN_LINE, MEMORIES, Reply, SLOTS};
 use fs::{Cred, Error, FileSystem, Handle, Ino, LockHolder, LockOwner, OpenFlags, Ordered, Promise, Result};
 use parking_lot::Mutex;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
@@ -53,8 +53,8 @@ pub(crate) struct Client {
     /// It is ended because of its locks: none of them outlives it.
     pub evicted: AtomicBool,
     pub(super) lock_leases: Mutex<LockLeases>,
-    /// What it has shown of its open file descriptions.
-    memories: Mutex<Vec<Arc<Memory>>>,
+    /// What it has shown last of its open file descriptions, and how much before that.
+    memories: Mutex<(VecDeque<Arc<Memory>>, u32)>,
     held: Mutex<Held>,
 }
 
@@ -164,21 +164,25 @@ impl Client {
         }
     }
 
-    /// It shows a memory, whose number in this session is given. `TooManyOpen`.
-    pub fn shows(&self, memory: Arc<Memory>) -> Result<u32> {
+    /// It shows a memory, whose number in this session is given.
+    pub fn shows(&self, memory: Arc<Memory>) -> u32 {
         let mut memories = self.memories.lock();
-        if memories.len() >= MEMORIES_MAX {
-            return Err(Error::TooManyOpen);
-        }
-        memories.push(memory);
-        Ok(memories.len() as u32)
+        let (last, before) = &mut *memories;
+        let oldest = if last.len() == MEMORIES { last.pop_front() } else { None };
+        *before = before.wrapping_add(oldest.is_some() as u32);
+        last.push_back(memory);
+        let number = before.wrapping_add(last.len() as u32);
+        drop(memories);
+        drop(oldest);
+        number
     }
 
-    /// The memory of this number. `Stale`: it was shown in another session, or not at all.
+    /// The memory of this number. `Stale`: it was shown in another session, or too many others since, or it was not shown at all.
     pub fn shown(&self, session: u64, number: u64) -> Result<Arc<Memory>> {
         let memories = self.memories.lock();
-        let at = usize::try_from(number).ok().and_then(|n| n.checked_sub(1));
-        let memory = at.filter(|_| session == self.session).and_then(|at| memories.get(at));
+        let (last, before) = &*memories;
+        let at = u32::try_from(number).ok().and_then(|n| n.wrapping_sub(*before).checked_sub(1));
+        let memory = at.filter(|_| session == self.session).and_then(|at| last.get(at as usize));
         memory.cloned().ok_or(Error::Stale)
     }
 

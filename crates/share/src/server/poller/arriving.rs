@@ -264,11 +264,10 @@ fn shown(line: &Line, descriptions: &Descriptions, client: &Weak<Client>) -> (bo
         Ok(one) => one,
         Err(fds) => return (false, fds),
     };
-    let (shown, left) = match descriptions.show(fd, line) {
-        Ok(memory) => (client.shows(memory), None),
-        Err((e, fd)) => (Err(e), Some(fd)),
+    let (errno, number, left) = match descriptions.show(fd, line) {
+        Ok(memory) => (0, client.shows(memory), None),
+        Err((e, fd)) => (e.errno(), 0, Some(fd)),
     };
-    let (errno, number) = shown.map_or_else(|e| (e.errno(), 0), |number| (0, number));
     let answer = Shown { errno: errno.into(), number: number.into() };
     // Who does not take the answer waits for it in vain.
     let _ = socket::send(line, answer.as_bytes(), &[]);

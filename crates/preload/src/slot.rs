@@ -1,0 +1,402 @@
+//! What an open file is to the kernel, so that it survives dup, fork, vfork and exec.
+//!
+//! Each open file description of ours is a kernel description of a memory of its own (a memfd). Whatever the kernel does with descriptors (dup2 in a child of vfork,
+//! file actions of posix_spawn, exec) carries the identity along; a program that starts finds its inherited files by looking at its descriptors.
+//!
+//! As long as no other process can have the description, all that is known of it stands in a slot of this process. Before a process is started, or a descriptor sent, it is
+//! *published*: what was opened is written into the memory, which is sealed against changes by anybody, and from then on the offset and the status flags are
+//! those of the kernel's description. So processes have no memory in common that one of them can write to, and whoever gets a descriptor can change of the file's description what the kernel
+//! lets him change.
+//!
+//! Processes that read or write through one description at the same time: each moves the offset first, over the bytes that it is about to read or write, and gives back what it did not need.
+//!
+//! Where tested: `tests/all/processes.rs`, `tests/all/c_sharers.rs`.
+
+use crate::hook::{Res, errno, fail};
+use crate::memory::{self, Facts, close, control, copy_high, reopen, seek};
+use crate::mounts;
+use format::shared::OpenFile;
+use libc::c_int;
+use share::Description;
+use share::lock::Mutex;
+use std::cell::UnsafeCell;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use zerocopy::FromZeros;
+
+/// Instead of an offset: the kernel's description has it.
+const PUBLISHED: u64 = u64::MAX;
+/// Flags that are the kernel's, once it is published.
+const STATUS: c_int = libc::O_APPEND | libc::O_NONBLOCK | libc::O_ASYNC;
+
+/// An open file description of this process.
+pub(crate) struct Slot {
+    /// What was opened.
+    record: UnsafeCell<OpenFile>,
+    /// As given to open(2), with what fcntl(F_SETFL) changed, as far as the kernel has it not.
+    flags: AtomicU32,
+    /// Or [`PUBLISHED`].
+    offset: AtomicU64,
+    /// A descriptor of the description. Our own, when positive, which is there for as long as the slot is used; `!own` is the program's, when negative; 0 before it is published.
+    own: AtomicI32,
+    /// The thread that publishes it.
+    publisher: AtomicI32,
+    /// Inode number of the memory; 0: not asked for yet.
+    memory: AtomicU64,
+    /// Not 0 when the whole file was locked through it (flock): the opening of the volume, by the manager that knows of the lock.
+    pub locked: AtomicU64,
+    /// Not 0 when this process left the file to who has the description (`left`): the opening of the volume, as above.
+    pub left: AtomicU64,
+    /// One thread at a time moves the offset.
+    moving: Mutex<()>,
+    /// Of those that mean nothing now.
+    next: UnsafeCell<Option<&'static Slot>>,
+}
+
+// SAFETY: the record is written while nobody else has the slot; `next` belongs to the list of those that nobody has.
+unsafe impl Sync for Slot {}
+// SAFETY: as above.
+unsafe impl Send for Slot {}
+
+/// Slots without a memory.
+static UNUSED: Mutex<Option<&'static Slot>> = Mutex::new(None);
+
+/// How often is looked whether nobody moves an offset.
+const PATIENCE: usize = 500;
+
+/// Which descriptors are our own ones of published descriptions: a bit for each.
+static OWN: [AtomicU64; OWN_MAX / 64] = [const { AtomicU64::new(0) }; OWN_MAX / 64];
+const OWN_MAX: usize = 1 << 16;
+
+/// A descriptor, the lowest that is free, of a new description; and a slot for it, which says nothing yet. `EMFILE`, `ENFILE`, `ENOMEM`.
+pub(crate) fn take(cloexec: c_int) -> Res<(c_int, &'static Slot)> {
+    Ok((memory::make(cloexec)?, Slot::unused()))
+}
+
+/// A slot for a published description, of which `fd` is a descriptor.
+pub(crate) fn adopted(record: OpenFile, fd: c_int) -> &'static Slot {
+    let slot = Slot::unused();
+    let status = control(fd, libc::F_GETFL, 0) & STATUS;
+    slot.flags.store(record.flags.get() & !STATUS as u32 | status as u32, Ordering::Relaxed);
+    slot.memory.store(memory::number(fd).unwrap_or(0), Ordering::Relaxed);
+    slot.has(fd);
+    slot.locked.store(0, Ordering::Relaxed);
+    slot.left.store(0, Ordering::Relaxed);
+    // SAFETY: nobody else has the slot.
+    unsafe { *slot.record.get() = record };
+    slot.offset.store(PUBLISHED, Ordering::Release);
+    slot
+}
+
+impl Slot {
+    fn new() -> Slot {
+        Slot {
+            record: UnsafeCell::new(OpenFile::new_zeroed()),
+            flags: AtomicU32::new(0),
+            offset: AtomicU64::new(0),
+            own: AtomicI32::new(0),
+            publisher: AtomicI32::new(0),
+            memory: AtomicU64::new(0),
+            locked: AtomicU64::new(0),
+            left: AtomicU64::new(0),
+            moving: Mutex::new(()),
+            next: UnsafeCell::new(None),
+        }
+    }
+
+    /// One that nobody has.
+    fn unused() -> &'static Slot {
+        let mut unused = UNUSED.lock();
+        // SAFETY: who takes it from the list has it.
+        let slot = unused.take().inspect(|slot| *unused = unsafe { (*slot.next.get()).take() });
+        drop(unused);
+        slot.unwrap_or_else(|| Box::leak(Box::new(Slot::new())))
+    }
+
+    /// In a child of fork, see below.
+    pub(crate) fn after_fork(&self) {
+        // SAFETY: we are the only thread.
+        unsafe { crate::hook::free(&self.moving) };
+        self.publisher.store(0, Ordering::Relaxed);
+    }
+
+    /// Says what the slot, which nobody else looks at, is for now.
+    pub(crate) fn fill(&self, facts: &Facts<'_>) {
+        // SAFETY: as said.
+        unsafe { *self.record.get() = facts.record() };
+        self.flags.store(facts.flags, Ordering::Relaxed);
+        self.offset.store(0, Ordering::Relaxed);
+        self.locked.store(0, Ordering::Relaxed);
+        self.left.store(0, Ordering::Relaxed);
+    }
+
+    /// The description has ended, and so has the memory: nobody has the slot any more.
+    pub(crate) fn leave(&'static self) {
+        let own = self.own.swap(0, Ordering::AcqRel);
+        if own > 0 {
+            OWN[own as usize / 64].fetch_and(!(1 << (own % 64)), Ordering::Relaxed);
+            close(own);
+        }
+        self.memory.store(0, Ordering::Relaxed);
+        self.offset.store(0, Ordering::Relaxed);
+        let mut unused = UNUSED.lock();
+        // SAFETY: as said, until it is in the list.
+        unsafe { *self.next.get() = unused.take() };
+        *unused = Some(self);
+    }
+
+    /// What was opened.
+    pub(crate) fn record(&self) -> &OpenFile {
+        // SAFETY: it is written while nobody else has the slot.
+        unsafe { &*self.record.get() }
+    }
+
+    /// The path below the mount at which the file was opened, when it is known.
+    pub(crate) fn path(&self) -> Option<&[u8]> {
+        memory::path_of(self.record())
+    }
+
+    /// Whether other processes may have the description.
+    pub(crate) fn is_published(&self) -> bool {
+        self.offset.load(Ordering::Acquire) == PUBLISHED
+    }
+
+    /// The flags of open(2), as they were when this process got it: how the file may be used never changes.
+    #[inline]
+    pub(crate) fn opened_with(&self) -> c_int {
+        self.flags.load(Ordering::Relaxed) as c_int
+    }
+
+    /// The flags of open(2), as they are.
+    #[inline]
+    pub(crate) fn flags(&self) -> c_int {
+        let flags = self.opened_with();
+        if !self.is_published() {
+            return flags;
+        }
+        match control(self.descriptor(), libc::F_GETFL, 0) {
+            now if now >= 0 => flags & !STATUS | now & STATUS,
+            _ => flags,
+        }
+    }
+
+    /// Changes some of them.
+    pub(crate) fn set_flags(&self, flags: c_int) {
+        self.flags.store(flags as u32, Ordering::Relaxed);
+        if self.is_published() {
+            control(self.descriptor(), libc::F_SETFL, (flags & STATUS) as usize);
+        }
+    }
+
+    /// A descriptor of the description, which is published.
+    fn descriptor(&self) -> c_int {
+        let own = self.own.load(Ordering::Acquire);
+        if own < 0 { !own } else { own }
+    }
+
+    /// `fd` is a descriptor of it: a copy is kept, as the program's own may lead to something else before a call has ended. A child of vfork has descriptors of its own, of which our memory knows
+    /// nothing.
+    fn has(&self, fd: c_int) {
+        let copy = if mounts::borrowed_memory() { None } else { copy_high(fd) };
+        let copy = copy.filter(|&copy| {
+            (copy as usize) < OWN_MAX || {
+                close(copy);
+                false
+            }
+        });
+        if let Some(copy) = copy {
+            OWN[copy as usize / 64].fetch_or(1 << (copy % 64), Ordering::Relaxed);
+        }
+        self.own.store(copy.unwrap_or(!fd), Ordering::Release);
+    }
+
+    /// Other processes may get the description, of which `fd` is a descriptor. Calls that are under way are not waited for for long: they move the offset, when they end, from where it is then.
+    pub(crate) fn publish(&self, fd: c_int) -> Res<()> {
+        // SAFETY: asks for a number.
+        let me = unsafe { libc::syscall(libc::SYS_gettid) as i32 };
+        while !self.is_published() {
+            match self.publisher.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => {
+                    let done = self.publish_alone(fd);
+                    self.publisher.store(0, Ordering::Release);
+                    return done;
+                }
+                // A signal handler on top of that starts a process.
+                Err(other) if other == me => return fail(libc::EDEADLK),
+                Err(_) => std::thread::yield_now(),
+            }
+        }
+        Ok(())
+    }
+
+    fn publish_alone(&self, fd: c_int) -> Res<()> {
+        // Whoever is about to write or read does so first, but for those whom a signal handler keeps from it, which has brought us here, and those that take long.
+        let _one = (0..PATIENCE).find_map(|_| {
+            self.moving.try_lock().or_else(|| {
+                std::thread::yield_now();
+                None
+            })
+        });
+        if self.is_published() {
+            return Ok(());
+        }
+        let mut record = *self.record();
+        record.flags = self.flags.load(Ordering::Relaxed).into();
+        memory::write(fd, &record)?;
+        control(fd, libc::F_SETFL, (self.opened_with() & STATUS) as usize);
+        self.ask(fd);
+        self.has(fd);
+        loop {
+            let at = self.offset.load(Ordering::Acquire);
+            seek(fd, at as i64, libc::SEEK_SET)?;
+            if self.moves(at, PUBLISHED) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether the memory is the one of this number ([`memory::number`]).
+    pub(crate) fn is_of(&self, memory: u64) -> bool {
+        self.memory.load(Ordering::Relaxed) == memory
+    }
+
+    /// Asks for the number of the memory, if it was not yet.
+    pub(crate) fn ask(&self, fd: c_int) -> u64 {
+        if self.memory.load(Ordering::Relaxed) == 0 {
+            self.memory.store(memory::number(fd).unwrap_or(0), Ordering::Relaxed);
+        }
+        self.memory.load(Ordering::Relaxed)
+    }
+
+    /// Runs `f` while no other thread moves the offset, which `f` is given and returns anew.
+    pub(crate) fn with_offset<T>(&self, f: impl FnOnce(u64) -> Res<(u64, T)>) -> Res<T> {
+        let _one = self.moving.lock();
+        let at = self.offset()?;
+        let (to, out) = f(at)?;
+        if to != at {
+            self.set_offset(to)?;
+        }
+        Ok(out)
+    }
+
+    /// Runs `f`, which reads or writes `len` bytes at most where it is told, and says how many; no other thread moves the offset meanwhile, and other processes go on behind these bytes.
+    pub(crate) fn with_room(&self, len: usize, f: impl FnOnce(u64) -> Res<usize>) -> Res<usize> {
+        let _one = self.moving.lock();
+        let at = self.offset.load(Ordering::Acquire);
+        if at != PUBLISHED {
+            let n = f(at)?;
+            if n > 0 && !self.moves(at, at + n as u64) {
+                seek(self.descriptor(), n as i64, libc::SEEK_CUR)?;
+            }
+            return Ok(n);
+        }
+        let len = len as i64;
+        let Ok(end) = seek(self.descriptor(), len, libc::SEEK_CUR) else {
+            // No offset is that far up.
+            let at = self.offset()?;
+            let n = f(at)?;
+            return self.set_offset(at + n as u64).map(|()| n);
+        };
+        let done = f(end - len as u64);
+        let rest = len - done.as_ref().map_or(0, |&n| n as i64);
+        if rest > 0 {
+            seek(self.descriptor(), -rest, libc::SEEK_CUR)?;
+        }
+        done
+    }
+
+    /// Moves the offset, which is this process's alone, from `at`. False when it is that no longer.
+    fn moves(&self, at: u64, to: u64) -> bool {
+        at != PUBLISHED && self.offset.compare_exchange(at, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// The offset as it is now.
+    pub(crate) fn offset(&self) -> Res<u64> {
+        match self.offset.load(Ordering::Acquire) {
+            PUBLISHED => seek(self.descriptor(), 0, libc::SEEK_CUR),
+            at => Ok(at),
+        }
+    }
+
+    /// Sets it, wherever it is.
+    pub(crate) fn set_offset(&self, to: u64) -> Res<()> {
+        let at = self.offset.load(Ordering::Acquire);
+        if self.moves(at, to) {
+            return Ok(());
+        }
+        seek(self.descriptor(), to as i64, libc::SEEK_SET).map(drop)
+    }
+
+    /// Has the manager see when the description behind `fd`, which is this one, is gone from all processes (`share::Description`); with false no more.
+    pub(crate) fn show(&self, fd: c_int, shown: bool) -> Res<()> {
+        lock(fd, (0, 1), shown)
+    }
+
+    /// Says to all who have the description behind `fd` by which opening of the volume the whole file was locked through it; or that it is not.
+    pub(crate) fn is_locked_by(&self, fd: c_int, opening: Option<u64>) -> Res<()> {
+        self.locked.store(opening.unwrap_or(0), Ordering::Relaxed);
+        lock(fd, (LOCKED_BY, 0), false)?;
+        opening.map_or(Ok(()), |opening| lock(fd, (LOCKED_BY | (opening & OPENINGS) as i64, 1), true))
+    }
+
+    /// Whether the lock of the whole file, if there is one, is known of in this opening of the volume.
+    pub(crate) fn lock_counts(&self, opening: u64) -> bool {
+        if !self.is_published() {
+            return [0, opening].contains(&self.locked.load(Ordering::Relaxed));
+        }
+        let other = reopen(self.descriptor(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if other < 0 {
+            return true;
+        }
+        let mut found = flock(libc::F_WRLCK, (LOCKED_BY, 0));
+        let asked = control(other, libc::F_OFD_GETLK, (&raw mut found).addr());
+        close(other);
+        asked != 0
+            || found.l_type == libc::F_UNLCK as libc::c_short
+            || found.l_start & OPENINGS as i64 == (opening & OPENINGS) as i64
+    }
+
+    /// Makes a call about the description behind `fd`, which is this one.
+    pub(crate) fn with_description<T>(&self, fd: c_int, call: impl FnOnce(&Description<'_>) -> T) -> T {
+        // Who serves the volume may be another user, and writes to no memory of ours.
+        let open = || match reopen(fd, libc::O_RDONLY | libc::O_CLOEXEC) {
+            own if own < 0 => Err(std::io::Error::last_os_error()),
+            // SAFETY: the descriptor is new, and nobody else's.
+            own => Ok(unsafe { OwnedFd::from_raw_fd(own) }),
+        };
+        call(&Description { memory: self.ask(fd), at: 0, open: &open })
+    }
+}
+
+/// Where a lock of a description begins that says by which opening of the volume the file is locked; which one, is in the lower bits.
+const LOCKED_BY: i64 = 1 << 62;
+const OPENINGS: u64 = (1 << 61) - 1;
+
+fn flock(kind: c_int, (start, len): (i64, i64)) -> libc::flock {
+    // SAFETY: all zeros is a valid value.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    (lock.l_type, lock.l_whence) = (kind as _, libc::SEEK_SET as _);
+    (lock.l_start, lock.l_len) = (start, len);
+    lock
+}
+
+/// Locks bytes of the memory of `fd` for its description, or gives them up.
+fn lock(fd: c_int, range: (i64, i64), locked: bool) -> Res<()> {
+    let lock = flock(if locked { libc::F_WRLCK } else { libc::F_UNLCK }, range);
+    match control(fd, libc::F_OFD_SETLK, (&raw const lock).addr()) {
+        0 => Ok(()),
+        _ => fail(errno()),
+    }
+}
+
+/// Whether `fd` is our own descriptor of a published description.
+pub(crate) fn is_own(fd: c_int) -> bool {
+    let word = usize::try_from(fd).ok().and_then(|fd| OWN.get(fd / 64));
+    word.is_some_and(|word| word.load(Ordering::Relaxed) >> (fd % 64) & 1 != 0)
+}
+
+/// In a child of fork: no other thread can hold the locks.
+pub(crate) fn after_fork() {
+    // SAFETY: we are the only thread.
+    unsafe { crate::hook::alone(&UNUSED) };
+}
