@@ -290,3 +290,43 @@ fn without_a_server_calls_fail_in_the_end() {
     rig.mount();
     rig.done();
 }
+
+/// Programs are started while nobody serves the volume, by others that have no session: one gets an open file, the other one has a path.
+const STARTS: &str = r#"
+import subprocess
+f = os.open(j(t, 'f'), os.O_CREAT | os.O_RDWR); os.write(f, b'one '); os.fsync(f)
+p = subprocess.Popen(['sh', '-c', 'read x; exec /bin/echo two'], stdin=subprocess.PIPE, stdout=f)
+q = subprocess.Popen(['sh', '-c', 'read x; exec cat ' + j(t, 'g')], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+pause()
+for s in p, q: s.stdin.write(b'\n'); s.stdin.flush()
+print(p.wait(), q.communicate()[0], q.wait(), os.pread(f, 99, 0))
+"#;
+
+#[test]
+fn programs_that_start_meanwhile_wait_too() {
+    for killed in [false, true] {
+        let Some(rig) = Rig::new() else { return };
+        std::fs::write(rig.p.path("mnt/g"), "there").unwrap();
+        let stop = || match killed {
+            true => {
+                let pid = freehold::mounts::lock_holder(&rig.p.path("a.img")).expect("it is served").pid;
+                // SAFETY: no memory is involved; the process is a server of this test.
+                assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGKILL) }, 0);
+                common::eventually("the server is gone", || {
+                    freehold::mounts::lock_holder(&rig.p.path("a.img")).is_none()
+                });
+            }
+            false => rig.stop(),
+        };
+        let again = || {
+            std::thread::sleep(Duration::from_millis(500));
+            rig.p.line("umount -f mnt");
+            rig.mount();
+        };
+        let said = rig.around(STARTS, stop, again);
+        // Where the mount is gone, too, the kernel knows of no such path.
+        let path = if killed { "b'there' 0" } else { "b'' 1" };
+        assert_eq!(said, format!("0 {path} b'one two\\n'\n"));
+        rig.done();
+    }
+}

@@ -15,6 +15,7 @@ use std::os::fd::AsRawFd;
 use std::pin::pin;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// A path that a manager serves.
 pub(crate) struct Mount {
@@ -33,6 +34,8 @@ pub(crate) struct Mount {
     connecting: Mutex<()>,
     /// The process in which the manager could not be reached, so that it is not asked each time.
     failed: AtomicU32,
+    /// The process that has waited for a manager in vain.
+    gave_up: AtomicU32,
 }
 
 const UNKNOWN: u32 = 0;
@@ -63,6 +66,8 @@ static PID: AtomicU32 = AtomicU32::new(0);
 static LIFE: AtomicU64 = AtomicU64::new(1);
 /// `FREEHOLD_RESUME`: seconds for which calls wait for another manager when theirs has ended.
 static RESUME: OnceLock<u64> = OnceLock::new();
+/// How often is looked for the next manager.
+const LOOK: Duration = Duration::from_millis(20);
 /// The permission bits that new files do not get, once something was made or the program has set them: most programs never need them, and only a text of the kernel's that
 /// is long to make tells them.
 static UMASK: AtomicU32 = AtomicU32::new(UMASK_UNKNOWN);
@@ -196,6 +201,7 @@ fn read_mounts() -> Vec<Mount> {
             session: AtomicPtr::default(),
             connecting: Mutex::new(()),
             failed: AtomicU32::new(0),
+            gave_up: AtomicU32::new(0),
         })
         .collect();
     // The innermost mount decides.
@@ -245,6 +251,11 @@ pub(crate) fn umask_now() -> u32 {
 /// The program has changed it.
 pub(crate) fn umask_is(mask: u32) {
     UMASK.store(mask & 0o777, Ordering::Relaxed);
+}
+
+/// Whether there is no manager at all, rather than one that does not want us.
+fn nobody_listens(e: &std::io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ECONNREFUSED | libc::ENOENT))
 }
 
 /// The number of this process, as of the last fork.
@@ -337,7 +348,8 @@ impl Mount {
         }
     }
 
-    /// The session, begun now if need be. `None`: the manager cannot be reached, or this is a child of vfork whose parent has none; the kernel serves this path.
+    /// The session, begun now if need be. `None`: the manager cannot be reached, or this is a child of vfork whose parent has none; the kernel serves this path. Where that can do
+    /// so no more, as its manager was killed, the next one is waited for.
     pub(crate) fn session(&'static self) -> Option<&'static Remote> {
         // SAFETY: made by Box::into_raw below and never freed.
         if let Some(remote) = unsafe { self.session.load(Ordering::Acquire).as_ref() } {
@@ -347,22 +359,61 @@ impl Mount {
         if self.failed.load(Ordering::Relaxed) == pid() || borrowed_memory() {
             return None;
         }
+        let session = match self.begin_session() {
+            Err(e) if nobody_listens(&e) && self.is_dead() => self.wait_for_session(),
+            begun => begun.ok(),
+        };
+        if session.is_none() {
+            self.failed.store(pid(), Ordering::Relaxed);
+        }
+        session
+    }
+
+    fn begin_session(&'static self) -> std::io::Result<&'static Remote> {
         let _one = self.connecting.lock();
         // SAFETY: as above.
         if let Some(remote) = unsafe { self.session.load(Ordering::Acquire).as_ref() } {
-            return Some(remote);
+            return Ok(remote);
         }
         crate::ids::begin();
-        match Remote::connect_with(self.connect()) {
-            Ok(remote) => {
-                let remote: &'static Remote = Box::leak(Box::new(remote));
-                self.session.store(std::ptr::from_ref(remote).cast_mut(), Ordering::Release);
-                Some(remote)
+        let remote: &'static Remote = Box::leak(Box::new(Remote::connect_with(self.connect())?));
+        self.session.store(std::ptr::from_ref(remote).cast_mut(), Ordering::Release);
+        Ok(remote)
+    }
+
+    /// As [`Mount::session`], when the manager has ended: calls of processes that have a session wait for the next one, so others do, too.
+    fn wait_for_session(&'static self) -> Option<&'static Remote> {
+        let until = Instant::now().checked_add(self.connect().resume);
+        while until.is_none_or(|until| Instant::now() < until) {
+            std::thread::sleep(LOOK);
+            match self.begin_session() {
+                Err(e) if nobody_listens(&e) => {}
+                begun => return begun.ok(),
             }
-            Err(_) => {
-                self.failed.store(pid(), Ordering::Relaxed);
-                None
+        }
+        None
+    }
+
+    /// The session, for a file that another process has left to this one.
+    fn session_for_file(&'static self) -> Option<&'static Remote> {
+        self.session().or_else(|| {
+            let may = !borrowed_memory() && self.gave_up.load(Ordering::Relaxed) != pid();
+            let session = if may { self.wait_for_session() } else { None };
+            if may && session.is_none() {
+                self.gave_up.store(pid(), Ordering::Relaxed);
             }
+            session
+        })
+    }
+
+    /// Whether the kernel has the mount, and nobody who serves it.
+    fn is_dead(&self) -> bool {
+        let Ok(path) = std::ffi::CString::new(&self.prefix[..]) else { return false };
+        // SAFETY: a C string of our own; all zeros is a valid value, which the call fills.
+        unsafe {
+            let mut st: libc::statfs = std::mem::zeroed();
+            libc::syscall(libc::SYS_statfs, path.as_ptr(), &mut st) != 0
+                && crate::hook::errno() == libc::ENOTCONN
         }
     }
 
@@ -393,7 +444,7 @@ impl Mount {
         &'static self,
         call: impl FnOnce(&'static Remote) -> U,
     ) -> Res<T> {
-        let Some(remote) = self.session() else { return fail(libc::EIO) };
+        let Some(remote) = self.session_for_file() else { return fail(libc::EIO) };
         Ok(remote.block_on(call(remote))?)
     }
 
