@@ -161,16 +161,14 @@ fn again(tries: u32) {
     }
 }
 
-/// Makes a lock free in a child of fork, whoever held it. Giving it up would not do: it is passed on then, now and then, to a thread that waits for it, and that exists
-/// only in the parent.
+/// Makes a lock free in a child of fork, whoever held it or waited for it. Giving it up would not do, also later: it is passed on then, now and then, to a thread that waits for it, and
+/// that exists only in the parent.
 ///
 /// # Safety
 /// There is no other thread.
 pub(crate) unsafe fn free<R: RawMutex, T>(lock: &lock_api::Mutex<R, T>) {
-    if lock.is_locked() {
-        // SAFETY: a lock is all cells, nobody in this process holds it, and nobody looks at it now.
-        unsafe { std::ptr::from_ref(lock.raw()).cast_mut().write(R::INIT) };
-    }
+    // SAFETY: a lock is all cells, nobody in this process holds it, and nobody looks at it now.
+    unsafe { std::ptr::from_ref(lock.raw()).cast_mut().write(R::INIT) };
 }
 
 /// Makes a lock usable in a child of fork. What stands in one that another thread held, which exists only in the parent, may be half
@@ -179,9 +177,10 @@ pub(crate) unsafe fn free<R: RawMutex, T>(lock: &lock_api::Mutex<R, T>) {
 /// # Safety
 /// There is no other thread.
 pub(crate) unsafe fn alone<T: Default>(lock: &share::lock::Mutex<T>) {
-    if lock.is_locked() {
-        // SAFETY: as the caller says.
-        unsafe { free(lock) };
+    let changing = lock.is_locked();
+    // SAFETY: as the caller says.
+    unsafe { free(lock) };
+    if changing {
         std::mem::forget(std::mem::take(&mut *lock.lock()));
     }
 }
