@@ -41,7 +41,7 @@ pub(crate) struct Slot {
     own: AtomicI32,
     /// The thread that publishes it.
     publisher: AtomicI32,
-    /// Inode number of the memory; 0: not asked for yet.
+    /// Inode number of the memory.
     memory: AtomicU64,
     /// Not 0 when the whole file was locked through it (flock): the opening of the volume, by the manager that knows of the lock.
     pub locked: AtomicU64,
@@ -70,16 +70,19 @@ const OWN_MAX: usize = 1 << 16;
 
 /// A descriptor, the lowest that is free, of a new description; and a slot for it, which says nothing yet. `EMFILE`, `ENFILE`, `ENOMEM`.
 pub(crate) fn take(cloexec: c_int) -> Res<(c_int, &'static Slot)> {
-    Ok((memory::make(cloexec)?, Slot::unused()))
+    let fd = memory::make(cloexec)?;
+    let slot = Slot::unused();
+    slot.memory.store(memory::number(fd).unwrap_or(0), Ordering::Relaxed);
+    Ok((fd, slot))
 }
 
-/// A slot for a published description, of which `fd` is a descriptor.
-pub(crate) fn adopted(record: OpenFile, fd: c_int) -> &'static Slot {
+/// A slot for a published description with the memory of this number, of which `fd` is a descriptor.
+pub(crate) fn adopted(record: OpenFile, number: u64, fd: c_int) -> &'static Slot {
     let slot = Slot::unused();
     let status = control(fd, libc::F_GETFL, 0) & STATUS;
     slot.flags.store(record.flags.get() & !STATUS as u32 | status as u32, Ordering::Relaxed);
-    slot.memory.store(memory::number(fd).unwrap_or(0), Ordering::Relaxed);
-    slot.has(fd);
+    slot.memory.store(number, Ordering::Relaxed);
+    slot.own.store(slot.copied(fd).unwrap_or(!fd), Ordering::Release);
     slot.locked.store(0, Ordering::Relaxed);
     slot.left.store(0, Ordering::Relaxed);
     // SAFETY: nobody else has the slot.
@@ -132,17 +135,20 @@ impl Slot {
 
     /// The description has ended, and so has the memory: nobody has the slot any more.
     pub(crate) fn leave(&'static self) {
-        let own = self.own.swap(0, Ordering::AcqRel);
-        if own > 0 {
-            OWN[own as usize / 64].fetch_and(!(1 << (own % 64)), Ordering::Relaxed);
-            close(own);
-        }
-        self.memory.store(0, Ordering::Relaxed);
+        self.give_up_own();
         self.offset.store(0, Ordering::Relaxed);
         let mut unused = UNUSED.lock();
         // SAFETY: as said, until it is in the list.
         unsafe { *self.next.get() = unused.take() };
         *unused = Some(self);
+    }
+
+    fn give_up_own(&self) {
+        let own = self.own.swap(0, Ordering::AcqRel);
+        if own > 0 {
+            OWN[own as usize / 64].fetch_and(!(1 << (own % 64)), Ordering::Relaxed);
+            close(own);
+        }
     }
 
     /// What was opened.
@@ -194,20 +200,23 @@ impl Slot {
         if own < 0 { !own } else { own }
     }
 
-    /// `fd` is a descriptor of it: a copy is kept, as the program's own may lead to something else before a call has ended. A child of vfork has descriptors of its own, of which our memory knows
-    /// nothing.
-    fn has(&self, fd: c_int) {
+    /// Takes a copy of `fd`, which was a descriptor of it a moment ago: other threads may have closed that, and opened something else. `None`: it is one no more, or there is no room for
+    /// a copy. A child of vfork has descriptors of its own, of which our memory knows nothing; it, and who is alone, can go by the program's.
+    fn copied(&self, fd: c_int) -> Option<c_int> {
+        let alone = share::lock::is_single() || mounts::borrowed_memory();
         let copy = if mounts::borrowed_memory() { None } else { copy_high(fd) };
-        let copy = copy.filter(|&copy| {
-            (copy as usize) < OWN_MAX || {
-                close(copy);
-                false
+        let is_it = |fd| memory::number(fd) == Some(self.memory.load(Ordering::Relaxed));
+        match copy {
+            Some(copy) if (copy as usize) < OWN_MAX && is_it(copy) => {
+                OWN[copy as usize / 64].fetch_or(1 << (copy % 64), Ordering::Relaxed);
+                Some(copy)
             }
-        });
-        if let Some(copy) = copy {
-            OWN[copy as usize / 64].fetch_or(1 << (copy % 64), Ordering::Relaxed);
+            Some(copy) => {
+                close(copy);
+                None
+            }
+            None => (alone && is_it(fd)).then_some(!fd),
         }
-        self.own.store(copy.unwrap_or(!fd), Ordering::Release);
     }
 
     /// Other processes may get the description, of which `fd` is a descriptor. Calls that are under way are not waited for for long: they move the offset, when they end, from where it is then.
@@ -240,32 +249,30 @@ impl Slot {
         if self.is_published() {
             return Ok(());
         }
+        let Some(own) = self.copied(fd) else { return fail(libc::EMFILE) };
+        self.own.store(own, Ordering::Release);
+        let fd = self.descriptor();
         let mut record = *self.record();
         record.flags = self.flags.load(Ordering::Relaxed).into();
-        memory::write(fd, &record)?;
-        control(fd, libc::F_SETFL, (self.opened_with() & STATUS) as usize);
-        self.ask(fd);
-        self.has(fd);
-        loop {
-            let at = self.offset.load(Ordering::Acquire);
-            seek(fd, at as i64, libc::SEEK_SET)?;
-            if self.moves(at, PUBLISHED) {
-                return Ok(());
+        let written = memory::write(fd, &record).and_then(|()| {
+            control(fd, libc::F_SETFL, (self.opened_with() & STATUS) as usize);
+            loop {
+                let at = self.offset.load(Ordering::Acquire);
+                seek(fd, at as i64, libc::SEEK_SET)?;
+                if self.moves(at, PUBLISHED) {
+                    return Ok(());
+                }
             }
+        });
+        if written.is_err() {
+            self.give_up_own();
         }
+        written
     }
 
     /// Whether the memory is the one of this number ([`memory::number`]).
     pub(crate) fn is_of(&self, memory: u64) -> bool {
         self.memory.load(Ordering::Relaxed) == memory
-    }
-
-    /// Asks for the number of the memory, if it was not yet.
-    pub(crate) fn ask(&self, fd: c_int) -> u64 {
-        if self.memory.load(Ordering::Relaxed) == 0 {
-            self.memory.store(memory::number(fd).unwrap_or(0), Ordering::Relaxed);
-        }
-        self.memory.load(Ordering::Relaxed)
     }
 
     /// Runs `f` while no other thread moves the offset, which `f` is given and returns anew.
@@ -364,7 +371,7 @@ impl Slot {
             // SAFETY: the descriptor is new, and nobody else's.
             own => Ok(unsafe { OwnedFd::from_raw_fd(own) }),
         };
-        call(&Description { memory: self.ask(fd), at: 0, open: &open })
+        call(&Description { memory: self.memory.load(Ordering::Relaxed), at: 0, open: &open })
     }
 }
 

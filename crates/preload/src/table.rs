@@ -119,7 +119,7 @@ pub(crate) fn of_child(fd: c_int) -> Option<Open> {
     of_memory(memory::number(fd)?).or_else(|| get(fd))
 }
 
-/// The description whose memory has this number, and which was published.
+/// The description whose memory has this number.
 fn of_memory(memory: u64) -> Option<Open> {
     (0..TOP.load(Ordering::Relaxed) as c_int).filter_map(get).find(|open| open.slot.is_of(memory))
 }
@@ -254,8 +254,9 @@ pub(crate) fn adopt_one(fd: c_int, owner: Option<libc::uid_t>) {
     }
     let Some(kind) = FileType::from_mode(kind << 12) else { return };
     // Others of its descriptors may be here already.
-    let open = memory::number(fd).and_then(of_memory).unwrap_or_else(|| {
-        let (ino, slot) = (Ino(record.ino.get()), slot::adopted(record, fd));
+    let Some(number) = memory::number(fd) else { return };
+    let open = of_memory(number).unwrap_or_else(|| {
+        let (ino, slot) = (Ino(record.ino.get()), slot::adopted(record, number, fd));
         Open::new(State::new(mount, ino, kind, slot, None, Origin::SHARED), 0, None)
     });
     match mounts::borrowed_memory() {
