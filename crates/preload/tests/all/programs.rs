@@ -19,14 +19,14 @@ fn the_kernel_knows_nothing_of_the_volume() {
 fn coreutils() {
     let rig = Rig::new();
     for script in [
-        "mkdir -p $T/a/b/c && ls -R $T/a; mkdir $T/a; rmdir $T/a",
+        "mkdir -p $T/a/b/c && ls -R $T/a; mkdir $T/a; echo $?; rmdir $T/a; echo $?",
         "seq 1 20000 > $T/n; wc $T/n; head -n 3 $T/n; tail -n 2 $T/n; sha256sum < $T/n; sort -rn $T/n | head -n 2",
         "cp $T/n $T/m && cmp $T/n $T/m && stat -c '%s %a %F %h' $T/m; cp /etc/hostname $T/h; cp $T/h h2; cmp h2 /etc/hostname",
         "dd if=/dev/zero of=$T/z bs=4096 count=100 2>/dev/null; stat -c %s $T/z; dd if=$T/n of=$T/z bs=10 seek=3 count=2 conv=notrunc 2>/dev/null; sha256sum < $T/z",
         "mv $T/m $T/a/m; ls $T/a; mv $T/a/m $T/a/b; ls $T/a $T/a/b; mv $T/none $T/x; echo $?",
         "ln -s a/b $T/s; readlink $T/s; ls $T/s/; ln $T/n $T/n2; stat -c %h $T/n; ln -s /etc/hostname $T/out; cmp $T/out /etc/hostname; ls -l $T/s | cut -c1-10",
         "touch -d '2001-02-03 04:05:06' $T/t; stat -c '%y' $T/t; chmod 640 $T/t; ls -l $T/t | cut -c1-10; truncate -s 12345 $T/t; stat -c %s $T/t",
-        "cat $T/none; echo $?; cat $T/n/x; echo $?; cat $T/a; echo $?; ls $T/none",
+        "cat $T/none; echo $?; cat $T/n/x; echo $?; cat $T/a; echo $?; ls $T/none; echo $?",
         "cp -r $T/a $T/copy; find $T/copy | sort; rm -r $T/copy; ls $T/copy; rm -rf $T/a; ls $T",
         "split -l 7000 $T/n $T/part.; ls $T; cat $T/part.* | cmp - $T/n; tee $T/tee < $T/n | tail -n 1; comm -3 $T/tee $T/n; paste $T/h $T/h | wc -l",
         "cp $T/h h2; mv h2 $T/h3 && cmp $T/h3 /etc/hostname; mv $T/h3 h4; ls $T/h3; cmp h4 /etc/hostname; install -m 700 $T/n $T/inst; stat -c %a $T/inst; rm h4",
