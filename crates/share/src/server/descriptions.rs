@@ -375,8 +375,10 @@ pub(crate) async fn flock_now<F: FileSystem>(
 ) -> Result<()> {
     match fs.flock(handle, kind, wait).await {
         Err(Error::WouldBlock) if !wait => {
-            let Some(asked) = client.descriptions.ask_again(ino) else { return Err(Error::WouldBlock) };
-            asked.over().await;
+            if let Some(asked) = client.descriptions.ask_again(ino) {
+                asked.over().await;
+            }
+            // Also when there are none: the last one may have been closed since.
             fs.flock(handle, kind, wait).await
         }
         done => done,
