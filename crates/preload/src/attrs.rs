@@ -36,7 +36,7 @@ fn apply(found: &Found, set: SetAttr) -> Res<c_int> {
 
 fn set_fd(fd: c_int, set: SetAttr) -> Res<c_int> {
     let open = table::get(fd).ok_or(Out::Libc)?;
-    if open.flags() & libc::O_PATH != 0 {
+    if open.is_path() {
         return fail(libc::EBADF);
     }
     // The manager would ask for the rights of those who opened it. The size is a matter of the open file.
@@ -151,7 +151,7 @@ hook! {
     }
     fn ftruncate | ftruncate64(fd: c_int, size: off_t) -> c_int {
         let open = table::get(fd).ok_or(Out::Libc)?;
-        if open.flags() & libc::O_PATH != 0 {
+        if open.is_path() {
             return fail(libc::EBADF);
         }
         if !open.writable() || open.kind != FileType::Regular {

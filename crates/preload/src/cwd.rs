@@ -2,7 +2,7 @@
 //!
 //! When the program goes into a volume the kernel is sent to the same path in the FUSE mount, so that what we do not see (exec, other
 //! libraries) starts from there too. Where that does not work (no FUSE mount) programs that it starts learn it from a descriptor that
-//! they inherit, whose slot says where the process stands, and where the kernel thought it was then: should it have gone elsewhere
+//! they inherit, whose memory says where the process stands, and where the kernel thought it was then: should it have gone elsewhere
 //! since, the descriptor counts for nothing.
 
 use crate::anchor::Anchor;

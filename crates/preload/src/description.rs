@@ -6,13 +6,15 @@
 //! A handle belongs to the session of one process. After fork and exec a description has none that counts, and opens the inode again
 //! at first use, or as one to whom it was left (`left`); the offset is the kernel's (`slot`), and a lock of flock(2) through the manager.
 
+mod handles;
+
 use crate::anchor::{Anchor, Later};
-use crate::hook::{Res, fail, free};
+use crate::hook::{Res, free};
 use crate::mounts::{self, Mount};
 use crate::pool::{self, Made, Origin, Since};
-use crate::slot::Slot;
+use crate::slot::{Slot, Used};
 use crate::table;
-use fs::{FileSystem, FileType, Handle, Ino, LockOwner, OpenFlags};
+use fs::{FileSystem, FileType, Handle, Ino, LockOwner};
 use libc::c_int;
 use share::lock::{self, Apart, Mutex};
 use std::cell::UnsafeCell;
@@ -26,17 +28,7 @@ const PARTS: usize = 8;
 /// How many descriptions there are.
 static MADE: AtomicUsize = AtomicUsize::new(0);
 
-/// Handles that descriptions had before their flags were changed, which other threads may be using still.
-static FORMER: Mutex<Vec<Former>> = Mutex::new(Vec::new());
-
-struct Former {
-    /// Where the state is.
-    of: usize,
-    /// Those of the flags that a handle has for ever.
-    flags: c_int,
-    life: u64,
-    handle: Handle,
-}
+pub(crate) use handles::SEEN;
 
 /// A file of ours was locked by this process or one that it comes from.
 pub(crate) static LOCKING: AtomicBool = AtomicBool::new(false);
@@ -320,6 +312,11 @@ impl State {
         self.slot.flags()
     }
 
+    /// Whether it can only be looked at.
+    pub(crate) fn is_path(&self) -> bool {
+        self.slot.opened_with() & libc::O_PATH != 0
+    }
+
     /// The generation of the inode.
     pub(crate) fn generation(&self) -> u32 {
         self.slot.record().generation.get()
@@ -359,80 +356,6 @@ impl State {
     #[inline]
     pub(crate) fn is_there_now(&self) -> bool {
         self.handle_if_open().is_some() || self.anchor.get().is_some_and(|anchor| anchor.holds_now())
-    }
-
-    /// Opens the inode anew, with the flags as they are now: those that a handle has for ever `were` these, and `are` those. Other threads may be in a call with the
-    /// handle that there was: it stays until the description ends, or the flags are such again.
-    pub(crate) fn reopen(&self, (were, are): (c_int, c_int)) -> Res<()> {
-        let _one = self.opening.lock();
-        let (of, life) = (std::ptr::from_ref(self).addr(), mounts::life());
-        let old = self.handle_if_open();
-        let again = {
-            let mut former = FORMER.lock();
-            let at = former.iter().position(|f| (f.of, f.life, f.flags) == (of, life, are));
-            at.map(|at| former.swap_remove(at).handle)
-        };
-        match again {
-            Some(again) => {
-                self.handle.store(again.0, Ordering::Relaxed);
-                self.life.store(life, Ordering::Release);
-            }
-            None => _ = self.open_again()?,
-        }
-        match old {
-            Some(old) if lock::is_single() => self.mount.run(|fs| fs.release(old))?,
-            Some(handle) => {
-                FORMER.lock().push(Former { of, flags: were, life, handle });
-                self.has_former.store(true, Ordering::Relaxed);
-            }
-            None => {}
-        }
-        Ok(())
-    }
-
-    /// Nobody uses it any more.
-    fn end_former(&self) {
-        if self.has_former.load(Ordering::Relaxed) {
-            let of = std::ptr::from_ref(self).addr();
-            let former: Vec<_> = FORMER.lock().extract_if(.., |f| f.of == of).collect();
-            let ours = former.into_iter().filter(|f| f.life == mounts::life());
-            ours.for_each(|f| release(self.mount, Some(f.handle)));
-        }
-    }
-
-    fn open_again(&self) -> Res<Handle> {
-        if self.flags() & libc::O_PATH != 0 {
-            return fail(libc::EBADF);
-        }
-        if !self.slot.lock_counts(self.mount.opening()) {
-            // Nobody knows of the lock any more; others may have it.
-            return fail(libc::EIO);
-        }
-        let handle = self.open_with(self.flags())?;
-        self.handle.store(handle.0, Ordering::Relaxed);
-        self.life.store(mounts::life(), Ordering::Release);
-        Ok(handle)
-    }
-
-    /// Another handle of the inode, with these flags. `EBADF` when there can be none.
-    pub(crate) fn open_with(&self, flags: c_int) -> Res<Handle> {
-        let flags = OpenFlags::from_posix(flags) - OpenFlags::TRUNCATE - OpenFlags::EXCLUSIVE;
-        let (ino, cred) = (self.ino, mounts::cred());
-        let opened = self.mount.run(|fs| async move {
-            let generation = self.generation();
-            if self.kind != FileType::Directory {
-                return fs.open_exact(cred, (ino, generation), flags).await;
-            }
-            let handle = fs.opendir(cred, ino).await?;
-            if fs.getattr(ino, Some(handle)).await?.generation != generation {
-                fs.release(handle).await?;
-                return Err(fs::Error::Stale);
-            }
-            Ok(handle)
-        });
-        opened.or_else(
-            |_| if self.kind == FileType::Regular { self.open_left(flags) } else { fail(libc::EBADF) },
-        )
     }
 
     /// The handle, if this process has one already.
@@ -505,8 +428,9 @@ pub(crate) fn after_fork(in_table: impl Iterator<Item = &'static Description>) {
     // SAFETY: we are the only thread.
     unsafe {
         UNUSED.iter().for_each(|part| crate::hook::alone(part));
-        crate::hook::alone(&FORMER);
+        crate::hook::alone(&handles::FORMER);
     }
+    let mut used = Used::NONE;
     for description in in_table {
         // SAFETY: the threads that held locks exist only in the parent.
         unsafe {
@@ -514,7 +438,9 @@ pub(crate) fn after_fork(in_table: impl Iterator<Item = &'static Description>) {
                 free(&state.opening);
                 state.slot.after_fork();
                 free(&state.origin);
+                used.add(state.slot);
             }
         }
     }
+    used.close_others();
 }

@@ -3,7 +3,7 @@
 //! The kernel's descriptor is changed first, and the table follows. A child of vfork changes only the kernel's descriptors, and what the library keeps for it alone: the
 //! table is its parent's, and what it executes finds the descriptors by itself. The library's own descriptors are hidden from the program.
 
-use crate::description::Open;
+use crate::description::{Open, SEEN};
 use crate::hook::{Out, Res, errno, fail, hook, nowhere};
 use crate::mounts::{self, borrowed_memory};
 use crate::parked;
@@ -139,7 +139,7 @@ const LARGE_FILE: c_int = if cfg!(target_arch = "aarch64") { 0o400_000 } else { 
 unsafe fn control(fd: c_int, command: c_int, argument: usize) -> Res<c_int> {
     let open = table::get(fd).ok_or(Out::Libc)?;
     let of_any = [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD, libc::F_GETFL];
-    if open.flags() & libc::O_PATH != 0 && !of_any.contains(&command) {
+    if open.is_path() && !of_any.contains(&command) {
         return fail(libc::EBADF);
     }
     match command {
@@ -153,7 +153,7 @@ unsafe fn control(fd: c_int, command: c_int, argument: usize) -> Res<c_int> {
             Err(Out::Libc)
         }
         libc::F_GETFL => {
-            let large = if open.flags() & libc::O_PATH == 0 { LARGE_FILE } else { 0 };
+            let large = if !open.is_path() { LARGE_FILE } else { 0 };
             Ok(open.flags() & !libc::O_CLOEXEC | large)
         }
         libc::F_SETFL => set_flags(&open, argument as c_int).map(|()| 0),
@@ -183,8 +183,7 @@ pub(crate) fn set_flags(open: &Open, flags: c_int) -> Res<()> {
     open.slot.set_flags(flags);
     // Not one to be used again.
     open.changed();
-    // What the manager looks at is fixed when a file is opened: it is opened anew.
-    const SEEN: c_int = libc::O_APPEND | libc::O_DIRECT | libc::O_NOATIME;
+    // It is opened anew.
     if (before ^ flags) & SEEN != 0 && open.reopen((before & SEEN, flags & SEEN)).is_err() {
         open.slot.set_flags(before);
         return fail(libc::EPERM);

@@ -38,9 +38,10 @@ pub(crate) fn before_exec() {
 }
 
 /// A descriptor is about to be sent to another process, or is that of a child of vfork, after which this one may close it.
-pub(crate) fn before_sending(fd: c_int, open: &Open) {
-    let _ = open.slot.publish(fd);
+pub(crate) fn before_sending(fd: c_int, open: &Open) -> Res<()> {
+    open.slot.publish(fd)?;
     let _ = leave(fd, open, |_| false);
+    Ok(())
 }
 
 /// fork(2) is about to be made: by the program, not by what it does in a signal handler on top of a call of ours.
@@ -82,6 +83,9 @@ impl State {
 
     /// Leaves the file, which has this handle here, to who has the description behind `fd`.
     fn leave(&self, fd: c_int, handle: Handle) -> Res<()> {
+        // The program's own descriptor may lead to something else at any time.
+        self.slot.publish(fd)?;
+        let fd = self.slot.descriptor();
         self.watch(fd)?;
         self.slot.with_description(fd, |description| self.mount.run(|fs| fs.leave(handle, description)))?;
         self.slot.left.store(self.mount.opening(), Ordering::Relaxed);
@@ -97,6 +101,7 @@ impl State {
         let inode = (self.ino, self.generation());
         let open =
             |description: &Description<'_>| self.mount.run(|fs| fs.open_left(inode, flags, description));
+        let fd = if self.slot.is_published() { self.slot.descriptor() } else { fd };
         self.slot.with_description(fd, open).or(fail(libc::EBADF))
     }
 }

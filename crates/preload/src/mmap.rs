@@ -31,7 +31,7 @@ unsafe fn map(addr: Address, len: size_t, prot: c_int, flags: c_int, fd: c_int, 
     }
     let open = table::get(fd).ok_or(Out::Libc)?;
     if !open.readable() {
-        return fail(if open.flags() & libc::O_PATH != 0 { libc::EBADF } else { libc::EACCES });
+        return fail(if open.is_path() { libc::EBADF } else { libc::EACCES });
     }
     let shared = flags & libc::MAP_TYPE != libc::MAP_PRIVATE;
     if shared && prot & libc::PROT_WRITE != 0 && !open.writable() {

@@ -359,14 +359,14 @@ impl Mount {
         if self.failed.load(Ordering::Relaxed) == pid() || borrowed_memory() {
             return None;
         }
-        let session = match self.begin_session() {
+        match self.begin_session() {
             Err(e) if nobody_listens(&e) && self.is_dead() => self.wait_for_session(),
             begun => begun.ok(),
-        };
-        if session.is_none() {
-            self.failed.store(pid(), Ordering::Relaxed);
         }
-        session
+        .or_else(|| {
+            self.failed.store(pid(), Ordering::Relaxed);
+            None
+        })
     }
 
     fn begin_session(&'static self) -> std::io::Result<&'static Remote> {
@@ -391,6 +391,7 @@ impl Mount {
                 begun => return begun.ok(),
             }
         }
+        self.gave_up.store(pid(), Ordering::Relaxed);
         None
     }
 
@@ -398,11 +399,7 @@ impl Mount {
     fn session_for_file(&'static self) -> Option<&'static Remote> {
         self.session().or_else(|| {
             let may = !borrowed_memory() && self.gave_up.load(Ordering::Relaxed) != pid();
-            let session = if may { self.wait_for_session() } else { None };
-            if may && session.is_none() {
-                self.gave_up.store(pid(), Ordering::Relaxed);
-            }
-            session
+            if may { self.wait_for_session() } else { None }
         })
     }
 

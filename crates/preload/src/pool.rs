@@ -3,7 +3,7 @@
 //! A description that the program has closed is kept open by a descriptor of ours, out of the program's way and closed by exec; opening
 //! the next file makes a copy of it, as always with the lowest number that is free, and its slot gets new contents. That is allowed only
 //! if nobody else can have the description: it was not there while a process was started (fork, posix_spawn, system, popen,
-//! wordexp), it was not sent to another process, and no file of its slot was locked. A child of fork has none of its parent's. After vfork nothing is used again until the thread that called it
+//! wordexp), it was not sent to another process, and no record locks were asked for through it. A child of fork has none of its parent's. After vfork nothing is used again until the thread that called it
 //! comes again; after clone, of which only the beginning is seen, nothing at all.
 //!
 //! Where tested: `tests/all/processes.rs`.

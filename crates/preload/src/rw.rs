@@ -77,7 +77,7 @@ fn length(v: &[iovec]) -> usize {
 }
 
 fn appends(open: &Open) -> bool {
-    open.flags() & libc::O_APPEND != 0
+    open.appends()
 }
 
 fn write_here(open: &Open, from: &[u8]) -> Res<ssize_t> {
@@ -251,8 +251,14 @@ pub(crate) fn seek(fd: c_int, offset: off_t, whence: c_int) -> Res<off_t> {
     // A child of vfork may have made the copy.
     let borrowed = crate::mounts::borrowed_memory();
     let open = if borrowed { table::of_child(fd) } else { table::get(fd) }.ok_or(Out::Libc)?;
-    if open.flags() & libc::O_PATH != 0 {
+    if open.is_path() {
         return fail(libc::EBADF);
+    }
+    if whence == libc::SEEK_CUR
+        && offset != 0
+        && let Some(moved) = open.slot.moved_by(offset)
+    {
+        return moved.map(|at| at as off_t);
     }
     open.slot.with_offset(|at| {
         let from = match whence {
@@ -301,7 +307,7 @@ unsafe fn copy_range(
     len: size_t,
     flags: libc::c_uint,
 ) -> Res<ssize_t> {
-    let only_found = |open: &Open| open.flags() & libc::O_PATH != 0;
+    let only_found = |open: &Open| open.is_path();
     let (a, b) = match (table::get(from), table::get(to)) {
         (None, None) => return Err(Out::Libc),
         (a, b) if a.iter().chain(&b).any(only_found) => return fail(libc::EBADF),

@@ -14,7 +14,7 @@
 
 use crate::hook::{Res, errno, fail};
 use crate::memory::{self, Facts, close, control, copy_high, reopen, seek};
-use crate::mounts;
+use crate::{mounts, table};
 use format::shared::OpenFile;
 use libc::c_int;
 use share::Description;
@@ -26,6 +26,8 @@ use zerocopy::FromZeros;
 
 /// Instead of an offset: the kernel's description has it.
 const PUBLISHED: u64 = u64::MAX;
+/// Beside an offset: a call reads or writes there.
+const BUSY: u64 = 1 << 63;
 /// Flags that are the kernel's, once it is published.
 const STATUS: c_int = libc::O_APPEND | libc::O_NONBLOCK | libc::O_ASYNC;
 
@@ -37,6 +39,8 @@ pub(crate) struct Slot {
     flags: AtomicU32,
     /// Or [`PUBLISHED`].
     offset: AtomicU64,
+    /// How many bytes a call that is under way may read or write ([`BUSY`]).
+    taken: AtomicU64,
     /// A descriptor of the description. Our own, when positive, which is there for as long as the slot is used; `!own` is the program's, when negative; 0 before it is published.
     own: AtomicI32,
     /// The thread that publishes it.
@@ -61,8 +65,8 @@ unsafe impl Send for Slot {}
 /// Slots without a memory.
 static UNUSED: Mutex<Option<&'static Slot>> = Mutex::new(None);
 
-/// How often is looked whether nobody moves an offset.
-const PATIENCE: usize = 500;
+/// How often is looked whether another thread has published it.
+const PATIENCE: usize = 10_000;
 
 /// Which descriptors are our own ones of published descriptions: a bit for each.
 static OWN: [AtomicU64; OWN_MAX / 64] = [const { AtomicU64::new(0) }; OWN_MAX / 64];
@@ -97,6 +101,7 @@ impl Slot {
             record: UnsafeCell::new(OpenFile::new_zeroed()),
             flags: AtomicU32::new(0),
             offset: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
             own: AtomicI32::new(0),
             publisher: AtomicI32::new(0),
             memory: AtomicU64::new(0),
@@ -121,6 +126,10 @@ impl Slot {
         // SAFETY: we are the only thread.
         unsafe { crate::hook::free(&self.moving) };
         self.publisher.store(0, Ordering::Relaxed);
+        if !self.is_published() {
+            // Its offset is the parent's alone. Without a descriptor nobody goes by it here.
+            self.offset.store(PUBLISHED, Ordering::Relaxed);
+        }
     }
 
     /// Says what the slot, which nobody else looks at, is for now.
@@ -167,7 +176,7 @@ impl Slot {
         self.offset.load(Ordering::Acquire) == PUBLISHED
     }
 
-    /// The flags of open(2), as they were when this process got it: how the file may be used never changes.
+    /// The flags of open(2), as this process knows them: how the file may be used never changes.
     #[inline]
     pub(crate) fn opened_with(&self) -> c_int {
         self.flags.load(Ordering::Relaxed) as c_int
@@ -188,26 +197,43 @@ impl Slot {
 
     /// Changes some of them.
     pub(crate) fn set_flags(&self, flags: c_int) {
-        self.flags.store(flags as u32, Ordering::Relaxed);
+        self.note_flags(flags);
         if self.is_published() {
             control(self.descriptor(), libc::F_SETFL, (flags & STATUS) as usize);
         }
     }
 
-    /// A descriptor of the description, which is published.
-    fn descriptor(&self) -> c_int {
-        let own = self.own.load(Ordering::Acquire);
-        if own < 0 { !own } else { own }
+    /// What another process has made of them is known.
+    pub(crate) fn note_flags(&self, flags: c_int) {
+        self.flags.store(flags as u32, Ordering::SeqCst);
     }
 
-    /// Takes a copy of `fd`, which was a descriptor of it a moment ago: other threads may have closed that, and opened something else. `None`: it is one no more, or there is no room for
-    /// a copy. A child of vfork has descriptors of its own, of which our memory knows nothing; it, and who is alone, can go by the program's.
+    /// A descriptor of the description, which is published; -1 when there is none.
+    pub(crate) fn descriptor(&self) -> c_int {
+        match self.own.load(Ordering::Acquire) {
+            own if own > 0 => own,
+            0 => -1,
+            theirs if self.is_behind(!theirs) => !theirs,
+            _ => table::descriptor_of(self).unwrap_or(-1),
+        }
+    }
+
+    /// Whether `fd` is a descriptor of it now: other threads may close it, and open something else.
+    fn is_behind(&self, fd: c_int) -> bool {
+        memory::number(fd) == Some(self.memory.load(Ordering::Relaxed))
+    }
+
+    /// Takes a copy of `fd`, which was a descriptor of it a moment ago. `None`: it is one no more, or there is no room for a copy. A child of vfork has descriptors of its own, of which our
+    /// memory knows nothing; it, and who is alone, can go by the program's.
     fn copied(&self, fd: c_int) -> Option<c_int> {
-        let alone = share::lock::is_single() || mounts::borrowed_memory();
-        let copy = if mounts::borrowed_memory() { None } else { copy_high(fd) };
-        let is_it = |fd| memory::number(fd) == Some(self.memory.load(Ordering::Relaxed));
-        match copy {
-            Some(copy) if (copy as usize) < OWN_MAX && is_it(copy) => {
+        if !self.is_behind(fd) {
+            return None;
+        }
+        if mounts::borrowed_memory() {
+            return Some(!fd);
+        }
+        match copy_high(fd) {
+            Some(copy) if (copy as usize) < OWN_MAX && self.is_behind(copy) => {
                 OWN[copy as usize / 64].fetch_or(1 << (copy % 64), Ordering::Relaxed);
                 Some(copy)
             }
@@ -215,59 +241,75 @@ impl Slot {
                 close(copy);
                 None
             }
-            None => (alone && is_it(fd)).then_some(!fd),
+            None => share::lock::is_single().then_some(!fd),
         }
     }
 
-    /// Other processes may get the description, of which `fd` is a descriptor. Calls that are under way are not waited for for long: they move the offset, when they end, from where it is then.
+    /// Other processes may get the description, of which `fd` is a descriptor. Nobody is waited for: what a call that is under way has taken of the file counts as taken.
     pub(crate) fn publish(&self, fd: c_int) -> Res<()> {
         // SAFETY: asks for a number.
         let me = unsafe { libc::syscall(libc::SYS_gettid) as i32 };
-        while !self.is_published() {
+        for _ in 0..PATIENCE {
+            if self.is_published() {
+                return Ok(());
+            }
             match self.publisher.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => {
-                    let done = self.publish_alone(fd);
+                    let done = if self.is_published() { Ok(()) } else { self.publish_alone(fd) };
                     self.publisher.store(0, Ordering::Release);
                     return done;
                 }
                 // A signal handler on top of that starts a process.
-                Err(other) if other == me => return fail(libc::EDEADLK),
+                Err(other) if other == me => break,
                 Err(_) => std::thread::yield_now(),
             }
         }
-        Ok(())
+        fail(libc::EDEADLK)
     }
 
     fn publish_alone(&self, fd: c_int) -> Res<()> {
-        // Whoever is about to write or read does so first, but for those whom a signal handler keeps from it, which has brought us here, and those that take long.
-        let _one = (0..PATIENCE).find_map(|_| {
-            self.moving.try_lock().or_else(|| {
-                std::thread::yield_now();
-                None
-            })
-        });
-        if self.is_published() {
-            return Ok(());
-        }
         let Some(own) = self.copied(fd) else { return fail(libc::EMFILE) };
         self.own.store(own, Ordering::Release);
-        let fd = self.descriptor();
-        let mut record = *self.record();
-        record.flags = self.flags.load(Ordering::Relaxed).into();
-        let written = memory::write(fd, &record).and_then(|()| {
-            control(fd, libc::F_SETFL, (self.opened_with() & STATUS) as usize);
-            loop {
-                let at = self.offset.load(Ordering::Acquire);
-                seek(fd, at as i64, libc::SEEK_SET)?;
-                if self.moves(at, PUBLISHED) {
-                    return Ok(());
-                }
-            }
-        });
-        if written.is_err() {
+        let fd = if own < 0 { !own } else { own };
+        let told = memory::write(fd, &self.record_now()).and_then(|()| self.hand_over(fd));
+        if told.is_err() {
             self.give_up_own();
         }
-        written
+        told
+    }
+
+    fn record_now(&self) -> OpenFile {
+        OpenFile { flags: self.flags.load(Ordering::Relaxed).into(), ..*self.record() }
+    }
+
+    /// The kernel has the offset and the flags from now on.
+    fn hand_over(&self, fd: c_int) -> Res<()> {
+        loop {
+            let (flags, now) = (self.opened_with(), self.offset.load(Ordering::SeqCst));
+            control(fd, libc::F_SETFL, (flags & STATUS) as usize);
+            let taken = || if now & BUSY != 0 { self.taken.load(Ordering::SeqCst) } else { 0 };
+            let before = taken();
+            seek(fd, ((now & !BUSY) + before) as i64, libc::SEEK_SET)?;
+            if !self.moves(now, PUBLISHED) {
+                continue;
+            }
+            // Another call has begun at the same place since, and is under way.
+            let more = (taken() as i64).wrapping_sub(before as i64);
+            if more != 0 {
+                seek(fd, more, libc::SEEK_CUR)?;
+            }
+            if self.opened_with() != flags {
+                control(fd, libc::F_SETFL, (self.opened_with() & STATUS) as usize);
+            }
+            return Ok(());
+        }
+    }
+
+    /// As [`Slot::publish`]; where that cannot be, other programs do not get the descriptor `fd`.
+    pub(crate) fn publish_or_withhold(&self, fd: c_int) {
+        if self.publish(fd).is_err() && self.is_behind(fd) {
+            control(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
+        }
     }
 
     /// Whether the memory is the one of this number ([`memory::number`]).
@@ -281,7 +323,7 @@ impl Slot {
         let at = self.offset()?;
         let (to, out) = f(at)?;
         if to != at {
-            self.set_offset(to)?;
+            self.set_alone(to)?;
         }
         Ok(out)
     }
@@ -289,49 +331,69 @@ impl Slot {
     /// Runs `f`, which reads or writes `len` bytes at most where it is told, and says how many; no other thread moves the offset meanwhile, and other processes go on behind these bytes.
     pub(crate) fn with_room(&self, len: usize, f: impl FnOnce(u64) -> Res<usize>) -> Res<usize> {
         let _one = self.moving.lock();
-        let at = self.offset.load(Ordering::Acquire);
-        if at != PUBLISHED {
-            let n = f(at)?;
-            if n > 0 && !self.moves(at, at + n as u64) {
-                seek(self.descriptor(), n as i64, libc::SEEK_CUR)?;
+        let now = self.offset.load(Ordering::Acquire);
+        if now != PUBLISHED {
+            let at = now & !BUSY;
+            let len = (len as u64).min(i64::MAX as u64 - at);
+            self.taken.store(len, Ordering::SeqCst);
+            if self.moves(now, at | BUSY) {
+                let done = f(at);
+                let n = done.as_ref().map_or(0, |&n| n as u64);
+                if !self.moves(at | BUSY, at + n) {
+                    self.give_back(len.saturating_sub(n));
+                }
+                return done;
             }
-            return Ok(n);
         }
-        let len = len as i64;
-        let Ok(end) = seek(self.descriptor(), len, libc::SEEK_CUR) else {
+        let Ok(end) = seek(self.descriptor(), len as i64, libc::SEEK_CUR) else {
             // No offset is that far up.
             let at = self.offset()?;
             let n = f(at)?;
-            return self.set_offset(at + n as u64).map(|()| n);
+            return seek(self.descriptor(), n as i64, libc::SEEK_CUR).map(|_| n);
         };
         let done = f(end - len as u64);
-        let rest = len - done.as_ref().map_or(0, |&n| n as i64);
-        if rest > 0 {
-            seek(self.descriptor(), -rest, libc::SEEK_CUR)?;
-        }
+        self.give_back((len as u64).saturating_sub(done.as_ref().map_or(0, |&n| n as u64)));
         done
     }
 
-    /// Moves the offset, which is this process's alone, from `at`. False when it is that no longer.
-    fn moves(&self, at: u64, to: u64) -> bool {
-        at != PUBLISHED && self.offset.compare_exchange(at, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    /// Bytes that were taken and not needed. Where others have set the offset meanwhile there may be nothing to go back to; what was done is done.
+    fn give_back(&self, bytes: u64) {
+        if bytes > 0 {
+            let _ = seek(self.descriptor(), -(bytes as i64), libc::SEEK_CUR);
+        }
+    }
+
+    /// Changes the offset, which is this process's alone. False when it is that no longer, or, without the lock, when it is another one.
+    fn moves(&self, from: u64, to: u64) -> bool {
+        from != PUBLISHED
+            && self.offset.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
     /// The offset as it is now.
     pub(crate) fn offset(&self) -> Res<u64> {
         match self.offset.load(Ordering::Acquire) {
             PUBLISHED => seek(self.descriptor(), 0, libc::SEEK_CUR),
-            at => Ok(at),
+            at => Ok(at & !BUSY),
         }
     }
 
     /// Sets it, wherever it is.
     pub(crate) fn set_offset(&self, to: u64) -> Res<()> {
-        let at = self.offset.load(Ordering::Acquire);
-        if self.moves(at, to) {
+        let _one = self.moving.lock();
+        self.set_alone(to)
+    }
+
+    /// As [`Slot::set_offset`], under the lock.
+    fn set_alone(&self, to: u64) -> Res<()> {
+        if self.moves(self.offset.load(Ordering::Acquire), to) {
             return Ok(());
         }
         seek(self.descriptor(), to as i64, libc::SEEK_SET).map(drop)
+    }
+
+    /// Moves the offset by so much, if other processes may move it, too. `EINVAL`: to before the beginning.
+    pub(crate) fn moved_by(&self, by: i64) -> Option<Res<u64>> {
+        self.is_published().then(|| seek(self.descriptor(), by, libc::SEEK_CUR))
     }
 
     /// Has the manager see when the description behind `fd`, which is this one, is gone from all processes (`share::Description`); with false no more.
@@ -400,6 +462,29 @@ fn lock(fd: c_int, range: (i64, i64), locked: bool) -> Res<()> {
 pub(crate) fn is_own(fd: c_int) -> bool {
     let word = usize::try_from(fd).ok().and_then(|fd| OWN.get(fd / 64));
     word.is_some_and(|word| word.load(Ordering::Relaxed) >> (fd % 64) & 1 != 0)
+}
+
+/// Our own descriptors that are used in a child of fork.
+pub(crate) struct Used([u64; OWN_MAX / 64]);
+
+impl Used {
+    pub(crate) const NONE: Used = Used([0; OWN_MAX / 64]);
+
+    /// A slot that is left.
+    pub(crate) fn add(&mut self, slot: &Slot) {
+        let own = slot.own.load(Ordering::Relaxed);
+        if own > 0 {
+            self.0[own as usize / 64] |= 1 << (own % 64);
+        }
+    }
+
+    /// Closes the others: threads that exist only in the parent were about to do so.
+    pub(crate) fn close_others(self) {
+        for (number, (word, used)) in OWN.iter().zip(self.0).enumerate() {
+            let lost = word.swap(used, Ordering::Relaxed) & !used;
+            (0..64).filter(|bit| lost >> bit & 1 != 0).for_each(|bit| close((number * 64 + bit) as c_int));
+        }
+    }
 }
 
 /// In a child of fork: no other thread can hold the locks.

@@ -1,6 +1,6 @@
 //! Calls that give descriptors to other processes: seen only so that `pool` knows which descriptions others can have. And syscall(2).
 
-use crate::hook::{Out, errno, fail, hook, outside};
+use crate::hook::{Out, Res, errno, fail, hook, outside};
 use crate::{pool, table};
 use libc::{c_char, c_int, c_void, pid_t};
 use std::sync::atomic::Ordering;
@@ -9,14 +9,25 @@ use std::sync::atomic::Ordering;
 ///
 /// # Safety
 /// `message` is null or a message header.
-unsafe fn sent(message: *const libc::msghdr) {
+unsafe fn sent(message: *const libc::msghdr) -> Res<()> {
     // SAFETY: as the caller says.
     for fd in unsafe { crate::sockets::descriptors_in(message) } {
         if let Some(open) = table::get(fd) {
             open.shared.store(true, Ordering::Relaxed);
-            crate::left::before_sending(fd, &open);
+            crate::left::before_sending(fd, &open)?;
         }
     }
+    Ok(())
+}
+
+/// As [`sent`], of several.
+///
+/// # Safety
+/// `messages` is null or so many message headers.
+unsafe fn sent_many(messages: *const libc::mmsghdr, n: usize) -> Res<()> {
+    // SAFETY: as the caller says.
+    (0..if messages.is_null() { 0 } else { n.min(1024) })
+        .try_for_each(|i| unsafe { sent(&raw const (*messages.add(i)).msg_hdr) })
 }
 
 type Given = *const c_void;
@@ -70,13 +81,11 @@ hook! {
         Ok(outside(|| wordexp::real(words, to, flags)))
     }
     fn sendmsg(socket: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
-        sent(message);
+        sent(message)?;
         Err(Out::Libc)
     }
     fn sendmmsg(socket: c_int, messages: *mut libc::mmsghdr, n: libc::c_uint, flags: c_int) -> c_int {
-        for i in 0..if messages.is_null() { 0 } else { n.min(1024) as usize } {
-            sent(&raw const (*messages.add(i)).msg_hdr);
-        }
+        sent_many(messages, n as usize)?;
         Err(Out::Libc)
     }
 }
@@ -178,6 +187,24 @@ mod onward {
         found();
     }
 
+    /// Whether a message that a program sends by number cannot go, as a file of ours is in it.
+    fn is_refused(number: c_long, messages: usize, count: usize) -> bool {
+        if crate::hook::is_inside() || !crate::mounts::active() {
+            return false;
+        }
+        let _inside = crate::hook::inside();
+        // SAFETY: the program's arguments, as of the functions of libc.
+        let sent = unsafe {
+            match number {
+                libc::SYS_sendmsg => super::sent(messages as *const libc::msghdr),
+                _ => super::sent_many(messages as *const libc::mmsghdr, count),
+            }
+        };
+        let Err(crate::hook::Out::Errno(errno)) = sent else { return false };
+        crate::hook::set_errno(errno);
+        true
+    }
+
     /// syscall(2), for those who start processes by number, and those whose calls of files we serve (`numbers`).
     #[unsafe(no_mangle)]
     unsafe extern "C" fn syscall(
@@ -193,6 +220,7 @@ mod onward {
             libc::SYS_clone | libc::SYS_clone3 => before_clone(),
             libc::SYS_fork | libc::SYS_vfork => before_vfork(),
             libc::SYS_execve | libc::SYS_execveat => before_exec(),
+            libc::SYS_sendmsg | libc::SYS_sendmmsg if is_refused(number, b, c) => return -1,
             _ => {}
         }
         // SAFETY: the arguments are the caller's.

@@ -62,7 +62,7 @@ pub(crate) fn of_descriptor(fd: c_int) -> Res<Found> {
 
 /// What `f` says of the attributes of an open file. It must not take long.
 pub(crate) fn attr_of<T>(open: &Open, f: impl Fn(&Attr) -> T) -> Res<T> {
-    let handle = if open.flags() & libc::O_PATH != 0 { None } else { Some(open.handle()?) };
+    let handle = if open.is_path() { None } else { Some(open.handle()?) };
     if handle.is_none() {
         open.is_there()?;
     }

@@ -433,7 +433,7 @@ hook! {
             libc::O_WRONLY => (false, true),
             _ => (true, true),
         };
-        let only_found = open.flags() & libc::O_PATH != 0;
+        let only_found = open.is_path();
         if reads && !open.readable() && !only_found || writes && !open.writable() {
             return fail(libc::EINVAL);
         }

@@ -212,14 +212,14 @@ pub(crate) fn insert(
     }
     if mounts::borrowed_memory() {
         // For the program that the child becomes: the handle is given up when its parent goes on.
-        crate::left::before_sending(fd, &open);
-        let _ = open.slot.publish(fd);
+        open.slot.publish_or_withhold(fd);
+        let _ = crate::left::before_sending(fd, &open);
         set_in_child(fd..=fd, Some(open));
     } else {
         set(fd, Some(open.clone()));
         if !open.is_alone() {
             // A process is being started, or may be at any time.
-            let _ = open.slot.publish(fd);
+            open.slot.publish_or_withhold(fd);
         }
     }
     Ok(fd)
@@ -227,10 +227,10 @@ pub(crate) fn insert(
 
 /// Other processes are about to get our descriptors, or may at any time. A file that is opened meanwhile is published by who opens it.
 pub(crate) fn publish() {
+    let _inside = inside();
     for fd in 0..TOP.load(Ordering::Relaxed) as c_int {
         if let Some(open) = get(fd) {
-            // Where there is no memory for it, others find that the descriptor leads nowhere.
-            let _ = open.slot.publish(fd);
+            open.slot.publish_or_withhold(fd);
         }
     }
 }

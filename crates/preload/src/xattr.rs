@@ -15,7 +15,7 @@ fn at(path: *const c_char, follow: bool) -> Res<To<Found>> {
 /// What is behind a descriptor that may be used for more than finding things.
 fn through(fd: c_int) -> Res<Found> {
     match crate::table::get(fd) {
-        Some(open) if open.flags() & libc::O_PATH != 0 => fail(libc::EBADF),
+        Some(open) if open.is_path() => fail(libc::EBADF),
         _ => of_descriptor(fd),
     }
 }

@@ -265,6 +265,7 @@ int main(int n, char **a) {
         sprintf(path, "%s/f%d", a[1], i % 3); int fd = open(path, O_CREAT | O_RDWR, 0644);
         if (flock(fd, i % 2 ? LOCK_EX | LOCK_NB : LOCK_SH | LOCK_NB)) { failed++; last = errno; }
         if (i % 5 == 0) flock(fd, LOCK_UN);
+        if (i % 7 == 0) fcntl(fd, F_SETFL, O_APPEND);
         close(fd);
     }
     printf("%d %d\n", failed, last); return 0;

@@ -42,16 +42,18 @@ static int child(int inner, void (*does)(long), long fd, int is_killed) {
     waitpid(last, &status, 0); _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 0);
 }
 static void waits(long fd) { char c; read(held[0], &c, 1); if (write(fd, "BBBB", 4) != 4) _exit(9); }
+static void writes(long fd) { if (write(fd, "BBBB", 4) != 4) _exit(9); }
 static void is_stuck(long fd) { for_ever = 1; holds((void *)fd); }
 static void say(const char *what, long fd, pid_t of) { int status = 0; if (of) waitpid(of, &status, 0); char text[99] = ""; for (long i = pread(fd, text, 98, 0); i-- > 0;) if (!text[i]) text[i] = '.'; printf("%s: %d %s %ld\n", what, WEXITSTATUS(status), text, (long)lseek(fd, 0, SEEK_CUR)); ftruncate(fd, 0); lseek(fd, 0, SEEK_SET); }
 int main(int n, char **a) {
     char path[300], number[20]; long fd; setlinebuf(stdout); signal(SIGSEGV, comes); pipe(held); letter = 'A';
     if (n > 2) { fd = atoi(a[2]); write(fd, "EEEE", 4); say("another program", fd, 0); return 0; }
     sprintf(path, "%s/f", a[1]); fd = open(path, O_CREAT | O_RDWR, 0644);
-    pid_t of = child(1, waits, fd, 0); holds((void *)fd); say("waits for one outside", fd, of);
+    pthread_t u; pid_t of; char c; pthread_create(&u, NULL, holds, (void *)fd); read(held[0], &c, 1); of = child(0, writes, fd, 0); waitpid(of, NULL, WNOHANG); pthread_join(u, NULL); say("started meanwhile", fd, of);
+    of = child(1, waits, fd, 0); holds((void *)fd); say("waits for one outside", fd, of);
     of = child(1, is_stuck, fd, 1); waitpid(of, NULL, WNOHANG); usleep(100000); write(fd, "CCCC", 4); say("one inside was killed", fd, of);
     of = child(0, is_stuck, fd, 2); say("one was killed that nobody waits for", fd, of);
-    pthread_t t; char c; for_ever = 1; pthread_create(&t, NULL, holds, (void *)fd); read(held[0], &c, 1); sprintf(number, "%ld", fd); execl(a[0], a[0], a[1], number, NULL); return 9;
+    pthread_t t; for_ever = 1; pthread_create(&t, NULL, holds, (void *)fd); read(held[0], &c, 1); sprintf(number, "%ld", fd); execl(a[0], a[0], a[1], number, NULL); return 9;
 }
 "#;
 
@@ -67,7 +69,7 @@ fn offsets_are_held_in_whichever_namespace() {
     }
     assert_eq!(
         said(&rig, "timeout 20 ./a $T; echo $?"),
-        "waits for one outside: 0 AAAABBBB 8\none inside was killed: 0 ....CCCC 8\none was killed that nobody waits for: 0 ....WWWW 8\n\
+        "started meanwhile: 0 AAAABBBB 8\nwaits for one outside: 0 AAAABBBB 8\none inside was killed: 0 ....CCCC 8\none was killed that nobody waits for: 0 ....WWWW 8\n\
          another program: 0 ....EEEE 8\n0\n"
     );
 }
@@ -216,6 +218,28 @@ int main(int n, char **a) {
 fn records_of_several_processes() {
     let rig = Rig::new();
     if compiles(&rig, "a", RECORDS, &["-w"]) {
+        rig.same("timeout 60 ./a $T; echo $?");
+    }
+}
+
+/// One of those who share an open file has it append, and no more.
+const APPENDS: &str = r#"
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static void set(int fd, int flags) { if (fork() == 0) _exit(fcntl(fd, F_SETFL, flags)); wait(NULL); }
+int main(int n, char **a) {
+    char path[300], text[99] = ""; sprintf(path, "%s/f", a[1]); int fd = open(path, O_CREAT | O_RDWR, 0644), other = open(path, O_RDWR | O_APPEND); write(fd, "one ", 4);
+    set(fd, O_APPEND); write(other, "two ", 4); write(fd, "three ", 6); printf("%d %ld\n", fcntl(fd, F_GETFL) & O_APPEND, (long)lseek(fd, 0, SEEK_CUR));
+    set(fd, 0); lseek(fd, 0, SEEK_SET); write(fd, "ONE", 3); pread(fd, text, 98, 0); printf("%d %s\n", fcntl(fd, F_GETFL) & O_APPEND, text); return 0;
+}
+"#;
+
+#[test]
+fn flags_that_another_process_changes() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", APPENDS, &["-w"]) {
         rig.same("timeout 60 ./a $T; echo $?");
     }
 }
