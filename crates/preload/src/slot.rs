@@ -12,7 +12,7 @@
 //!
 //! Where tested: `tests/all/processes.rs`, `tests/all/c_sharers.rs`.
 
-use crate::hook::{Res, errno, fail};
+use crate::hook::{Out, Res, errno, fail};
 use crate::memory::{self, Facts, close, control, copy_high, reopen, seek};
 use crate::{mounts, table};
 use format::shared::OpenFile;
@@ -247,12 +247,12 @@ impl Slot {
 
     /// Other processes may get the description, of which `fd` is a descriptor. Nobody is waited for: what a call that is under way has taken of the file counts as taken.
     pub(crate) fn publish(&self, fd: c_int) -> Res<()> {
+        if self.is_published() {
+            return Ok(());
+        }
         // SAFETY: asks for a number.
         let me = unsafe { libc::syscall(libc::SYS_gettid) as i32 };
         for _ in 0..PATIENCE {
-            if self.is_published() {
-                return Ok(());
-            }
             match self.publisher.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => {
                     let done = if self.is_published() { Ok(()) } else { self.publish_alone(fd) };
@@ -307,8 +307,11 @@ impl Slot {
 
     /// As [`Slot::publish`]; where that cannot be, other programs do not get the descriptor `fd`.
     pub(crate) fn publish_or_withhold(&self, fd: c_int) {
-        if self.publish(fd).is_err() && self.is_behind(fd) {
-            control(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
+        match self.publish(fd) {
+            // Somebody is at it.
+            Ok(()) | Err(Out::Errno(libc::EDEADLK)) => {}
+            Err(_) if self.is_behind(fd) => _ = control(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize),
+            Err(_) => {}
         }
     }
 
@@ -335,6 +338,10 @@ impl Slot {
         if now != PUBLISHED {
             let at = now & !BUSY;
             let len = (len as u64).min(i64::MAX as u64 - at);
+            if len == 0 {
+                // Also at the last offset that there is, beside which nothing can stand.
+                return f(at);
+            }
             self.taken.store(len, Ordering::SeqCst);
             if self.moves(now, at | BUSY) {
                 let done = f(at);

@@ -180,7 +180,9 @@ int main(int n, char **a) {
     sprintf(path, "%s/f", a[1]); close(open(path, O_CREAT | O_RDWR, 0644)); printf("%d", again());
     pid_t of = vfork(); if (of == 0) { int inside = again(); _exit(inside); }
     int status; waitpid(of, &status, 0); printf(" %d %d", WEXITSTATUS(status), again());
-    of = fork(); if (of == 0) _exit(0); waitpid(of, &status, 0); printf(" %d\n", again()); return 0;
+    of = fork(); if (of == 0) _exit(0); waitpid(of, &status, 0); printf(" %d", again());
+    /* As far up as an offset can be. */
+    char c; int fd = open(path, O_RDONLY); lseek(fd, 0x7fffffffffffffff, SEEK_SET); printf(" %d", read(fd, &c, 1) + read(fd, &c, 1)); printf(" %d\n", lseek(fd, 0, SEEK_CUR) == 0x7fffffffffffffff && lseek(fd, 0, SEEK_SET) == 0); return 0;
 }
 "#;
 
@@ -188,7 +190,7 @@ int main(int n, char **a) {
 fn descriptions_are_used_again_when_a_start_is_over() {
     let rig = Rig::new();
     if compiles(&rig, "a", AGAIN, &["-w"]) {
-        assert_eq!(said(&rig, "timeout 20 ./a $T"), "1 0 1 1\n");
+        assert_eq!(said(&rig, "timeout 20 ./a $T"), "1 0 1 1 0 1\n");
     }
 }
 
