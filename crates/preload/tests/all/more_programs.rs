@@ -150,8 +150,8 @@ if holder == 0:
 while not os.path.exists(path + '.ready'): time.sleep(0.01)
 signal.signal(signal.SIGALRM, ring); signal.signal(signal.SIGUSR1, signal.SIG_IGN); late = 0
 for i in range(100):
-    os.kill(os.getpid(), signal.SIGUSR1); begun = time.time(); signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.00003 * i, 1)
-    try: fcntl.lockf(f, fcntl.LOCK_EX); print('locked')
+    os.kill(os.getpid(), signal.SIGUSR1); begun = time.time()
+    try: signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.00003 * i, 1); fcntl.lockf(f, fcntl.LOCK_EX); print('locked')
     except Alarm: late += time.time() - begun > 0.9
 signal.setitimer(signal.ITIMER_REAL, 0); print(late < 10); os.kill(holder, signal.SIGKILL); os.wait(); fcntl.lockf(f, fcntl.LOCK_EX); print('locked')
 "#,
