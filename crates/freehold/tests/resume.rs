@@ -48,13 +48,17 @@ impl Rig {
         self.p.line("umount -f mnt").ok();
     }
 
-    fn kill(&self) {
+    fn kill_server(&self) {
         let pid = freehold::mounts::lock_holder(&self.p.path("a.img")).expect("it is served").pid;
         // SAFETY: no memory is involved; the process is a server of this test.
         assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGKILL) }, 0);
         common::eventually("the server is gone", || {
             freehold::mounts::lock_holder(&self.p.path("a.img")).is_none()
         });
+    }
+
+    fn kill(&self) {
+        self.kill_server();
         self.p.line("umount -f mnt");
         let said = self.p.line("fsck a.img");
         assert!(matches!(said.code, Some(0 | 1)), "{said:?}");
@@ -308,14 +312,7 @@ fn programs_that_start_meanwhile_wait_too() {
         let Some(rig) = Rig::new() else { return };
         std::fs::write(rig.p.path("mnt/g"), "there").unwrap();
         let stop = || match killed {
-            true => {
-                let pid = freehold::mounts::lock_holder(&rig.p.path("a.img")).expect("it is served").pid;
-                // SAFETY: no memory is involved; the process is a server of this test.
-                assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGKILL) }, 0);
-                common::eventually("the server is gone", || {
-                    freehold::mounts::lock_holder(&rig.p.path("a.img")).is_none()
-                });
-            }
+            true => rig.kill_server(),
             false => rig.stop(),
         };
         let again = || {
