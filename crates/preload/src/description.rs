@@ -8,11 +8,13 @@
 
 mod handles;
 
+pub(crate) use handles::SEEN;
+
 use crate::anchor::{Anchor, Later};
 use crate::hook::{Res, free};
 use crate::mounts::{self, Mount};
 use crate::pool::{self, Made, Origin, Since};
-use crate::slot::{Slot, Used};
+use crate::slot::{self, Slot};
 use crate::table;
 use fs::{FileSystem, FileType, Handle, Ino, LockOwner};
 use libc::c_int;
@@ -27,8 +29,6 @@ static UNUSED: [Apart<Mutex<Vec<&'static Description>>>; PARTS] =
 const PARTS: usize = 8;
 /// How many descriptions there are.
 static MADE: AtomicUsize = AtomicUsize::new(0);
-
-pub(crate) use handles::SEEN;
 
 /// A file of ours was locked by this process or one that it comes from.
 pub(crate) static LOCKING: AtomicBool = AtomicBool::new(false);
@@ -430,7 +430,6 @@ pub(crate) fn after_fork(in_table: impl Iterator<Item = &'static Description>) {
         UNUSED.iter().for_each(|part| crate::hook::alone(part));
         crate::hook::alone(&handles::FORMER);
     }
-    let mut used = Used::NONE;
     for description in in_table {
         // SAFETY: the threads that held locks exist only in the parent.
         unsafe {
@@ -438,9 +437,9 @@ pub(crate) fn after_fork(in_table: impl Iterator<Item = &'static Description>) {
                 free(&state.opening);
                 state.slot.after_fork();
                 free(&state.origin);
-                used.add(state.slot);
+                slot::is_used(state.slot);
             }
         }
     }
-    used.close_others();
+    slot::close_unused();
 }

@@ -75,17 +75,41 @@ pub(crate) fn seek(fd: c_int, to: i64, whence: c_int) -> Res<u64> {
     }
 }
 
+/// So many bytes of a memory, for a call about locks.
+pub(crate) fn flock(kind: c_int, (start, len): (i64, i64)) -> libc::flock {
+    // SAFETY: all zeros is a valid value.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    (lock.l_type, lock.l_whence) = (kind as _, libc::SEEK_SET as _);
+    (lock.l_start, lock.l_len) = (start, len);
+    lock
+}
+
+/// Locks bytes of the memory of `fd` for its description, or gives them up.
+pub(crate) fn lock(fd: c_int, range: (i64, i64), locked: bool) -> Res<()> {
+    let lock = flock(if locked { libc::F_WRLCK } else { libc::F_UNLCK }, range);
+    match control(fd, libc::F_OFD_SETLK, (&raw const lock).addr()) {
+        0 => Ok(()),
+        _ => fail(errno()),
+    }
+}
+
 /// A copy of a descriptor out of the way, which exec closes.
 pub(crate) fn copy_high(fd: c_int) -> Option<c_int> {
     // SAFETY: it is open as long as the call takes.
     high::copy(unsafe { BorrowedFd::borrow_raw(fd) }).map(OwnedFd::into_raw_fd)
 }
 
-/// Another description of what `fd` leads to.
-pub(crate) fn reopen(fd: c_int, flags: c_int) -> c_int {
+/// The name that the kernel has for a descriptor, as a C string.
+fn name_of(fd: c_int) -> [u8; 32] {
     let mut path = [0u8; 32];
     let written = std::io::Write::write_fmt(&mut &mut path[..31], format_args!("/proc/self/fd/{fd}"));
     assert!(written.is_ok());
+    path
+}
+
+/// Another description of what `fd` leads to.
+pub(crate) fn reopen(fd: c_int, flags: c_int) -> c_int {
+    let path = name_of(fd);
     // SAFETY: a C string of our own.
     unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) as c_int }
 }
@@ -155,8 +179,7 @@ pub(crate) fn number(fd: c_int) -> Option<u64> {
 /// What a descriptor says that was inherited, or came in a message, if it is one of ours. `owner`: whose memory it must be, where anybody may have sent it. What the memory says
 /// is believed: who can write it has this process open files for him.
 pub(crate) fn inherited(fd: c_int, owner: Option<libc::uid_t>) -> Option<OpenFile> {
-    let mut path = [0u8; 32];
-    std::io::Write::write_fmt(&mut &mut path[..31], format_args!("/proc/self/fd/{fd}")).ok()?;
+    let path = name_of(fd);
     let mut link = [0u8; 64];
     let mut record = OpenFile::new_zeroed();
     // SAFETY: buffers of our own with their lengths; statistics of descriptors are read.

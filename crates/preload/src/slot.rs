@@ -12,8 +12,8 @@
 //!
 //! Where tested: `tests/all/processes.rs`, `tests/all/c_sharers.rs`.
 
-use crate::hook::{Out, Res, errno, fail};
-use crate::memory::{self, Facts, close, control, copy_high, reopen, seek};
+use crate::hook::{Out, Res, fail};
+use crate::memory::{self, Facts, close, control, copy_high, flock, lock, reopen, seek};
 use crate::{mounts, table};
 use format::shared::OpenFile;
 use libc::c_int;
@@ -448,49 +448,29 @@ impl Slot {
 const LOCKED_BY: i64 = 1 << 62;
 const OPENINGS: u64 = (1 << 61) - 1;
 
-fn flock(kind: c_int, (start, len): (i64, i64)) -> libc::flock {
-    // SAFETY: all zeros is a valid value.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    (lock.l_type, lock.l_whence) = (kind as _, libc::SEEK_SET as _);
-    (lock.l_start, lock.l_len) = (start, len);
-    lock
-}
-
-/// Locks bytes of the memory of `fd` for its description, or gives them up.
-fn lock(fd: c_int, range: (i64, i64), locked: bool) -> Res<()> {
-    let lock = flock(if locked { libc::F_WRLCK } else { libc::F_UNLCK }, range);
-    match control(fd, libc::F_OFD_SETLK, (&raw const lock).addr()) {
-        0 => Ok(()),
-        _ => fail(errno()),
-    }
-}
-
 /// Whether `fd` is our own descriptor of a published description.
 pub(crate) fn is_own(fd: c_int) -> bool {
     let word = usize::try_from(fd).ok().and_then(|fd| OWN.get(fd / 64));
     word.is_some_and(|word| word.load(Ordering::Relaxed) >> (fd % 64) & 1 != 0)
 }
 
-/// Our own descriptors that are used in a child of fork.
-pub(crate) struct Used([u64; OWN_MAX / 64]);
+/// In a child of fork, which has one thread: which of these are used. Not on the stack, which may be a small one of a signal handler.
+static USED: [AtomicU64; OWN_MAX / 64] = [const { AtomicU64::new(0) }; OWN_MAX / 64];
 
-impl Used {
-    pub(crate) const NONE: Used = Used([0; OWN_MAX / 64]);
-
-    /// A slot that is left.
-    pub(crate) fn add(&mut self, slot: &Slot) {
-        let own = slot.own.load(Ordering::Relaxed);
-        if own > 0 {
-            self.0[own as usize / 64] |= 1 << (own % 64);
-        }
+/// A slot that is used there.
+pub(crate) fn is_used(slot: &Slot) {
+    let own = slot.own.load(Ordering::Relaxed);
+    if own > 0 {
+        USED[own as usize / 64].fetch_or(1 << (own % 64), Ordering::Relaxed);
     }
+}
 
-    /// Closes the others: threads that exist only in the parent were about to do so.
-    pub(crate) fn close_others(self) {
-        for (number, (word, used)) in OWN.iter().zip(self.0).enumerate() {
-            let lost = word.swap(used, Ordering::Relaxed) & !used;
-            (0..64).filter(|bit| lost >> bit & 1 != 0).for_each(|bit| close((number * 64 + bit) as c_int));
-        }
+/// Closes the others: threads that exist only in the parent were about to do so.
+pub(crate) fn close_unused() {
+    for (number, (word, used)) in OWN.iter().zip(&USED).enumerate() {
+        let used = used.swap(0, Ordering::Relaxed);
+        let lost = word.swap(used, Ordering::Relaxed) & !used;
+        (0..64).filter(|bit| lost >> bit & 1 != 0).for_each(|bit| close((number * 64 + bit) as c_int));
     }
 }
 
