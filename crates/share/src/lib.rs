@@ -23,6 +23,7 @@ pub mod server;
 mod socket;
 pub mod spin;
 mod wire;
+mod yields;
 
 pub use client::{Connect, Description, Pin, Queue, Remote, Target};
 pub use server::Server;

@@ -17,8 +17,6 @@ pub struct Patience {
     pub looks_in_a_crowd: Duration,
     /// Time with looks between which the processor is offered to others.
     pub yields: Duration,
-    /// The same while there are more busy processes than processors: offering it costs more than to be woken, soon.
-    pub yields_in_a_crowd: Duration,
 }
 
 /// Looks between two looks at the clock, which takes about as long as one.
@@ -40,25 +38,31 @@ impl Default for Patience {
         let (looks, looks_in_a_crowd) = if alone { (0, 0) } else { (60, 5) };
         let (looks, looks_in_a_crowd) =
             (Duration::from_micros(looks), Duration::from_micros(looks_in_a_crowd));
-        let (yields, yields_in_a_crowd) = (Duration::from_micros(100), Duration::from_micros(10));
-        Patience { looks, looks_in_a_crowd, yields, yields_in_a_crowd }
+        Patience { looks, looks_in_a_crowd, yields: Duration::from_micros(100) }
     }
 }
 
 impl Patience {
-    /// Looks until `ready` says yes; false when it is time to sleep. Looking is `vain` when the other side cannot run meanwhile.
-    pub fn wait(&self, crowded: bool, vain: impl Fn() -> bool, mut ready: impl FnMut() -> bool) -> bool {
-        let (looks, yields) = match crowded {
-            true => (self.looks_in_a_crowd, self.yields_in_a_crowd),
-            false => (self.looks, self.yields),
-        };
+    /// Looks until `ready` says yes; false when it is time to sleep. Looking is `vain` when the other side cannot run meanwhile: then it is time for that, or in a crowd, where
+    /// being woken takes long, for offering it the processor. `offer` does so, and says whether it may be offered again.
+    pub(crate) fn wait(
+        &self,
+        crowded: bool,
+        vain: impl Fn() -> bool,
+        offer: impl Fn() -> bool,
+        mut ready: impl FnMut() -> bool,
+    ) -> bool {
+        let looks = if crowded { self.looks_in_a_crowd } else { self.looks };
         if ready() {
             return true;
         }
         let begun = Instant::now();
         while begun.elapsed() < looks {
-            if vain() {
-                return false;
+            match vain() {
+                // There is another processor for whoever is woken.
+                true if !crowded => return false,
+                true => break,
+                false => {}
             }
             for _ in 0..LOOKS {
                 std::hint::spin_loop();
@@ -68,15 +72,12 @@ impl Patience {
             }
         }
         let begun = Instant::now();
-        loop {
-            if ready() {
-                return true;
+        while !ready() {
+            if begun.elapsed() >= self.yields || !offer() {
+                return ready();
             }
-            if begun.elapsed() >= yields || vain() {
-                return false;
-            }
-            std::thread::yield_now();
         }
+        true
     }
 }
 
@@ -88,17 +89,19 @@ mod tests {
     #[test]
     fn nobody_looks_in_vain_or_for_ever() {
         let long = Duration::from_secs(600);
-        let patience = Patience {
-            looks: long,
-            looks_in_a_crowd: Duration::ZERO,
-            yields: long,
-            yields_in_a_crowd: Duration::ZERO,
-        };
-        assert!(!patience.wait(false, || true, || false));
-        assert!(!patience.wait(true, || false, || false));
-        assert!(patience.wait(true, || true, || true), "what is there is seen all the same");
+        let patience = Patience { looks: long, looks_in_a_crowd: Duration::ZERO, yields: long };
+        let hasty = Patience { yields: Duration::ZERO, ..patience };
+        let (vain, yes) = (|| true, || true);
         let looks = Cell::new(0);
-        let ready = || looks.replace(looks.get() + 1) == 1000;
-        assert!(patience.wait(false, || false, ready));
+        let soon = || looks.replace(looks.get() + 1) == 1000;
+        assert!(!patience.wait(false, vain, yes, || false), "the other side cannot run");
+        assert!(!hasty.wait(true, || false, yes, || false));
+        let patient = Patience { looks_in_a_crowd: long, ..patience };
+        assert!(patient.wait(true, vain, yes, soon), "it can when it is offered the processor");
+        assert_eq!(looks.replace(0), 1001);
+        assert!(!patient.wait(true, vain, || false, soon), "somebody else keeps that");
+        assert_eq!(looks.replace(0), 3);
+        assert!(patience.wait(true, vain, yes, || true), "what is there is seen all the same");
+        assert!(patience.wait(false, || false, yes, soon));
     }
 }

@@ -371,10 +371,10 @@ impl Session {
     }
 
     /// Looks for a while whether the manager has done something. False when it is time to sleep, which it is at once for a thread that has
-    /// the manager's processor: one that the manager woke before it was through, for instance.
+    /// the manager's processor (one that the manager woke before it was through, for instance), unless there is a crowd: then it offers that.
     fn looks_for(&self, ready: impl FnMut() -> bool) -> bool {
         let crowded = self.region.crowded().load(Ordering::Relaxed) != 0;
-        self.patience.wait(crowded, || self.kept.in_the_way(), ready)
+        self.patience.wait(crowded, || self.kept.in_the_way(), || self.throng.offer(), ready)
     }
 
     fn is_dead(&self) -> bool {

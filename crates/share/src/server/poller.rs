@@ -18,6 +18,7 @@ use super::tasks::{Bell, Runs, Step, TaskId, TaskWaker, Work, runner};
 use super::wakes::Wakes;
 use super::{Counters, Options};
 use crate::changes::Changes;
+use crate::yields::{ALONE, Yields};
 use arriving::Refusals;
 use foldhash::fast::FixedState;
 use format::shared::{SLOTS, state};
@@ -86,6 +87,7 @@ pub(super) struct Poller<F> {
     gap: Duration,
     /// The thread takes no processor from others when it is woken.
     stands_back: bool,
+    yields: Yields,
     processors: usize,
     next: u64,
     round: u64,
@@ -139,6 +141,7 @@ impl<F: FileSystem> Poller<F> {
             crowded: false,
             gap: Duration::ZERO,
             stands_back: false,
+            yields: Yields::new(ALONE),
             // As its control group's share of their time counts, too: with more of them it looks for longer.
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             next: 1,

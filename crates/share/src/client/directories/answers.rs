@@ -35,17 +35,10 @@ impl Session {
             };
             (0..SLOTS).filter(is_done).count() as u32 >= ROOM || self.is_dead()
         };
-        // Where there is one process too many, the processor goes to the other client soon enough; where there are more, somebody who sleeps is no longer in the way.
-        let crowd = self.region.crowded().load(Ordering::Relaxed);
-        let mut patience = self.patience;
-        if crowd == 1 {
-            patience.yields_in_a_crowd = patience.yields;
-        }
-        // Nor is he where other threads have something to do.
+        // Where other threads have something to do, somebody who sleeps is not in their way.
         let waiting = self.throng.enter();
         waiting.let_others_go_first();
-        let looks = || patience.wait(crowd != 0, || self.kept.in_the_way(), ready);
-        if !(ready() || waiting.are_few() && looks()) {
+        if !(ready() || waiting.are_few() && self.looks_for(ready)) {
             self.ring();
             // Behind this one there are as many as shall be left when there is room: the manager goes on with them while this thread wakes.
             let slot = self.directories.table.lock().posted_before((SLOTS as u32 - SPARE - ROOM) as usize);

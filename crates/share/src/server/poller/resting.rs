@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// In a crowd the thread sleeps soon when there is nothing to do for longer than this: being woken costs less than looking for so long.
 const GAP: Duration = Duration::from_micros(20);
+/// How long it offers the processor to others there, when it has more to do: who has just been answered often asks again at once.
+const YIELDS: Duration = Duration::from_micros(10);
 /// What counts of a longer time.
 const GAP_MAX: Duration = Duration::from_millis(1);
 
@@ -42,17 +44,17 @@ impl<F: FileSystem> Poller<F> {
         let begun = Instant::now();
         let mut patience = self.options.patience;
         let mut crowded = self.crowded;
+        if crowded {
+            // Others could use the processor better than for giving it to each other.
+            patience.yields = if self.gap > GAP { Duration::ZERO } else { patience.yields.min(YIELDS) };
+        }
         let in_flight = self.fs.attend(true) == Devices::Busy;
         if in_flight && !self.devices_tell {
             // Whoever does not wait for transfers that are in flight has another thread wait for them.
             crowded = false;
             patience.yields = patience.yields.max(FLIGHT);
         }
-        if crowded && self.gap > GAP {
-            // Others could use the processor better than for giving it to each other.
-            patience.yields_in_a_crowd = Duration::ZERO;
-        }
-        if !regions.is_empty() && patience.wait(crowded, || false, looked) {
+        if !regions.is_empty() && patience.wait(crowded, || false, || self.yields.offer(), looked) {
             if heard {
                 self.events(Some(0));
             }
