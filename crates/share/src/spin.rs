@@ -58,11 +58,12 @@ impl Patience {
         }
         let begun = Instant::now();
         while begun.elapsed() < looks {
-            match vain() {
+            if vain() {
+                if crowded {
+                    break;
+                }
                 // There is another processor for whoever is woken.
-                true if !crowded => return false,
-                true => break,
-                false => {}
+                return false;
             }
             for _ in 0..LOOKS {
                 std::hint::spin_loop();

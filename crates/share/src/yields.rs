@@ -36,7 +36,7 @@ fn now() -> u64 {
 }
 
 impl Yields {
-    /// At most one part in `times` of the time is lost in gaps.
+    /// At most one part in `times` of the time is lost in gaps, beside the few that do not count.
     pub fn new(times: u64) -> Yields {
         Yields { times, seen: [const { AtomicU64::new(0) }; PLACES], until: AtomicU64::new(0) }
     }
@@ -49,6 +49,12 @@ impl Yields {
         }
         std::thread::yield_now();
         self.ends(begun, processor(), now())
+    }
+
+    /// Whether nobody has offered anything yet.
+    #[cfg(test)]
+    pub fn is_new(&self) -> bool {
+        self.seen.iter().all(|seen| seen.load(Relaxed) == 0)
     }
 
     fn seen(&self, processor: u32) -> &AtomicU64 {

@@ -75,10 +75,13 @@ mod tests {
     fn where_few_wait_everybody_sleeps() {
         let throng = Throng { many: 2, ..Throng::default() };
         let waiting = [throng.enter(), throng.enter()];
-        assert!(waiting[0].are_few());
+        waiting[0].let_others_go_first();
+        drop(throng.enter());
+        waiting[0].let_others_go_first();
+        assert!(waiting[0].are_few() && throng.together.is_new());
         let third = throng.enter();
         assert!(!waiting[0].are_few() && !third.are_few());
-        drop(third);
-        assert!(waiting[0].are_few());
+        waiting[0].let_others_go_first();
+        assert!(!throng.together.is_new() && throng.alone.is_new());
     }
 }
