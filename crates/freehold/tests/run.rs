@@ -403,6 +403,24 @@ fn the_kernel_reads_and_writes_for_a_program() {
     rig.done();
 }
 
+/// Makes a ring by syscall(2), beside threads that open, copy and close files, and has it read and write what was open before.
+const OWN_RING: &str = include_str!("run/own_ring.c");
+
+#[test]
+fn the_kernel_gets_files_that_are_open() {
+    if !can_mount() || !has("gcc") || cfg!(not(target_arch = "x86_64")) {
+        return;
+    }
+    let rig = Rig::new("");
+    if !rig.compiles(OWN_RING, &["pthread"]) {
+        return;
+    }
+    for _ in 0..5 {
+        rig.same("./a $T/f; echo $?; cat $T/f; rm $T/f*");
+    }
+    rig.done();
+}
+
 /// Requests of libaio for a file of the volume and for one of the kernel's, in one context.
 const REQUESTS: &str = include_str!("run/requests.c");
 

@@ -87,6 +87,10 @@ pub(crate) struct Open {
     description: &'static Description,
 }
 
+/// One that nobody uses: it stands in the table for a description that is on its way out, so that whoever looks there looks again (`rings`).
+pub(crate) static MOVING: Description =
+    Description { refs: AtomicUsize::new(0), number: AtomicI32::new(0), state: UnsafeCell::new(None) };
+
 impl Deref for Open {
     type Target = State;
     #[inline]
@@ -148,6 +152,16 @@ impl Open {
     pub(crate) unsafe fn from_raw(raw: *mut Description) -> Option<Open> {
         // SAFETY: as the caller says; descriptions are never freed.
         unsafe { raw.as_ref() }.map(|description| Open { description })
+    }
+
+    /// Whether there are so many references, and no more.
+    pub(crate) fn has_only(&self, count: usize) -> bool {
+        self.description.refs.load(Ordering::SeqCst) == count
+    }
+
+    /// The description, for comparisons.
+    pub(crate) fn as_raw(&self) -> *mut Description {
+        std::ptr::from_ref(self.description).cast_mut()
     }
 
     /// The descriptor has company, or other flags than it was opened with.
@@ -403,6 +417,11 @@ impl State {
     /// Whether no other process can have the description, nor could since it was opened.
     pub(crate) fn is_alone(&self) -> bool {
         self.since.is_alone()
+    }
+
+    /// As [`State::is_alone`], and there is no lock by it.
+    pub(crate) fn is_private(&self) -> bool {
+        self.is_alone() && !self.is_shared() && !self.slot.is_published()
     }
 
     /// Whether others may have the description, or a lock by it.

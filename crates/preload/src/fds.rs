@@ -6,9 +6,9 @@
 use crate::description::{Open, SEEN};
 use crate::hook::{Out, Res, errno, fail, hook, nowhere};
 use crate::mounts::{self, borrowed_memory};
-use crate::parked;
 use crate::signals::Held;
 use crate::table;
+use crate::{parked, rings};
 use fs::{FileSystem, FileType, LockKind, RecordLock};
 use libc::{c_int, c_uint, c_ulong, off_t};
 use std::sync::atomic::Ordering;
@@ -144,6 +144,8 @@ unsafe fn control(fd: c_int, command: c_int, argument: usize) -> Res<c_int> {
     }
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            drop(open);
+            let _copying = rings::Copying::begin();
             // SAFETY: only descriptors are touched.
             copied(fd, unsafe { fcntl::real(fd, command, argument) })
         }
@@ -280,12 +282,17 @@ fn waiting(wait: bool, call: impl Fn(bool) -> Res<()>) -> Res<()> {
 hook! {
     fn close(fd: c_int) -> c_int { close_fd(fd) }
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int { close_many(first, last, flags) }
-    fn dup(fd: c_int) -> c_int { copied(fd, dup::real(fd)) }
+    fn dup(fd: c_int) -> c_int {
+        let _copying = rings::Copying::begin();
+        copied(fd, dup::real(fd))
+    }
     fn dup2(old: c_int, new: c_int) -> c_int {
+        let _copying = rings::Copying::begin();
         may_become(old, new)?;
         copied(old, dup2::real(old, new))
     }
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+        let _copying = rings::Copying::begin();
         may_become(old, new)?;
         copied(old, dup3::real(old, new, flags))
     }

@@ -29,7 +29,7 @@
 //!
 //! What is not served here and goes to the FUSE mount under the same path: exec and dlopen of files, FIFOs, sockets and devices,
 //! bind, inotify and fanotify, `name_to_handle_at`, `ftw`, `nftw`, `glob`, libc's own `fts` (where `nftw` and `fts` change the current directory: `walks`), `wordexp`, `tmpnam`, `mount`, io_uring's paths,
-//! static programs and raw system calls; and whatever a process opens that has set up a ring of liburing (`rings`). Through a descriptor of ours these
+//! static programs and raw system calls; and whatever a process opens that has set up an io_uring (`rings`). Through a descriptor of ours these
 //! fail: io_uring and raw system calls, also those of AIO (`EBADF` for reads, `EPERM` for writes; calls by syscall(2) are served as far as `numbers` says), most of ioctl (`ENOTTY`),
 //! `wprintf` and its kin on streams, `psiginfo` and what libc itself says to descriptor 2 of a damaged heap or stack before it aborts. Shared writable mappings need the FUSE mount,
 //! and others see what is written to them after msync (`mmap`).

@@ -30,6 +30,15 @@ pub(crate) fn ask() {
     }
 }
 
+/// Numbers from here on no new descriptor can have.
+pub(crate) fn descriptors() -> u64 {
+    let none = std::ptr::null::<rlimit>();
+    let mut now = rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, none, &mut now) };
+    now.rlim_cur
+}
+
 thread_local! {
     /// The call that this thread is in fails for the limit.
     static EXCEEDED: Cell<bool> = const { Cell::new(false) };

@@ -95,7 +95,7 @@ unsafe fn over_fuse(
 
 /// A descriptor of the kernel's for the file on the FUSE mount, and the size that the kernel knows: by the name under which it was opened, or by a pass when that
 /// leads elsewhere. `ENODEV`.
-fn of_kernel(open: &Open, access: c_int) -> Res<(c_int, u64)> {
+pub(crate) fn of_kernel(open: &Open, access: c_int) -> Res<(c_int, u64)> {
     if let Some(path) = open.path()
         && let Some(opened) = kernel_open(open, path, access)
     {

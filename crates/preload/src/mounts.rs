@@ -300,6 +300,7 @@ fn begin_anew() {
     LIFE.fetch_add(1, Ordering::Relaxed);
     crate::ids::after_fork();
     crate::slot::after_fork();
+    crate::rings::after_fork();
     crate::parked::after_fork();
     pool::after_fork();
     crate::table::after_fork();

@@ -220,6 +220,7 @@ mod onward {
             libc::SYS_clone | libc::SYS_clone3 => before_clone(),
             libc::SYS_fork | libc::SYS_vfork => before_vfork(),
             libc::SYS_execve | libc::SYS_execveat => before_exec(),
+            libc::SYS_io_uring_setup => crate::rings::before_setup(b),
             libc::SYS_sendmsg | libc::SYS_sendmmsg if is_refused(number, b, c) => return -1,
             _ => {}
         }

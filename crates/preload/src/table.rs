@@ -5,7 +5,7 @@
 //!
 //! What a child of vfork opens and copies is not in the table, which is its parent's, but with the thread on which both run ([`OF_CHILD`]).
 
-use crate::description::{self, Description, LOCKING, Open, State};
+use crate::description::{self, Description, LOCKING, MOVING, Open, State};
 use crate::hook::{Res, fail, inside};
 use crate::memory::{self, Facts};
 use crate::mounts::{self, Mount};
@@ -63,6 +63,9 @@ pub(crate) fn get(fd: c_int) -> Option<Open> {
         let open = Open::to(description, || entry.load(Ordering::SeqCst) == found);
         if open.is_some() {
             return open;
+        }
+        if is_moving(found) {
+            std::thread::yield_now();
         }
     }
 }
@@ -134,8 +137,47 @@ pub(crate) fn descriptor_of(slot: &Slot) -> Option<c_int> {
 /// that of the table can be given up.
 fn exchange(entry: &AtomicPtr<Description>, open: Option<Open>) -> Option<Open> {
     let new = open.map_or(std::ptr::null_mut(), Open::into_raw);
-    // SAFETY: only this puts pointers there, and each is taken once.
-    unsafe { Open::from_raw(lock::swap(entry, new)) }
+    let old = lock::swap(entry, new);
+    if is_moving(old) {
+        // What the caller does to the descriptor now comes behind that.
+        crate::rings::wait();
+        return None;
+    }
+    // SAFETY: only this and `move_away` put pointers there, and each is taken once.
+    unsafe { Open::from_raw(old) }
+}
+
+/// Whether the description that stood there is on its way out of the table.
+fn is_moving(found: *mut Description) -> bool {
+    std::ptr::eq(found, &raw const MOVING)
+}
+
+/// Takes a description out of the table, and has `f` give its descriptors, which have references of their own, to somebody else meanwhile; whoever looks for one waits
+/// until that is done. Where it fails all is as it was.
+pub(crate) fn move_away(open: &Open, f: impl FnOnce(&[c_int]) -> Res<()>) -> Res<()> {
+    let moving = (&raw const MOVING).cast_mut();
+    let change = |fd: c_int, from: *mut Description, to: *mut Description| {
+        at(fd).is_some_and(|e| e.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok())
+    };
+    let mut fds = ours_in(0, usize::MAX);
+    fds.retain(|&fd| change(fd, open.as_raw(), moving));
+    let done = f(&fds);
+    for fd in fds {
+        let to = if done.is_ok() { std::ptr::null_mut() } else { open.as_raw() };
+        if !change(fd, moving, to) || done.is_ok() {
+            // SAFETY: the table's reference, which is there no more.
+            drop(unsafe { Open::from_raw(open.as_raw()) });
+        }
+    }
+    done
+}
+
+/// In a child of fork: a descriptor that was on its way when its parent made it leads nowhere.
+pub(crate) fn forget_moving() {
+    for fd in 0..TOP.load(Ordering::Relaxed) as c_int {
+        let entry = at(fd).filter(|e| is_moving(e.load(Ordering::Relaxed)));
+        entry.into_iter().for_each(|e| e.store(std::ptr::null_mut(), Ordering::Relaxed));
+    }
 }
 
 /// Makes `fd` (a kernel descriptor of its slot) lead to `open`, or to nothing.
