@@ -2,7 +2,7 @@
 
 use super::Remote;
 use super::call::Answer;
-use super::files::OpenFile;
+use super::files::{OpenFile, Own};
 use super::kept::{Kept, Since};
 use super::leases::Read;
 use crate::wire::{self, GARBLED, Op, request};
@@ -111,7 +111,10 @@ impl Remote {
     ) -> Handle {
         answer.of().was_opened(flags);
         let file = OpenFile::new(inode, kind, flags, Handle(answer.value), answer.session());
-        self.link.opened(OpenFile { lent: answer.lent, ..file })
+        // What is lent was just made.
+        let own = self.link.resizes.now(inode.0).filter(|_| answer.lent != 0);
+        let own = own.map(|since| Own { size: 0, since });
+        self.link.opened(OpenFile { lent: answer.lent, own, ..file })
     }
 
     /// Opens a file, without a message if that can be done; of a certain generation, or any.

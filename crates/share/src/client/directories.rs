@@ -128,6 +128,13 @@ impl Directories {
         Some(slot)
     }
 
+    /// Whether the lease with this number lasts: nobody else has come to what is under it.
+    pub fn lasts(&self, session: &Session, lent: u64) -> bool {
+        let place = self.table.lock().place_of(lent);
+        place.is_some_and(|place| session.region.directory(place).load(Ordering::SeqCst) == lent)
+            && !session.is_dead()
+    }
+
     /// A file was made under the lease on new files that has this number and, if it is not known yet, so many pages of room.
     pub fn made_new(&self, lent: u64, room: u64) {
         let mut table = self.table.lock();

@@ -1,5 +1,6 @@
 //! What a client remembers of its open files.
 
+use super::resizes;
 use crate::lock::{self, Apart, RwLock};
 use foldhash::fast::FixedState;
 use fs::{FileType, Handle, Ino, OpenFlags};
@@ -8,6 +9,13 @@ use std::collections::hash_map::Entry;
 
 /// Parts of the table, each of a processor as long as there are not more of those.
 const PARTS: usize = 16;
+
+/// How long a file is to which only this client comes, as of when none of its messages was under way that may change that.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Own {
+    pub size: u64,
+    pub since: resizes::Since,
+}
 
 /// What a client remembers of an open file.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +50,8 @@ pub(super) struct OpenFile {
     pub locks: bool,
     /// Number of the lease under which it was made here, or 0.
     pub lent: u64,
+    /// See [`super::resizes`].
+    pub own: Option<Own>,
     /// Where the last write ended that appended.
     pub appended: Option<u64>,
 }
@@ -76,6 +86,7 @@ impl OpenFile {
             noatime,
             locks,
             lent: 0,
+            own: None,
             appended: None,
         }
     }

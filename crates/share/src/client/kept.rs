@@ -267,12 +267,9 @@ impl Kept {
         self.noted(ino, f).map(|(said, _)| said)
     }
 
-    /// The size of an inode, if it is known; that of one that was read is.
+    /// The size of an inode, if it is known; that of one that was read, or is written under a lease, is.
     #[inline]
     pub fn size(&self, ino: Ino) -> Option<u64> {
-        if self.leased(ino).is_some() {
-            return None;
-        }
         self.noted_data(ino, |attr, _| attr.size).map(|(size, _)| size)
     }
 

@@ -363,6 +363,10 @@ impl Leases {
         let Some(file) = writing.get_mut(&handle) else { return false };
         let within = end <= file.size;
         file.size = file.size.max(end);
+        if !within {
+            // What is written behind the end is a message, or posted, and either is dearer beside a window.
+            file.places.iter_mut().for_each(|place| place.1 /= 2);
+        }
         let whole = offset.is_multiple_of(PAGE64) && len.is_multiple_of(PAGE) && len > 0;
         if !within || !whole || len > DATA_MAX || offset / WINDOW != (end - 1) / WINDOW {
             return false;

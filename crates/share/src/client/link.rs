@@ -11,6 +11,7 @@
 use super::aside::Aside;
 use super::asking::open_request;
 use super::files::{Files, OpenFile};
+use super::resizes::Resizes;
 use super::{GONE, Remote, Session};
 use crate::lock::Mutex;
 use crate::spin::Patience;
@@ -138,6 +139,7 @@ pub(super) struct Link {
     pub under_way: AtomicUsize,
     /// Calls under way that may make or remove names, in all sessions.
     pub changing: AtomicUsize,
+    pub resizes: Resizes,
     /// Held while a session is resumed. Says that no manager came the last time.
     resuming: Mutex<bool>,
     pub aside: Aside,
@@ -163,6 +165,7 @@ impl Link {
             order_broken: AtomicBool::new(false),
             under_way: AtomicUsize::new(0),
             changing: AtomicUsize::new(0),
+            resizes: Resizes::default(),
             resuming: Mutex::new(false),
             aside: Aside::default(),
         }

@@ -25,6 +25,7 @@ mod parts;
 mod pins;
 mod queue;
 mod records;
+mod resizes;
 mod throng;
 mod told;
 mod turns;

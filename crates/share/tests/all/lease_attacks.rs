@@ -11,6 +11,7 @@ use fs::watched::Watched;
 use fs::{Blocking, Client, Cred};
 use share::{Remote, Server, server::Options};
 use sim::{Model, system_clock};
+use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -39,6 +40,11 @@ impl Attacker {
     fn store(&self, slot: usize, page: usize, byte: u8) {
         self.bytes(Self::window(slot) + LEASE_DATA_AT + page * PAGE, &[byte; PAGE]);
         self.page_word(slot, page).fetch_or(lease::DIRTY | lease::THERE, Ordering::SeqCst);
+        self.says_written(slot);
+    }
+    /// Has the manager look for dirty pages.
+    fn says_written(&self, slot: usize) {
+        self.word(Self::window(slot) + offset_of!(LeaseHeader, written)).store(1, Ordering::SeqCst);
     }
     /// All words of a window.
     fn scribble(&self, slot: usize, word: u64, byte: u8) {
@@ -46,6 +52,7 @@ impl Attacker {
             self.bytes(Self::window(slot) + LEASE_DATA_AT + page * PAGE, &[byte; PAGE]);
             self.page_word(slot, page).store(word, Ordering::SeqCst);
         }
+        self.says_written(slot);
     }
 }
 

@@ -29,6 +29,7 @@ mod passes;
 mod queues;
 mod rig;
 mod session;
+mod sizes;
 mod stats;
 mod stopping;
 mod trees;

@@ -192,6 +192,7 @@ impl Remote {
         let (mut done, mut slot) = (0, None);
         while done < from.len() {
             let part = &from[done..][..(from.len() - done).min(DATA_MAX)];
+            let before = self.before_posting(&self.file(handle).unwrap_or(file));
             match session.directories.write(session, &file, (handle, offset + done as u64, part), slot.take())
             {
                 Posting::Done(()) => {}
@@ -207,6 +208,7 @@ impl Remote {
             session.kept.posted_data(file.ino);
             self.link.written(handle, session.serial);
             done += part.len();
+            self.has_posted(handle, before, offset + done as u64);
         }
         Ok(done)
     }

@@ -47,6 +47,7 @@ impl Remote {
     /// The size of an open file. It is known longer than the other attributes are.
     #[inline]
     pub fn size_now(&self, handle: Handle) -> Option<u64> {
-        self.kept().size(self.inode(handle)?)
+        let file = self.file(handle)?;
+        self.kept().size(file.ino).or_else(|| self.own_size(&file))
     }
 }

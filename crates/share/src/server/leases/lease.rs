@@ -42,6 +42,8 @@ pub(super) struct Window {
     pub open: Pages,
     /// Pages that were taken from the client and may not be in the file yet.
     pending: Pages,
+    /// Pages became dirty, and those that are were not all found since.
+    looks: bool,
     /// Looks in a row at which nothing was dirty.
     pub idle: u32,
     /// The client wants the memory for another window.
@@ -50,7 +52,7 @@ pub(super) struct Window {
 
 impl Window {
     pub fn new(slot: usize, place: u64, open: Pages) -> Window {
-        Window { slot, place, open, pending: Pages::default(), idle: 0, memory_stays: false }
+        Window { slot, place, open, pending: Pages::default(), looks: false, idle: 0, memory_stays: false }
     }
 
     /// The part of a range of the file that lies here, in pages.
@@ -155,11 +157,18 @@ impl Lease {
         let mut windows = self.windows.lock();
         for window in windows.iter_mut() {
             let view = Leased::new(self.region.memory(), window.slot);
+            // Nothing has become dirty since all that was dirty was taken: who has done so since says so before it acknowledges anything.
+            if !window.looks && view.written().load(Ordering::SeqCst) == 0 {
+                continue;
+            }
             let pages = window.within(&range);
             // Only where it was allowed, whatever the words say.
             let wanted =
                 |w: &Window, page: usize| w.pending.has(page) || (w.open.has(page) && view.is_dirty(page));
-            let Some(first) = pages.clone().find(|&page| wanted(window, page)) else { continue };
+            let Some(first) = pages.clone().find(|&page| wanted(window, page)) else {
+                window.looks &= pages != (0..WINDOW_PAGES);
+                continue;
+            };
             let end = (first..pages.end.min(first + RUN))
                 .find(|&page| !wanted(window, page))
                 .unwrap_or(pages.end.min(first + RUN));
@@ -187,8 +196,10 @@ impl Lease {
     pub fn orders(&self) -> Option<Orders<'_>> {
         let others = self.ordering.fetch_add(1, Ordering::SeqCst) != 0;
         let mut orders = Orders { lease: self, lost: false };
-        for window in self.windows.lock().iter() {
-            orders.lost |= self.view(window.slot).written().swap(0, Ordering::SeqCst) != 0;
+        for window in self.windows.lock().iter_mut() {
+            let written = self.view(window.slot).written().swap(0, Ordering::SeqCst) != 0;
+            window.looks |= written;
+            orders.lost |= written;
         }
         if orders.lost {
             // Who saw that it was said already, has made a page dirty before.
@@ -257,6 +268,26 @@ mod tests {
         assert!(
             view.write(10, 0, &[4; PAGE]) && lease.orders().is_some() && lease.next(all, &mut 10).is_some()
         );
+    }
+
+    #[test]
+    fn windows_are_looked_through_until_nothing_is_left() {
+        let lease = lease();
+        let (view, base, all) = (lease.view(3), 7 * WINDOW, 0..u64::MAX);
+        assert!(lease.next(all.clone(), &mut 10).is_none());
+        assert!(view.write(10, 0, &[1; PAGE]));
+        let orders = lease.orders().expect("written");
+        // Where somebody looks at other pages first, or does not write what he has taken.
+        assert!(lease.next(base..base + 5 * PAGE64, &mut 10).is_none());
+        assert!(lease.next(all.clone(), &mut 10).is_some() && lease.next(all.clone(), &mut 10).is_some());
+        lease.written(base + 10 * PAGE64, PAGE);
+        assert!(lease.next(all.clone(), &mut 10).is_none());
+        orders.done();
+        // What nobody says is not looked for.
+        view.word(12).fetch_or(format::shared::lease::DIRTY, Ordering::SeqCst);
+        assert!(lease.next(all.clone(), &mut 10).is_none());
+        view.written().store(1, Ordering::SeqCst);
+        assert!(lease.next(all, &mut 10).is_some());
     }
 
     #[test]

@@ -61,6 +61,9 @@ pub(crate) trait Lending: Send + Sync {
     /// Whether a session has leases.
     fn has(&self, session: u64) -> bool;
 
+    /// Whether a session has the lease on a file.
+    fn lends_to(&self, session: u64, ino: Ino) -> bool;
+
     /// Has everything written that a session has in its windows.
     fn order(&self, session: u64) -> Settling<'_>;
 
@@ -216,8 +219,12 @@ impl<F: FileSystem> Leases<F> {
 
     /// Writes what there is and keeps the lease.
     async fn keep(&self, lease: &Arc<Lease>) -> Result<()> {
-        let _turn = lease.turn().await;
-        self.collect(lease, 0..u64::MAX).await?;
+        // Looking for dirty pages would be most of what a call costs that mostly finds none.
+        if let Some(ordering) = lease.orders() {
+            let _turn = lease.turn().await;
+            self.collect(lease, 0..u64::MAX).await?;
+            ordering.done();
+        }
         self.accessed(lease).await;
         Ok(())
     }
@@ -387,14 +394,14 @@ impl<F: FileSystem> Lending for Leases<F> {
         self.fs.lends() && self.table.lock().slots.keys().any(|&(of, _)| of == session)
     }
 
+    fn lends_to(&self, session: u64, ino: Ino) -> bool {
+        self.fs.lends() && self.find(ino).is_some_and(|lease| lease.session == session)
+    }
+
     fn order(&self, session: u64) -> Settling<'_> {
         Box::pin(async move {
             for lease in self.all(|lease| lease.session == session) {
-                // Each change of a name comes here: looking for dirty pages would be most of what it costs.
-                if let Some(ordering) = lease.orders() {
-                    self.keep(&lease).await?;
-                    ordering.done();
-                }
+                self.keep(&lease).await?;
             }
             Ok(())
         })
