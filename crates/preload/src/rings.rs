@@ -94,9 +94,25 @@ pub(crate) fn after_fork() {
 /// How long calls that are under way are waited for.
 const PATIENCE: Duration = Duration::from_millis(50);
 
+/// As long as there is one, others wait; however it ends.
+struct Giving(());
+
+impl Giving {
+    fn begin() -> Giving {
+        GIVING.store(true, Ordering::SeqCst);
+        Giving(())
+    }
+}
+
+impl Drop for Giving {
+    fn drop(&mut self) {
+        GIVING.store(false, Ordering::SeqCst);
+    }
+}
+
 /// Makes what is open files of the mount, as far as that can be done.
 fn give_to_kernel() {
-    GIVING.store(true, Ordering::SeqCst);
+    let _giving = Giving::begin();
     let begun = Instant::now();
     while COPYING.load(Ordering::SeqCst) > 0 && begun.elapsed() < PATIENCE {
         std::thread::yield_now();
@@ -109,7 +125,6 @@ fn give_to_kernel() {
             }
         }
     }
-    GIVING.store(false, Ordering::SeqCst);
 }
 
 /// Has all descriptors of a description lead to a file of the mount, which is at the same offset.

@@ -65,7 +65,11 @@ pub(crate) fn get(fd: c_int) -> Option<Open> {
             return open;
         }
         if is_moving(found) {
-            std::thread::yield_now();
+            crate::rings::wait();
+            // It is still there only if who moved it has not come to an end.
+            if is_moving(entry.load(Ordering::SeqCst)) {
+                return None;
+            }
         }
     }
 }

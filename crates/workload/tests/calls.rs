@@ -43,6 +43,13 @@ fn some_kinds_and_none() {
     let expected = [("create", 100), ("mkdir", 100), ("stat-dir", 400), ("rmdir", 100)];
     assert_eq!(told, expected.map(|(kind, calls)| (kind, Some(calls))));
     assert_eq!(dir.path().read_dir().unwrap().count(), 0);
+    let (rows, dir) = run(&["--only", "extend-8k,extend-over-8k", "--processes", "2", "--threads", "3"]);
+    assert_eq!(
+        (rows[1]["kind"].as_str(), rows[2]["kind"].as_str()),
+        (Some("extend-8k"), Some("extend-over-8k"))
+    );
+    assert_eq!((rows[1]["calls"].as_u64(), rows[2]["calls"].as_u64()), (Some(40), Some(40)));
+    assert_eq!(dir.path().read_dir().unwrap().count(), 0);
     let (rows, dir) =
         run(&["--only", "rand-64k,rand-4k", "--processes", "2", "--threads", "3", "--data", "2"]);
     assert_eq!((rows[1]["kind"].as_str(), rows[2]["kind"].as_str()), (Some("rand-4k"), Some("rand-64k")));

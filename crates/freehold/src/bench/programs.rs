@@ -66,6 +66,13 @@ const CASES: &[Case] = &[
         ],
     },
     Case {
+        prefix: "grow1",
+        processes: 1,
+        shared: false,
+        note: "one process adds to a file whose end it looks for each time",
+        kinds: &[("extend-8k", 1.0), ("extend-over-8k", 1.0)],
+    },
+    Case {
         prefix: "data2",
         processes: 2,
         shared: false,

@@ -8,7 +8,7 @@ use clap::Parser;
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ struct Arguments {
     /// MiB of the file that all processes read (rand-4k, rand-64k)
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(1..=65536))]
     data: u64,
-    /// Only these kinds of calls (create is always made); mkdir, stat-dir, rmdir, rand-4k and rand-64k are made only when they are named here
+    /// Only these kinds of calls (create is always made); mkdir, stat-dir, rmdir, extend-8k, extend-over-8k, rand-4k and rand-64k are made only when they are named here
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Results as JSON
@@ -56,6 +56,10 @@ struct Arguments {
 const KINDS: &[&str] = &["create", "stat", "open-close", "pread-4k", "pwrite-4k", "small-write", "unlink"];
 /// Of directories, after the others, where they are asked for.
 const DIRECTORIES: &[&str] = &["mkdir", "stat-dir", "rmdir"];
+/// Of files that grow, a tenth of the calls, after those; and how many bytes behind what is added is overwritten each time.
+const GROWING: &[(&str, Option<u64>)] = &[("extend-8k", None), ("extend-over-8k", Some(100 * BLOCK as u64))];
+/// What is added.
+const BLOCK: usize = 8 << 10;
 /// Reads of one file by all processes, after the others, where they are asked for; and the bytes of each.
 const DATA: &[(&str, usize)] = &[("rand-4k", 4 << 10), ("rand-64k", 64 << 10)];
 /// The name of that file; the bytes of each read that gets it ready.
@@ -95,7 +99,12 @@ fn wanted(arguments: &Arguments) -> impl Iterator<Item = &'static str> {
     let all = arguments.only.is_empty();
     let is_named = |kind: &str| arguments.only.iter().any(|o| o == kind);
     let usual = KINDS.iter().copied().filter(move |k| all || *k == "create" || is_named(k));
-    usual.chain(DIRECTORIES.iter().copied().chain(data_kinds()).filter(move |k| is_named(k)))
+    usual.chain(others().filter(move |k| is_named(k)))
+}
+
+/// What is measured where it is asked for.
+fn others() -> impl Iterator<Item = &'static str> {
+    DIRECTORIES.iter().copied().chain(GROWING.iter().map(|kind| kind.0)).chain(data_kinds())
 }
 
 fn data_kinds() -> impl Iterator<Item = &'static str> {
@@ -131,7 +140,7 @@ impl Drop for Worker {
 }
 
 fn parent(arguments: &Arguments) -> io::Result<()> {
-    let known: Vec<&str> = KINDS.iter().chain(DIRECTORIES).copied().chain(data_kinds()).collect();
+    let known: Vec<&str> = KINDS.iter().copied().chain(others()).collect();
     if let Some(unknown) = arguments.only.iter().find(|kind| !known.contains(&kind.as_str())) {
         let all = known.join(", ");
         return Err(io::Error::other(format!("there is no {unknown}: {all}")));
@@ -247,6 +256,10 @@ fn child(arguments: &Arguments, number: u32) -> io::Result<()> {
                 kind if DIRECTORIES.contains(&kind) => {
                     calls_of_directories(kind, arguments, &directories, part)
                 }
+                kind if GROWING.iter().any(|growing| growing.0 == kind) => {
+                    let name = format!("{kind}-{number}-{}", part.number);
+                    calls_of_growing(kind, &own.join(name), arguments, part)
+                }
                 kind if data_kinds().any(|data| data == kind) => {
                     calls_of_data(kind, arguments, number, &data, part)
                 }
@@ -333,6 +346,21 @@ fn calls_of_directories(kind: &str, arguments: &Arguments, paths: &[CString], pa
         _ => paths.iter().try_for_each(|p| calls::rmdir(p))?,
     }
     Ok(if kind == "stat-dir" { made } else { paths.len() } as u64)
+}
+
+/// Adds to a new file, whose end is looked for each time, as databases do; and overwrites so far behind.
+fn calls_of_growing(kind: &str, path: &Path, arguments: &Arguments, part: Part) -> io::Result<u64> {
+    let behind = GROWING.iter().find(|growing| growing.0 == kind).and_then(|growing| growing.1);
+    let mut file = File::options().read(true).write(true).create_new(true).open(path)?;
+    let (calls, block) = (part.range(arguments.calls as usize / 10), [0x5a; BLOCK]);
+    for _ in calls.clone() {
+        let end = file.seek(SeekFrom::End(0))?;
+        file.write_all_at(&block, end)?;
+        if let Some(at) = behind.and_then(|behind| end.checked_sub(behind)) {
+            file.write_all_at(&block, at)?;
+        }
+    }
+    Ok(calls.len() as u64)
 }
 
 /// Reads at places here and there of the file that all processes read, each at others.
