@@ -6,8 +6,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-5} seconds=${2:-10}
-programs=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -1)
-[ -n "$programs" ] || programs=$(dirname "$(command -v initdb)") || { echo "there is no PostgreSQL here"; exit 2; }
+programs=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -1) || true
+[ -n "$programs" ] || programs=$(dirname "$(command -v initdb || echo none)")
+[ -x "$programs/initdb" ] || { echo "there is no PostgreSQL here"; exit 2; }
 id postgres >/dev/null || { echo "there is no user postgres here"; exit 2; }
 bin=${FREEHOLD_BIN:-}
 if [ -z "$bin" ]; then
@@ -81,7 +82,13 @@ for round in $(seq "$rounds"); do
         stop immediate || true
         start
     fi
-    acknowledged=$((acknowledged + $(cat "$sockets/round-$round"* | wc -l)))
+    more=$(cat "$sockets/round-$round"* | wc -l)
+    if [ "$more" = 0 ]; then
+        echo "FAILED: nothing was done in round $round"
+        cat "$dir/bench.log"
+        exit 1
+    fi
+    acknowledged=$((acknowledged + more))
     there=$(ask "select count(*) from pgbench_history")
     sums=$(ask "select (select sum(abalance) from pgbench_accounts) || ' ' || (select sum(tbalance) from pgbench_tellers)
         || ' ' || (select sum(bbalance) from pgbench_branches) || ' ' || (select coalesce(sum(delta), 0) from pgbench_history)")

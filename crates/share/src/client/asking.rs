@@ -2,7 +2,7 @@
 
 use super::Remote;
 use super::call::Answer;
-use super::files::{OpenFile, Own};
+use super::files::OpenFile;
 use super::kept::{Kept, Since};
 use super::leases::Read;
 use crate::wire::{self, GARBLED, Op, request};
@@ -112,8 +112,7 @@ impl Remote {
         answer.of().was_opened(flags);
         let file = OpenFile::new(inode, kind, flags, Handle(answer.value), answer.session());
         // What is lent was just made.
-        let own = self.link.resizes.now(inode.0).filter(|_| answer.lent != 0);
-        let own = own.map(|since| Own { size: 0, since });
+        let own = self.link.resizes.just_made(inode.0).filter(|_| answer.lent != 0);
         self.link.opened(OpenFile { lent: answer.lent, own, ..file })
     }
 

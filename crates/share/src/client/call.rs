@@ -320,7 +320,6 @@ impl Remote {
         let handles = op.map_or((false, false), |op| op.handles(request.flags.get()));
         let orders = op.is_some_and(|op| op.is_in_order(request.flags.get()));
         let mut resizing = op.and_then(|op| self.resizing(op, &request));
-        let mut answered = || resizing.take().into_iter().for_each(Resize::answered);
         loop {
             let session = self.now();
             if only.is_some_and(|serial| serial != session.serial) {
@@ -341,9 +340,12 @@ impl Remote {
             if handles.1 {
                 there.other = self.there(session, Handle(request.other.get())).await?.into();
             }
-            let taken = match session.call(there, first, second).await {
+            let called = session.call(there, first, second).await;
+            if !matches!(called, Err(Failed::Lost { .. })) {
+                resizing.take().into_iter().for_each(Resize::answered);
+            }
+            let taken = match called {
                 Ok(mut answer) => {
-                    answered();
                     if opens && answer.handle != 0 {
                         let opened = (Handle(answer.handle), answer.unheld);
                         answer.then(self.opened_there(session, handle, opened));
@@ -351,15 +353,11 @@ impl Remote {
                     return Ok(answer);
                 }
                 Err(Failed::With(Error::Stale)) => {
-                    answered();
                     // A name led to something that went away just now, which nobody has been told yet: the walk that comes next asks.
                     session.kept.forget_names();
                     return Err(Error::Stale);
                 }
-                Err(Failed::With(e)) => {
-                    answered();
-                    return Err(e);
-                }
+                Err(Failed::With(e)) => return Err(e),
                 Err(Failed::Lost { taken }) => taken,
             };
             self.resumed(session).await?;

@@ -131,8 +131,7 @@ impl Directories {
     /// Whether the lease with this number lasts: nobody else has come to what is under it.
     pub fn lasts(&self, session: &Session, lent: u64) -> bool {
         let place = self.table.lock().place_of(lent);
-        place.is_some_and(|place| session.region.directory(place).load(Ordering::SeqCst) == lent)
-            && !session.is_dead()
+        place.is_some_and(|place| session.has_lease(place, lent))
     }
 
     /// A file was made under the lease on new files that has this number and, if it is not known yet, so many pages of room.
@@ -218,8 +217,7 @@ impl Directories {
         table.post(session, slot, &request, name, Some(place));
         // The manager takes the lease back first and then looks for what was posted.
         fence(Ordering::SeqCst);
-        let is_lent = session.region.directory(place).load(Ordering::SeqCst) == number;
-        if !is_lent || session.is_dead() {
+        if !session.has_lease(place, number) {
             table.end(place);
             self.counted(&table);
             return false;

@@ -1,6 +1,6 @@
 //! What a client remembers of its open files.
 
-use super::resizes;
+use super::resizes::Own;
 use crate::lock::{self, Apart, RwLock};
 use foldhash::fast::FixedState;
 use fs::{FileType, Handle, Ino, OpenFlags};
@@ -9,13 +9,6 @@ use std::collections::hash_map::Entry;
 
 /// Parts of the table, each of a processor as long as there are not more of those.
 const PARTS: usize = 16;
-
-/// How long a file is to which only this client comes, as of when none of its messages was under way that may change that.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Own {
-    pub size: u64,
-    pub since: resizes::Since,
-}
 
 /// What a client remembers of an open file.
 #[derive(Clone, Copy, Debug)]

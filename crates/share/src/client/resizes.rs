@@ -5,7 +5,7 @@
 //! reckoned counts as long as none has begun since. Tested in tests/all/sizes.rs.
 
 use super::Remote;
-use super::files::{OpenFile, Own};
+use super::files::OpenFile;
 use crate::wire::Op;
 use format::shared::Request;
 use fs::{Handle, Ino, OpenFlags};
@@ -37,7 +37,14 @@ impl Default for Resizes {
 
 /// How many messages had begun, and were answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Since(u64, u64);
+struct Since(u64, u64);
+
+/// How long a file is to which only this client comes, as of when none of its messages was under way that may change that.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Own {
+    size: u64,
+    since: Since,
+}
 
 /// A message that is not answered yet. One that is given up may be done at any time, and counts for ever.
 pub(super) struct Resize<'a>(&'a Count);
@@ -60,8 +67,13 @@ impl Resizes {
         Resize(count)
     }
 
+    /// Of a file that was just made under a lease.
+    pub fn just_made(&self, ino: Ino) -> Option<Own> {
+        self.now(ino).map(|since| Own { size: 0, since })
+    }
+
     /// Now, unless one is under way that concerns this file.
-    pub fn now(&self, ino: Ino) -> Option<Since> {
+    fn now(&self, ino: Ino) -> Option<Since> {
         let none = |count: &Count| {
             // In this order: what begins in between is under way.
             let answered = count.answered.load(Ordering::SeqCst);
@@ -71,7 +83,7 @@ impl Resizes {
     }
 
     /// Whether none has begun since then.
-    pub fn none_since(&self, ino: Ino, since: Since) -> bool {
+    fn none_since(&self, ino: Ino, since: Since) -> bool {
         let begun = |count: &Count| count.begun.load(Ordering::SeqCst);
         Since(begun(self.count(ino)), begun(&self.any)) == since
     }

@@ -132,15 +132,14 @@ impl<'a> Out<'a> {
         let noted = self.client.arenas.clock();
         // What the client itself writes there under a lease it need not hear of: it goes by the size alone, which such writes leave as it is. It is told of the change when
         // the lease ends.
-        if handle.is_some() && self.client.leases.lends_to(self.client.session, ino) {
-            let Ok(now) = fs.inner().getattr(ino, handle).await else { return Ok(()) };
-            self.noted = noted;
-            return self.attr(&now);
-        }
-        match (fs.getattr(ino, handle).await, told) {
+        let own = handle.is_some() && self.client.leases.lends_to(self.client.session, ino);
+        let now = if own { fs.inner().getattr(ino, handle).await } else { fs.getattr(ino, handle).await };
+        match (now, told) {
             (Ok(now), _) => {
                 self.noted = noted;
-                telling::inode(fs, self.client, &now, noted);
+                if !own {
+                    telling::inode(fs, self.client, &now, noted);
+                }
                 self.attr(&now)
             }
             (Err(_), Some(attr)) => self.attr(attr),

@@ -3,6 +3,11 @@
 use super::*;
 
 impl Session {
+    /// Whether the lease with this number is this session's still.
+    pub(super) fn has_lease(&self, place: usize, number: u64) -> bool {
+        self.region.directory(place).load(Ordering::SeqCst) == number && !self.is_dead()
+    }
+
     /// A slot for what is posted, if there are some beside it.
     pub(super) fn slot_to_post(&self) -> Option<SlotNo> {
         let slot = self.take_slot(None)?;

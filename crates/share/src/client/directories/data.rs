@@ -129,7 +129,7 @@ impl Directories {
     ) -> Posting<()> {
         let number = table.leases[place].as_ref().map_or(0, |lease| lease.number);
         // As in `send`.
-        if session.region.directory(place).load(Ordering::SeqCst) == number && !session.is_dead() {
+        if session.has_lease(place, number) {
             drop(table);
             session.ring();
             return Posting::Done(());

@@ -32,7 +32,7 @@ impl Directories {
         });
         let settled = found.is_some() || table.find(dir).is_some_and(|(dir, _)| table.is_settled(dir));
         drop(table);
-        if session.region.directory(place).load(Ordering::SeqCst) != number || session.is_dead() {
+        if !session.has_lease(place, number) {
             return Found::Unknown;
         }
         match found {

@@ -3,7 +3,6 @@
 use super::answers::asked;
 use super::table::Lease;
 use super::*;
-use crate::client::files::Own;
 
 /// Whether a name can be made as it is.
 pub(super) fn is_plain(name: &[u8]) -> bool {
@@ -65,7 +64,7 @@ impl Remote {
         let Made { attr, handle, lent, .. } = made;
         let mut file = OpenFile::new((attr.ino, attr.generation), attr.kind, flags, handle, session.serial);
         file.lent = lent;
-        file.own = self.link.resizes.now(attr.ino).map(|since| Own { size: 0, since });
+        file.own = self.link.resizes.just_made(attr.ino);
         Some(Ok((attr, self.link.opened(file))))
     }
 

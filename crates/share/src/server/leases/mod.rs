@@ -219,9 +219,10 @@ impl<F: FileSystem> Leases<F> {
 
     /// Writes what there is and keeps the lease.
     async fn keep(&self, lease: &Arc<Lease>) -> Result<()> {
+        let ordering = lease.orders();
+        let _turn = lease.turn().await;
         // Looking for dirty pages would be most of what a call costs that mostly finds none.
-        if let Some(ordering) = lease.orders() {
-            let _turn = lease.turn().await;
+        if let Some(ordering) = ordering {
             self.collect(lease, 0..u64::MAX).await?;
             ordering.done();
         }
@@ -401,7 +402,11 @@ impl<F: FileSystem> Lending for Leases<F> {
     fn order(&self, session: u64) -> Settling<'_> {
         Box::pin(async move {
             for lease in self.all(|lease| lease.session == session) {
-                self.keep(&lease).await?;
+                // Each change of a name comes here.
+                if let Some(ordering) = lease.orders() {
+                    self.keep(&lease).await?;
+                    ordering.done();
+                }
             }
             Ok(())
         })
