@@ -7,8 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-5} seconds=${2:-10}
 programs=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -1) || true
-[ -n "$programs" ] || programs=$(dirname "$(command -v initdb || echo none)")
-[ -x "$programs/initdb" ] || { echo "there is no PostgreSQL here"; exit 2; }
+[ -n "$programs" ] || programs=$(dirname "$(realpath "$(command -v initdb || echo none)")")
+[ -x "$programs/initdb" ] && [ -x "$programs/pgbench" ] || { echo "there is no PostgreSQL here"; exit 2; }
 id postgres >/dev/null || { echo "there is no user postgres here"; exit 2; }
 bin=${FREEHOLD_BIN:-}
 if [ -z "$bin" ]; then
