@@ -351,9 +351,9 @@ media_struct! {
         handle: U64,
         /// of such a call: the clock from before it was seen that nothing has been opened for the client's hold of the file; or 0
         unheld: U64,
-        /// of one that made a file: number of the lease on new files under which it was made, or 0
+        /// of one that made a file: number of the lease on new files under which it was made, or 0; of one that wrote to a file: number of the lease under which that is now, or 0
         lent: U64,
-        /// pages of room for data that this lease has
+        /// pages of room for data that this lease has, if it is one on new files; else 0
         lent_room: U64,
     }
 }

@@ -87,7 +87,7 @@ ops! {
     /// object: handle, or with [`OF_INODE`] an inode, of generation other; offset; len; flags ([`DIRECT`], ...); extra: slots behind whose payload memory the answer may use. Value 1: the
     /// answer begins with the attributes; the rest are the places of the pages from the one of the offset on, or the data.
     Read = 18,
-    /// object: handle; offset; second: data; flags: [`DIRECT`], [`APPENDS`]. Value: bytes. Answered with the attributes, when it has a clock.
+    /// object: handle; offset; second: data; flags: [`DIRECT`], [`APPENDS`]; extra 1: more data may come posted. Value: bytes. Answered with the attributes, when it has a clock.
     Write = 19,
     /// object: handle; extra: owner.
     Flush = 20,

@@ -323,15 +323,27 @@ impl Remote {
         Ok(attr)
     }
 
-    /// Asks for attributes, and keeps them.
-    pub(super) async fn ask_attr(&self, request: Request, second: &[u8]) -> Result<(Attr, u64)> {
+    /// Asks for attributes, and keeps them; and how long the file is behind a handle, if only this client comes to it.
+    pub(super) async fn ask_attr(&self, ino: Ino, handle: Option<Handle>) -> Result<Attr> {
+        let mut r = request(Op::Getattr, ino.0);
+        if let Some(handle) = handle {
+            (r.flags, r.other) = (1.into(), handle.0.into());
+        }
         let noted = self.note();
-        let answer = self.call_with(request, b"", second).await?;
+        let before = handle.and_then(|handle| self.inode(handle)).and_then(|ino| self.link.resizes.now(ino));
+        let answer = self.call(r).await?;
         let attr = answer.attr()?;
         if let Some(clock) = noted.of(&answer) {
             answer.kept().learn_attr(clock, &attr);
         }
-        Ok((attr, answer.value))
+        if let Some(handle) = handle.filter(|_| before.is_some()) {
+            self.link.change(handle, |file| {
+                if file.lent != 0 {
+                    file.own = self.own_by(file, (before, 0), &answer).or(file.own);
+                }
+            });
+        }
+        Ok(attr)
     }
 }
 

@@ -7,7 +7,8 @@
 //! removed. A directory that is made so stands under the same lease: nothing is in it yet, so its names are known as well, and it can be removed as long as there are none.
 //! Anything else in a directory is done by messages, which the manager runs behind what was posted. A client that may change the directory itself uses its lease no more.
 //!
-//! With the answer to a message that made a file can come the number of the lease on new files: what is written to that file is posted too, and that it is closed.
+//! With the answer to a message that made a file can come the number of the lease on new files: what is written to that file is posted too, and that it is closed. So with the answer to a write
+//! to a file that was there ([`super::waits`]).
 //!
 //! Closing a file that was made so is less than a request: its handle is put into a ring (`Region::put_close`).
 //!
@@ -141,6 +142,14 @@ impl Directories {
         if table.leases[NEW_FILES].as_ref().is_none_or(|lease| lease.number < lent) {
             table.begin(NEW_FILES, lent, None, room);
         }
+    }
+
+    /// A file that is there was lent, or not: the lease is one that is known, or one on new files with so many pages of room.
+    pub fn lends(&self, lent: u64, room: u64) -> bool {
+        if room > 0 {
+            self.made_new(lent, room);
+        }
+        lent != 0 && self.table.lock().place_of(lent).is_some()
     }
 
     /// Nothing is done here any more.

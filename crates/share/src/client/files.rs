@@ -1,6 +1,7 @@
 //! What a client remembers of its open files.
 
 use super::resizes::Own;
+use super::waits::Waits;
 use crate::lock::{self, Apart, RwLock};
 use foldhash::fast::FixedState;
 use fs::{FileType, Handle, Ino, OpenFlags};
@@ -41,8 +42,9 @@ pub(super) struct OpenFile {
     pub noatime: bool,
     /// It was asked for a lock.
     pub locks: bool,
-    /// Number of the lease under which it was made here, or 0.
+    /// Number of the lease under which it was made here, or lent; or 0.
     pub lent: u64,
+    pub waits: Waits,
     /// See [`super::resizes`].
     pub own: Option<Own>,
     /// Where the last write ended that appended.
@@ -79,6 +81,7 @@ impl OpenFile {
             noatime,
             locks,
             lent: 0,
+            waits: Waits::default(),
             own: None,
             appended: None,
         }

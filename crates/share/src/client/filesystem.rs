@@ -72,11 +72,7 @@ impl FileSystem for Remote {
         if let Some(attr) = known.and_then(|ino| self.kept().known(ino)) {
             return Ok(attr);
         }
-        let mut r = request(Op::Getattr, ino.0);
-        if let Some(handle) = handle {
-            (r.flags, r.other) = (1.into(), handle.0.into());
-        }
-        let attr = self.ask_attr(r, b"").await?.0;
+        let attr = self.ask_attr(ino, handle).await?;
         if self.kept().leased(attr.ino).is_some() {
             self.now().leases.look(self.now());
         }

@@ -164,6 +164,11 @@ impl Kept {
         self.drop_attr(ino);
     }
 
+    /// Whether a change of an inode may have been posted after so many.
+    pub fn has_posted(&self, ino: Ino, since: u64) -> bool {
+        self.posts.concern(since, hash_inode(ino.0))
+    }
+
     /// The manager was told that an inode was read here, for which nobody waits. Answers from before that know an older time of access.
     pub fn posted_read(&self, ino: Ino) {
         self.posts.add(hash_inode(ino.0));

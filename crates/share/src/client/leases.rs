@@ -17,7 +17,7 @@ use crate::leased::{Leased, PAGE, WINDOW};
 use crate::lock::{self, Apart, Mutex, RwLock};
 use crate::wire::{Op, request};
 use foldhash::fast::FixedState;
-use format::shared::{DATA_MAX, LEASE_WINDOWS};
+use format::shared::{DATA_MAX, LEASE_WINDOWS, WINDOW_PAGES};
 use fs::{Attr, FileSystem, FileType, Handle, Ino, OpenFlags};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -275,6 +275,19 @@ impl Leases {
         !self.index.is_empty() && self.slots.iter().any(|slot| slot.held.read().handle == handle.0)
     }
 
+    /// Whether a part of a file touches what a window of it may be written in.
+    pub fn touches(&self, session: &Session, handle: Handle, offset: u64, len: usize) -> bool {
+        let (first, end) = (offset / PAGE64, offset.saturating_add(len as u64).div_ceil(PAGE64));
+        let may_be_written = |slot: usize| {
+            let held = *self.slots[slot].held.read();
+            let view = Leased::new(session.region.memory(), slot);
+            let begin = held.place * WINDOW_PAGES as u64;
+            let within = |page: u64| page.saturating_sub(begin).min(WINDOW_PAGES as u64) as usize;
+            held.handle == handle.0 && (within(first)..within(end)).any(|page| view.may_write(page, true))
+        };
+        !self.index.is_empty() && (0..LEASE_WINDOWS).any(may_be_written)
+    }
+
     /// A file is closed, and the manager knows.
     pub fn closed(&self, session: &Session, handle: Handle) {
         if !self.index.is_empty() {
@@ -468,6 +481,7 @@ impl Remote {
         let (handle, ino, place) = (handle.0, file.ino.0, offset / WINDOW);
         let held = Held { number, handle, ino, place, reads, noatime: file.noatime };
         let uses = || session.leases.granted(session, &asking, held);
-        if file.lent == 0 { uses() } else { session.directories.unless_posted(posted, uses) }
+        let may_be_posted = || self.link.look(Handle(handle), |file| file.lent) != Some(0);
+        session.directories.unless_posted(posted, may_be_posted, uses);
     }
 }

@@ -31,6 +31,7 @@ mod told;
 mod turns;
 mod unwanted;
 mod waiting;
+mod waits;
 
 use crate::changes::Seen;
 use crate::lock::Mutex;

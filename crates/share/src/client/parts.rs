@@ -68,7 +68,10 @@ impl Remote {
             let part = &from[done..][..(from.len() - done).min(CALL_DATA_MAX)];
             let mut r = request(Op::Write, handle.0);
             r.flags = ((direct as u32 * wire::DIRECT) | (appends as u32 * wire::APPENDS)).into();
-            r.offset = offset.saturating_add(done as u64).into();
+            let at = offset.saturating_add(done as u64);
+            let asks = self.asks_for(handle);
+            let before = self.inode(handle).and_then(|ino| self.link.resizes.now(ino));
+            (r.offset, r.extra) = (at.into(), (asks as u64).into());
             match self.call_with(r, b"", part).await {
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => return Ok(done),
@@ -78,6 +81,7 @@ impl Remote {
                     let serial = answer.session();
                     let end = Some(answer.pages).filter(|&end| end > 0);
                     self.learn_left(&answer);
+                    self.has_waited(handle, (at, n), (asks, before), &answer);
                     drop(answer);
                     self.link.written(handle, serial);
                     if appends {

@@ -1,10 +1,11 @@
 //! How long files are to which only this client comes: those that it has made under a lease, and to which it writes without waiting.
 //!
 //! Nobody tells a client how such a file is after what it has posted, but it can reckon: while the lease lasts nobody else has come to the file, so it is as long as it was, or as what was
-//! posted reaches. Other calls of this client that may change how long a file is are messages, which are counted here, when they begin and when they are answered. What was
-//! reckoned counts as long as none has begun since. Tested in tests/all/sizes.rs.
+//! posted reaches; or as an answer has said since. Other calls of this client that may change how long a file is are messages, which are counted here, when they begin and when they are
+//! answered. What was reckoned counts as long as none has begun since. Tested in tests/all/sizes.rs.
 
 use super::Remote;
+use super::call::Answer;
 use super::files::OpenFile;
 use crate::wire::Op;
 use format::shared::Request;
@@ -37,7 +38,7 @@ impl Default for Resizes {
 
 /// How many messages had begun, and were answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Since(u64, u64);
+pub(super) struct Since(u64, u64);
 
 /// How long a file is to which only this client comes, as of when none of its messages was under way that may change that.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +74,7 @@ impl Resizes {
     }
 
     /// Now, unless one is under way that concerns this file.
-    fn now(&self, ino: Ino) -> Option<Since> {
+    pub fn now(&self, ino: Ino) -> Option<Since> {
         let none = |count: &Count| {
             // In this order: what begins in between is under way.
             let answered = count.answered.load(Ordering::SeqCst);
@@ -113,6 +114,21 @@ impl Remote {
         holds.then_some(own.size)
     }
 
+    /// How long a file is, as an answer says to a question from `before`, which was itself one of so many messages that may change that; of such a file. In a change of what
+    /// is known of the file: whoever has posted something since then says so before he changes it.
+    pub(super) fn own_by(
+        &self,
+        file: &OpenFile,
+        (before, messages): (Option<Since>, u64),
+        answer: &Answer<'_>,
+    ) -> Option<Own> {
+        let size = answer.attr().ok()?.size;
+        let Since(of, any) = before?;
+        let since = self.link.resizes.now(file.ino).filter(|&now| now == Since(of + messages, any))?;
+        let holds = file.session == answer.session() && !answer.kept().has_posted(file.ino, answer.posts);
+        holds.then_some(Own { size, since })
+    }
+
     /// How long a file is before something is posted to it.
     pub(super) fn before_posting(&self, file: &OpenFile) -> Option<Own> {
         let since = self.link.resizes.now(file.ino)?;
@@ -123,6 +139,7 @@ impl Remote {
     /// Something was posted to a file, as far as `end`.
     pub(super) fn has_posted(&self, handle: Handle, before: Option<Own>, end: u64) {
         self.link.change(handle, |file| {
+            file.waits.has_posted();
             // Other threads may have posted more meanwhile.
             let by_others = file.own.filter(|own| self.link.resizes.none_since(file.ino, own.since));
             let others_end = by_others.map_or(0, |own| own.size);

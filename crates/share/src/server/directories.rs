@@ -20,10 +20,11 @@
 //! kernel that has the directory keeps it from being lent ([`fs::watched::Watcher::keeps`]). Directories that others come to are not lent for
 //! a while, each time longer.
 //!
-//! Files that a session makes by messages, where it has no lease on the directory, stand under a lease of their own while it has them open ([`new_files`]).
+//! Files that a session makes by messages, where it has no lease on the directory, stand under a lease of their own while it has them open ([`new_files`]); so do files that were there
+//! and that it alone has open, when it writes to them.
 //!
 //! Bounded: leases, inodes promised to one session and to all, new files of one session, room of one lease and of all, directories that are remembered. Tested in
-//! tests/all/directories.rs, tests/all/new_files.rs and tests/all/directories_random.rs, attacked in tests/all/directory_attacks.rs.
+//! tests/all/directories.rs, tests/all/new_files.rs, tests/all/lent_again.rs and tests/all/directories_random.rs, attacked in tests/all/directory_attacks.rs.
 
 mod new_files;
 mod numbers;
@@ -87,7 +88,7 @@ pub(crate) trait Making: MakingFiles {
     /// Pages of room that the lease with this number has now, after it was given more. 0: there is no such lease, or no room.
     fn room(&self, session: u64, number: u64) -> u64;
 
-    /// Takes pages out of the room of the lease with this number, under which a file was made: for data that is to be written now. `Stale`: it was not made so, or the directory
+    /// Takes pages out of the room of the lease with this number, under which a file was made or is lent: for data that is to be written now. `Stale`: it is not, or the directory
     /// is not lent to this session (any more), or the lease has not so much.
     fn spend(&self, session: u64, file: Ino, number: u64, pages: u64) -> Result<()>;
 

@@ -356,7 +356,13 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             if r.flags.get() & wire::APPENDS != 0 {
                 out.pages = fs.inner().appended(handle).unwrap_or(0);
             }
-            out.left(fs, (client.inode(handle)?, Some(handle)), None).await?;
+            let file = client.inode(handle)?;
+            if r.extra.get() == 1
+                && let Some(lease) = client.directories.lend(client, file, handle).await
+            {
+                (out.lent, out.lent_room) = lease;
+            }
+            out.left(fs, (file, Some(handle)), None).await?;
             return Ok(n as u64);
         }
         Op::WriteAtomic => {

@@ -19,6 +19,7 @@ mod lease_attacks;
 mod leases;
 mod leases_random;
 mod left;
+mod lent_again;
 mod lock_leases;
 mod long_calls;
 mod new_file_attacks;

@@ -1,6 +1,6 @@
 //! New files under leases in the hands of clients that do not keep to the rules, written without the client's code: raw memory and a raw socket.
 //!
-//! Verifies that only who asks for it, and opens a new file for writing, has one lent; that what is posted by another session, through another handle, with other numbers, without room,
+//! Verifies, also of files that were there and are lent to who writes to them, that only who asks for it, and opens a new file for writing, has one lent; that what is posted by another session, through another handle, with other numbers, without room,
 //! after the file was closed or after somebody else came to it does nothing; that new files are bounded; that creates that are given up leave
 //! no lease behind; and that what a client had posted when it was killed is done. Directories: tests/all/directory_attacks.rs.
 
@@ -57,7 +57,7 @@ impl Rig {
 }
 
 /// A file that was made, and its lease.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Made {
     handle: u64,
     lease: u64,
@@ -231,6 +231,113 @@ fn files_in_thousands() {
     assert_eq!(more.filter(|made| made.lease != 0).count(), 50);
     drop(attacker);
     rig.eventually(|| rig.server.counters().sessions == 0 && !rig.doors.lends(), "leases are left");
+}
+
+/// A write by a message, with which the file is asked for.
+fn asks(handle: u64, extra: u64) -> Request {
+    Request { second: 10.into(), extra: extra.into(), ..request(WRITE, handle) }
+}
+
+#[test]
+fn files_that_are_there() {
+    let rig = rig();
+    let names = ["f", "g", "h", "open", "late"];
+    // Looking for one of them later would end the lease.
+    let inos = names.map(|name| {
+        rig.beside.write(name, b"before").unwrap();
+        rig.beside.stat(name).unwrap().ino.0
+    });
+    let ino = |name: &str| inos[names.iter().position(|&known| known == name).unwrap()];
+    let (one, two) = (rig.attacker(), rig.attacker());
+    let open = |who: &Attacker, name: &str, flags: OpenFlags| {
+        let reply = who.call(&Request { flags: flags.bits().into(), ..request(OPEN, ino(name)) });
+        assert_eq!(reply.errno.get(), 0, "{name}");
+        reply.value.get()
+    };
+    let lent = |who: &Attacker, r: &Request| {
+        let reply = who.call(r);
+        let made = Made { handle: r.object.get(), lease: reply.lent.get(), room: reply.lent_room.get() };
+        (reply.errno.get(), made)
+    };
+    let f = open(&one, "f", RW);
+    for extra in [0, 2, u64::MAX] {
+        assert_eq!(lent(&one, &asks(f, extra)).1.lease, 0, "{extra}");
+    }
+    let (errno, made) = lent(&one, &asks(f, 1));
+    assert!(errno == 0 && made.lease != 0 && made.lease == one.lent().load(Ordering::SeqCst));
+    assert!((1..=1024).contains(&made.room));
+    assert_eq!(one.posted(&write(made, 100, 10)), 0);
+    // Once more, and by another handle: it is lent, and there is nothing new to tell.
+    let again = open(&one, "f", RW);
+    for handle in [f, again] {
+        let (errno, told) = lent(&one, &asks(handle, 1));
+        assert_eq!((errno, told.lease, told.room), (0, made.lease, 0));
+    }
+    // What others have open, or may not be written through.
+    let theirs = open(&two, "open", RW);
+    assert_eq!(lent(&one, &asks(open(&one, "open", RW), 1)).1.lease, 0);
+    for (handle, errno) in
+        [(theirs, libc::EBADF), (u64::MAX, libc::EBADF), (open(&one, "g", OpenFlags::READ), libc::EBADF)]
+    {
+        let (failed, none) = lent(&one, &asks(handle, 1));
+        assert_eq!((failed, none.lease), (errno, 0));
+    }
+    for (name, flags) in [("g", OpenFlags::APPEND), ("h", OpenFlags::SYNC | OpenFlags::DSYNC)] {
+        let (_, made) = lent(&one, &asks(open(&one, name, RW | flags), 1));
+        assert!(made.lease == 0 || one.posted(&write(made, 0, 10)) != 0, "{flags:?}");
+    }
+    // Where it is opened on the way.
+    let opens = Request { flags: OPENS.into(), mode: RW.bits().into(), ..asks(ino("late"), 1) };
+    let reply = two.call(&opens);
+    let made = Made { handle: reply.handle.get(), lease: reply.lent.get(), room: 0 };
+    assert!(reply.errno.get() == 0 || made.lease == 0);
+    if made.lease != 0 {
+        assert_eq!(two.posted(&write(made, 0, 10)), 0);
+    }
+    // Somebody comes, or it is closed.
+    assert_eq!(rig.size("f"), 110);
+    one.lent().store(made.lease, Ordering::SeqCst);
+    assert_eq!(one.posted(&write(Made { handle: f, ..made }, 0, 10)), libc::ESTALE);
+    assert_eq!(one.call(&request(RELEASE, again)).errno.get(), 0);
+    let (_, made) = lent(&one, &asks(f, 1));
+    assert_ne!(made.lease, 0);
+    assert_eq!(one.call(&request(RELEASE, f)).errno.get(), 0);
+    assert_eq!(one.posted(&write(made, 0, 10)), libc::EBADF);
+    drop((one, two));
+    rig.eventually(|| rig.server.counters().sessions == 0 && !rig.doors.lends(), "leases are left");
+    rig.beside.sync().unwrap();
+}
+
+#[test]
+fn files_that_are_there_in_thousands() {
+    let rig = rig();
+    let attacker = rig.attacker();
+    let all: Vec<u64> = (0..400).map(|i| attacker.create(&format!("f{i}"), RW, 0).handle).collect();
+    let is_lent = |&handle: &u64| attacker.call(&asks(handle, 1)).lent.get() != 0;
+    assert_eq!(all.iter().filter(|handle| is_lent(handle)).count(), FILES_MAX);
+    for handle in &all[..50] {
+        assert_eq!(attacker.call(&request(RELEASE, *handle)).errno.get(), 0);
+    }
+    assert_eq!(all[100..].iter().filter(|handle| is_lent(handle)).count(), 50);
+    // Given up in the middle, and closed.
+    for round in 0..100 {
+        for slot in 0..40 {
+            let handle = all[50 + (round * 7 + slot) % 300];
+            attacker.stand(slot, &asks(handle, 1));
+        }
+        attacker.ring((1 << 40) - 1);
+        attacker.long(offset_of!(SessionHeader, cancel)).fetch_or((1 << 40) - 1, Ordering::SeqCst);
+        attacker.ring(0);
+        for slot in 0..40 {
+            attacker.reply(slot);
+        }
+        if round % 10 == 0 {
+            (50..100).for_each(|i| drop(rig.beside.read(format!("f{i}"))));
+        }
+    }
+    drop(attacker);
+    rig.eventually(|| rig.server.counters().sessions == 0 && !rig.doors.lends(), "leases are left");
+    rig.beside.sync().unwrap();
 }
 
 #[test]

@@ -3,6 +3,8 @@
 use crate::rig::{Random, Rig, volume};
 use fs::{Cred, FileSystem, Handle, Ino, OpenFlags, SetAttr};
 use share::Remote;
+use std::pin::pin;
+use std::task::{Context, Waker};
 
 /// Room of the longest writes; some are longer than what one message takes.
 const LONG: u64 = 700_000;
@@ -150,6 +152,54 @@ fn what_is_known_is_so() {
     assert!(all[0] > all[1], "{all:?}");
 }
 
+/// An answer is there, and taken in only when the file has changed once more.
+#[test]
+fn answers_tell_nothing_of_what_was_done_since() {
+    let rig = Rig::new(volume(256 << 20));
+    let client = Remote::connect(rig.server.as_ref().unwrap().path()).unwrap();
+    let (cred, flags) = (Trial::cred(), OpenFlags::READ | OpenFlags::WRITE);
+    let (attr, made) = client.block_on(client.create(&cred, Ino::ROOT, b"f", 0o644, flags)).unwrap();
+    let again = client.block_on(client.open(&cred, attr.ino, flags | OpenFlags::APPEND)).unwrap();
+    let cx = &mut Context::from_waker(Waker::noop());
+    let (mut size, mut known) = (0, 0);
+    let write = |handle, at, len: u64| {
+        client.block_on(client.write(handle, at, &vec![1; len as usize])).unwrap();
+    };
+    for round in 0..400 {
+        write(made, size, 3000);
+        size += 3000;
+        let mut asks = pin!(client.getattr(attr.ino, Some(made)));
+        if asks.as_mut().poll(cx).is_ready() {
+            continue;
+        }
+        client.block_on(client.ping()).unwrap();
+        match round % 5 {
+            0 => write(made, size, 5000),
+            1 => write(again, 0, 5000),
+            2 => {
+                let set = SetAttr { size: Some(size + 5000), handle: Some(made), ..SetAttr::default() };
+                client.block_on(client.setattr(&cred, attr.ino, set)).unwrap();
+            }
+            3 => {
+                let mode = fs::Fallocate::Allocate { keep_size: false };
+                client.block_on(client.fallocate(made, mode, size, 5000)).unwrap();
+            }
+            _ => size -= 5000,
+        }
+        size += 5000;
+        client.block_on(asks).unwrap();
+        // Now it is not known by what is kept of the file.
+        write(made, 100, 10);
+        for handle in [made, again] {
+            let said = client.size_now(handle);
+            known += said.is_some() as u32;
+            assert!(said.is_none_or(|said| said == size), "{round}: {said:?}, not {size}");
+        }
+    }
+    println!("known {known} times");
+    assert!(known >= 100, "{known}");
+}
+
 /// Who looks for the end of a file before each write asks nobody.
 #[test]
 fn who_appends_by_looking_for_the_end_waits_for_nobody() {
@@ -189,6 +239,8 @@ fn windows_leave_the_size_known() {
     };
     (0..10).for_each(|_| write(0, 4096));
     assert!(rig.doors.lends());
+    // What was known before the leases began is not any more.
+    client.block_on(client.getattr(ino, Some(handle))).unwrap();
     let (asked, windows) = (rig.count("getattr"), rig.count("lease"));
     let mut size = 400_000;
     for _ in 0..500 {

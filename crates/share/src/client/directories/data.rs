@@ -1,4 +1,4 @@
-//! Data of files that were made here under a lease, written and closed without waiting.
+//! Data of files that were made here under a lease, or lent since, written and closed without waiting.
 //!
 //! What is posted so takes room that was set aside before, so that it cannot fail: the lease has some, which is counted down here as the manager will count
 //! it when it comes to each write. More of it is asked for by one thread at a time, with the count at 0 meanwhile: the answer is what the lease has when all that was
@@ -68,7 +68,7 @@ impl Directories {
         let mut table = self.table.lock();
         // A window may have been granted meanwhile ([`Directories::unless_posted`]): what is written there must not come before this.
         let place = match place(&mut table) {
-            Ok(place) if !session.leases.has(handle) => place,
+            Ok(place) if !session.leases.touches(session, handle, offset, data.len()) => place,
             other => {
                 session.give_slot(slot);
                 return other.err().unwrap_or(Posting::Message);
@@ -88,11 +88,11 @@ impl Directories {
         self.table.lock().last_posted()
     }
 
-    /// Has a window used of a file to which writes are posted, unless something was posted since `last`: the manager would write what was posted over what is written in the
+    /// Has a window used of a file, unless writes to it are posted and something was posted since `last`: the manager would write what was posted over what is written in the
     /// window from now on.
-    pub fn unless_posted(&self, last: u64, uses: impl FnOnce()) {
+    pub fn unless_posted(&self, last: u64, may_be_posted: impl FnOnce() -> bool, uses: impl FnOnce()) {
         let table = self.table.lock();
-        if table.last_posted() == last {
+        if table.last_posted() == last || !may_be_posted() {
             uses();
         }
     }
@@ -181,7 +181,7 @@ impl Remote {
     ) -> Result<usize> {
         let session: &Arc<Session> = self.now();
         let Some(file) = self.file(handle).filter(|file| file.lent != 0) else { return Ok(0) };
-        if session.leases.has(handle) {
+        if session.leases.touches(session, handle, offset, from.len()) {
             return Ok(0);
         }
         let fits = offset.checked_add(from.len() as u64).is_some_and(|end| end <= FILE_SIZE_MAX);

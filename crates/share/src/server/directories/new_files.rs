@@ -4,6 +4,10 @@
 //! There is one lease for all files of a session that it has made so and not closed since. Which inode one will be is known before it is made (out of a stock of
 //! promised ones): whoever finds the name finds the lease. He ends it, for all of these files; the next file that the session makes stands under
 //! another one. So it lasts where files are written before others look at them. Closed files are nobody's.
+//!
+//! A file that is there already comes under that lease when the session writes to it by a message, wants that, and is the only one who has it open: databases have
+//! files open for long, of which one program comes to one now and then. As with every lease, it is first known that the file is lent, and then looked for who did not
+//! know it: what others keep of the file they must ask for again, and while somebody changes it, it is not lent.
 
 use super::*;
 use foldhash::fast::FixedState;
@@ -16,6 +20,9 @@ const STOCK: usize = 32;
 /// Pages of room that a lease has at first.
 const ROOM: u64 = 256;
 
+/// A file is being lent: the number of the lease, and its pages of room for data, or 0 if the client has been told of it before; `None`: it is not lent.
+type Lends<'a> = Pin<Box<dyn Future<Output = Option<(u64, u64)>> + Send + 'a>>;
+
 /// What the calls of a client can want of its lease on new files.
 pub(crate) trait MakingFiles: Send + Sync {
     /// A file that a session is about to make by a message, under its lease. `None`: as an ordinary one.
@@ -23,6 +30,9 @@ pub(crate) trait MakingFiles: Send + Sync {
 
     /// What was promised for such a file was not made.
     fn not_made(&self, promise: Promise);
+
+    /// Lends a file to the session that has just written to it through this handle, if it is nobody else's.
+    fn lend<'a>(&'a self, client: &'a Client, file: Ino, handle: Handle) -> Lends<'a>;
 
     /// A client closes a file.
     fn closed(&self, file: Ino, handle: Handle);
@@ -55,8 +65,10 @@ struct Own {
 struct File {
     session: u64,
     number: u64,
-    /// With which it was made.
+    /// With which it was made, or lent.
     handle: Handle,
+    /// Nobody else keeps anything of it.
+    told: bool,
 }
 
 #[derive(Default)]
@@ -90,40 +102,63 @@ impl<F: FileSystem> MakingFiles for Directories<F> {
     fn new_file<'a>(&'a self, client: &Client) -> Option<NewFile<'a>> {
         let mut table = self.table.lock();
         let table = &mut *table;
-        if self.new_files_max == 0 || table.new.over {
-            return None;
-        }
-        let session = client.session;
-        let lease = match table.new.leases.get(&session) {
-            Some(own) if own.files >= self.new_files_max => return None,
-            Some(own) => {
-                Some(table.leases.get(&own.number).filter(|l| !l.ending.load(Ordering::SeqCst))?.clone())
-            }
-            None => None,
-        };
+        let lease = self.own_lease(table, client.session)?;
         if table.new.stock.is_empty() {
             let stock = self.fs.inner().promise(STOCK).unwrap_or_default();
             stock.iter().for_each(|promise| self.is_gone(table, promise.ino));
             table.new.stock = stock;
         }
         let promise = table.new.stock.pop()?;
-        let lease = lease.unwrap_or_else(|| {
-            let lease = self.add(table, client, None, NEW_FILES);
-            self.set_room_aside(table, &lease, ROOM);
-            table.new.leases.insert(session, Own { number: lease.number, files: 0 });
-            client.region.directory(NEW_FILES).store(lease.number, Ordering::SeqCst);
-            lease
-        });
-        let number = lease.number;
-        table.new.files.insert(promise.ino, File { session, number, handle: promise.handle });
-        if let Some(own) = table.new.leases.get_mut(&session) {
-            own.files += 1;
-            if own.files == 1 {
-                self.fs.lease_begins();
-            }
-        }
-        let lease = (number, lease.room.load(Ordering::Relaxed));
+        let lease = lease.unwrap_or_else(|| self.begin_new(table, client));
+        self.add_new(table, &lease, promise.ino, (promise.handle, true));
+        let lease = (lease.number, lease.room.load(Ordering::Relaxed));
         Some(NewFile { making: self, promise: Some(promise), handle: promise.handle, lease })
+    }
+
+    fn lend<'a>(&'a self, client: &'a Client, file: Ino, handle: Handle) -> Lends<'a> {
+        Box::pin(async move {
+            {
+                let table = self.table.lock();
+                let is_told = table.new.files.get(&file).is_none_or(|file| file.told);
+                // One that it has made under a lease that lasts, and opened again.
+                if let Some(own) = table.on(file).find(|lease| lease.session == client.session) {
+                    return is_told.then_some((own.number, 0));
+                }
+            }
+            // Others who have it open would end the lease soon. That the client has windows of it is no obstacle.
+            let is_lent = self.fs.is_lent(file) && !client.leases.lends_to(client.session, file);
+            if self.fs.openers(file) > 1 || is_lent {
+                return None;
+            }
+            let lease = {
+                let mut table = self.table.lock();
+                let table = &mut *table;
+                if table.on(file).next().is_some() || table.promised.contains_key(&file) {
+                    return None;
+                }
+                let lease = self.own_lease(table, client.session)?;
+                let lease = lease.unwrap_or_else(|| self.begin_new(table, client));
+                if lease.room.load(Ordering::Relaxed) == 0 && self.set_room_aside(table, &lease, ROOM) == 0 {
+                    return None;
+                }
+                self.add_new(table, &lease, file, (handle, false));
+                lease
+            };
+            // Calls that begin from now on see the lease. What others keep of the file, they must ask for again. Should this be given up here, nobody posts anything to
+            // the file, and the lease on it ends when others come to it or it is closed.
+            self.fs.changed(&Change::Data { ino: file, start: 0, end: u64::MAX }).await;
+            let mut table = self.table.lock();
+            let is_this = |f: &&mut File| f.number == lease.number && f.handle == handle;
+            // Somebody has come to it meanwhile, or has closed it.
+            let lent = table.new.files.get_mut(&file).filter(is_this)?;
+            // A call that changes the file and has not seen the lease is counted still.
+            lent.told = !self.fs.is_changing(file);
+            if !lent.told {
+                self.is_gone(&mut table, file);
+                return None;
+            }
+            Some((lease.number, lease.room.load(Ordering::Relaxed)))
+        })
     }
 
     fn not_made(&self, promise: Promise) {
@@ -155,7 +190,42 @@ impl<F: FileSystem> MakingFiles for Directories<F> {
 }
 
 impl<F: FileSystem> Directories<F> {
-    /// Whatever had this number is gone.
+    /// The lease of a session on its new files, if it has one. `None`: no more files come under it.
+    fn own_lease(&self, table: &Table, session: u64) -> Option<Option<Arc<Lease>>> {
+        if self.new_files_max == 0 || table.new.over {
+            return None;
+        }
+        match table.new.leases.get(&session) {
+            Some(own) if own.files >= self.new_files_max => None,
+            Some(own) => {
+                table.leases.get(&own.number).filter(|l| !l.ending.load(Ordering::SeqCst)).cloned().map(Some)
+            }
+            None => Some(None),
+        }
+    }
+
+    /// Begins such a lease.
+    fn begin_new(&self, table: &mut Table, client: &Client) -> Arc<Lease> {
+        let lease = self.add(table, client, None, NEW_FILES);
+        self.set_room_aside(table, &lease, ROOM);
+        table.new.leases.insert(client.session, Own { number: lease.number, files: 0 });
+        client.region.directory(NEW_FILES).store(lease.number, Ordering::SeqCst);
+        lease
+    }
+
+    /// A file comes under it.
+    fn add_new(&self, table: &mut Table, lease: &Lease, file: Ino, (handle, told): (Handle, bool)) {
+        let (session, number) = (lease.session, lease.number);
+        table.new.files.insert(file, File { session, number, handle, told });
+        if let Some(own) = table.new.leases.get_mut(&session) {
+            own.files += 1;
+            if own.files == 1 {
+                self.fs.lease_begins();
+            }
+        }
+    }
+
+    /// What has this number stands under no lease any more.
     pub(super) fn is_gone(&self, table: &mut Table, ino: Ino) {
         table.made.remove(ino);
         if table.new.remove(ino) {
