@@ -44,6 +44,7 @@ pub(super) struct OpenFile {
     pub locks: bool,
     /// Number of the lease under which it was made here, or lent; or 0.
     pub lent: u64,
+    /// See [`super::waits`].
     pub waits: Waits,
     /// See [`super::resizes`].
     pub own: Option<Own>,

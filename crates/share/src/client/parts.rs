@@ -70,7 +70,7 @@ impl Remote {
             r.flags = ((direct as u32 * wire::DIRECT) | (appends as u32 * wire::APPENDS)).into();
             let at = offset.saturating_add(done as u64);
             let asks = self.asks_for(handle);
-            let before = self.inode(handle).and_then(|ino| self.link.resizes.now(ino));
+            let before = self.inode(handle).filter(|_| asks).and_then(|ino| self.link.resizes.now(ino));
             (r.offset, r.extra) = (at.into(), (asks as u64).into());
             match self.call_with(r, b"", part).await {
                 Err(e) if done == 0 => return Err(e),
