@@ -172,9 +172,9 @@ fn a_server_is_seen_and_sleeps() {
     let pid = freehold::mounts::lock_holder(&image).unwrap().pid;
     let fs = freehold::connect(&socket).unwrap().blocking();
     let options = freehold::OpenOptions::new().read(true).write(true).create(true);
-    // Through the handle with which a file is made, writes are calls of another kind.
-    drop(fs.open("/shared", options).unwrap());
+    // What is written to a file that nobody else has open is posted, which are calls of another kind.
     let file = fs.open("/shared", options).unwrap();
+    let beside = std::fs::File::open(mnt.join("shared")).unwrap();
     for i in 0..50 {
         file.write_all_at(&[i; 4096], i as u64 * 4096).unwrap();
         file.read_at(&mut [0; 4096], i as u64 * 4096).unwrap();
@@ -296,7 +296,7 @@ fn a_server_is_seen_and_sleeps() {
     }
     assert!(quiet, "an idle server does not wake");
 
-    drop((file, fs));
+    drop((file, fs, beside));
     eventually("the client is gone", || {
         json(&p.line("clients --json mnt").ok()).as_array().unwrap().is_empty()
     });
