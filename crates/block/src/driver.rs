@@ -22,7 +22,7 @@ use media::{Completion, Wait as MediaWait};
 use parking_lot::{Condvar, Mutex};
 use std::cell::Cell;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -98,7 +98,19 @@ pub(crate) struct Attendant {
     pub drives: AtomicBool,
     /// How often it has looked.
     looks: AtomicU64,
+    /// Its thread, as [`this_thread`] has it; 0: nobody.
+    thread: AtomicUsize,
+    /// Its calls have queued transfers that the device has not been told of.
+    gathered: AtomicBool,
     done: Mutex<Vec<Completion>>,
+}
+
+/// A number that no other thread has at the same time.
+fn this_thread() -> usize {
+    thread_local! {
+        static PLACE: u8 = const { 0 };
+    }
+    PLACE.with(|place| std::ptr::from_ref(place) as usize)
 }
 
 /// After so long without a look the worker takes over.
@@ -109,6 +121,21 @@ const NAP_MAX: Duration = Duration::from_millis(100);
 impl Attendant {
     pub fn looks(&self) -> u64 {
         self.looks.load(Ordering::Relaxed)
+    }
+
+    fn is_here(&self) -> bool {
+        self.thread.load(Ordering::Relaxed) == this_thread()
+    }
+
+    /// A call has queued transfers, and the attendant drives. Whether the device is told of them later: the attendant does that for all calls at once that it
+    /// ran between two looks. Should it not come back, the worker does, which comes by as long as the attendant has the role, and never otherwise.
+    pub fn gathers(&self) -> bool {
+        if !self.is_here() {
+            return false;
+        }
+        self.gathered.store(true, Ordering::SeqCst);
+        // The worker may have found it missing meanwhile: it clears `thread` before it looks at `gathered`, so that one of them sees the other.
+        self.thread.load(Ordering::SeqCst) != 0 || !self.gathered.swap(false, Ordering::SeqCst)
     }
 }
 
@@ -246,6 +273,10 @@ impl Shared {
                 self.0.has_no_need(&mut WAITS.replace(self.1));
             }
         }
+        if self.attendant.is_here() {
+            // It comes back when this is over.
+            self.attend(false);
+        }
         let mut outer = Outer(self, WAITS.take());
         fs::block_on_lending(future, self.identity(), |idle| {
             // The call around this one is not lent before this one is over, which may wait for what only its driver takes in.
@@ -287,6 +318,7 @@ impl Shared {
         }
         if attendant.here.load(Ordering::Relaxed) != stays {
             attendant.here.store(stays, Ordering::Relaxed);
+            attendant.thread.store(if stays { this_thread() } else { 0 }, Ordering::Relaxed);
             let mut core = self.lock();
             match stays {
                 true => core.driving.attended = true,
@@ -295,6 +327,7 @@ impl Shared {
             }
         }
         attendant.looks.fetch_add(1, Ordering::Relaxed);
+        self.hand_over();
         if !stays || !attendant.drives.load(Ordering::Relaxed) {
             return Devices::Idle;
         }
@@ -315,6 +348,14 @@ impl Shared {
         Devices::Done
     }
 
+    /// Tells the device of what the attendant's calls have queued.
+    fn hand_over(&self) {
+        let gathered = &self.attendant.gathered;
+        if gathered.load(Ordering::SeqCst) && gathered.swap(false, Ordering::SeqCst) {
+            self.media.kick();
+        }
+    }
+
     /// Completions were taken in by a thread that does not drive. A caller may have taken the role while that looked at the device, and
     /// would sleep there until what came to an end here.
     pub fn taken_in(&self, core: Locked<'_>) {
@@ -331,6 +372,9 @@ impl Shared {
         if self.attendant.looks() == looks {
             core.driving.nobody_attends();
             self.attendant.here.store(false, Ordering::Relaxed);
+            self.attendant.thread.store(0, Ordering::SeqCst);
+            drop(core);
+            self.hand_over();
         }
     }
 

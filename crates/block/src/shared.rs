@@ -58,12 +58,13 @@ impl Drop for Locked<'_> {
         let wake = std::mem::take(&mut core.wake_worker);
         let driven = core.driving.by == Driver::Worker;
         let call = core.needs_driver() || (wake && !driven);
-        self.shared.attendant.drives.store(core.driving.by == Driver::Attendant, Ordering::Relaxed);
+        let attended = core.driving.by == Driver::Attendant;
+        self.shared.attendant.drives.store(attended, Ordering::Relaxed);
         let woken = std::mem::take(&mut core.woken);
         let over = std::mem::take(&mut core.group.over);
         self.shared.durable.note(core.durable, core.latched.is_some(), core.refusals);
         drop(core);
-        if kick {
+        if kick && !(attended && self.shared.attendant.gathers()) {
             self.shared.media.kick();
         }
         self.shared.durable.wake(over);

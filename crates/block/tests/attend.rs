@@ -8,8 +8,10 @@ use media::Media;
 use media::nvme::fake::{Config, FakeController};
 use media::nvme::{NvmeMedia, Options};
 use polled::Polled;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -120,6 +122,146 @@ fn nobody_waits_for_one_who_went_while_nothing_happened() {
         }
         volume.close_blocking().unwrap();
     }
+}
+
+/// A file of so many pages that are not in the cache, in a volume in which nothing else is due.
+fn cold(pages: u64) -> (Arc<Volume>, Arc<Polled>, Handle) {
+    let media = Arc::new(Polled::new(None));
+    block::mkfs(media.clone(), &MkfsOptions::default()).unwrap();
+    let dirty_age_max = Duration::from_secs(3600);
+    let options =
+        OpenOptions { cache_bytes: 8 << 20, noatime: true, dirty_age_max, ..OpenOptions::default() };
+    let volume = Arc::new(Volume::open(media.clone(), options).unwrap());
+    let handle = make(&volume, "f");
+    work(&volume, handle, pages);
+    block_on(volume.drop_caches()).unwrap();
+    (volume, media, handle)
+}
+
+type Read<'a> = Pin<Box<dyn Future<Output = [u8; 4096]> + 'a>>;
+
+/// Reads of every other page, so that none brings another's, as a thread begins them that takes completions in.
+fn begin(volume: &Volume, handle: Handle, pages: u64) -> Vec<Read<'_>> {
+    let read = |page: u64| -> Read<'_> {
+        Box::pin(async move {
+            let mut bytes = [0; 4096];
+            assert_eq!(volume.read(handle, page * 4096, &mut bytes).await, Ok(4096));
+            bytes
+        })
+    };
+    let mut reads: Vec<Read<'_>> = (0..pages).step_by(2).map(read).collect();
+    let ended = reads.iter_mut().filter_map(poll_once).count();
+    assert_eq!(ended, 0, "they are in the cache");
+    reads
+}
+
+fn poll_once(read: &mut Read<'_>) -> Option<[u8; 4096]> {
+    match read.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(bytes) => Some(bytes),
+        Poll::Pending => None,
+    }
+}
+
+/// Polls them until they are through, and does this between.
+fn finish(reads: Vec<Read<'_>>, mut between: impl FnMut()) {
+    let begun = Instant::now();
+    for (i, mut read) in reads.into_iter().enumerate() {
+        let bytes = loop {
+            if let Some(bytes) = poll_once(&mut read) {
+                break bytes;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(10), "read {i} does not end");
+            between();
+        };
+        assert_eq!(bytes, [2 * i as u8; 4096]);
+    }
+}
+
+/// The same as long as it takes for all of them to stay with the thread: while somebody else takes completions in none do, as nobody would look after them.
+fn gathered<'a>(volume: &'a Volume, media: &Polled, handle: Handle) -> Vec<Read<'a>> {
+    let begun = Instant::now();
+    loop {
+        volume.attend(true);
+        let before = media.kicks();
+        let reads = begin(volume, handle, 8);
+        if media.kicks() == before && media.queued() >= reads.len() {
+            return reads;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "{} are queued", media.queued());
+        finish(reads, || _ = volume.attend(true));
+        block_on(volume.drop_caches()).unwrap();
+    }
+}
+
+#[test]
+fn what_it_begins_between_two_looks_goes_to_the_device_together() {
+    let (volume, media, handle) = cold(8);
+    let (reads, before) = (gathered(&volume, &media, handle), media.kicks());
+    volume.attend(true);
+    assert_eq!((media.kicks() - before, media.queued()), (1, 0));
+    finish(reads, || _ = volume.attend(true));
+
+    // It leaves: what it has begun is handed over, and what it begins later at once.
+    block_on(volume.drop_caches()).unwrap();
+    let mut reads = gathered(&volume, &media, handle);
+    volume.attend(false);
+    assert_eq!(media.queued(), 0);
+    finish(reads, thread::yield_now);
+    block_on(volume.drop_caches()).unwrap();
+    reads = begin(&volume, handle, 8);
+    assert_eq!(media.queued(), 0);
+    finish(reads, thread::yield_now);
+    volume.close_blocking().unwrap();
+}
+
+#[test]
+fn what_others_begin_meanwhile_goes_to_the_device_at_once() {
+    let (volume, media, handle) = cold(32);
+    let reads = gathered(&volume, &media, handle);
+    thread::scope(|s| {
+        s.spawn(|| {
+            let mut bytes = [0; 4096];
+            let mut read = std::pin::pin!(volume.read(handle, 30 * 4096, &mut bytes));
+            assert!(read.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            assert_eq!(media.queued(), 0);
+        });
+    });
+    finish(reads, thread::yield_now);
+    volume.close_blocking().unwrap();
+}
+
+#[test]
+fn what_it_has_begun_is_not_left_behind_when_it_does_not_come_back() {
+    let (volume, media, handle) = cold(8);
+    for idle in [0, 1, 20, 300] {
+        finish(gathered(&volume, &media, handle), thread::yield_now);
+        block_on(volume.drop_caches()).unwrap();
+        thread::sleep(Duration::from_millis(idle));
+    }
+    volume.close_blocking().unwrap();
+}
+
+/// A call in the way that this volume knows, on the thread that attends: nobody else would hand over what it queues.
+#[test]
+fn it_may_wait_itself() {
+    let (volume, media, handle) = cold(64);
+    let mut bytes = [0; 4096];
+    let mut shortest = Duration::MAX;
+    for page in 16..24 {
+        block_on(volume.drop_caches()).unwrap();
+        drop(gathered(&volume, &media, handle));
+        let begun = Instant::now();
+        let reads = volume.block_on(volume.read(handle, page * 2 * 4096, &mut bytes));
+        assert_eq!((reads, bytes), (Ok(4096), [2 * page as u8; 4096]));
+        assert_eq!(media.queued(), 0);
+        shortest = shortest.min(begun.elapsed());
+    }
+    // Before the worker would have come to its help.
+    assert!(shortest < Duration::from_millis(4), "{shortest:?}");
+    volume.attend(true);
+    volume.block_on(volume.write(handle, 0, &[7; 4096])).unwrap();
+    volume.block_on(volume.fsync(handle, false)).unwrap();
+    volume.close_blocking().unwrap();
 }
 
 #[test]

@@ -39,7 +39,8 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 
     /// A thread that looks for work all the time, one for each engine, says so: with `stays` again and again, and without before it does anything
-    /// else for long. An engine may have it take in what devices have completed, which saves waking others; calls that go on by that are woken.
+    /// else for long. An engine may have it take in what devices have completed, which saves waking others; calls that go on by that are woken. What
+    /// calls begin on this thread may be handed to devices when it attends next, all together; [`FileSystem::block_on`] on it means that it leaves for so long.
     fn attend(&self, _stays: bool) -> Devices {
         Devices::Idle
     }

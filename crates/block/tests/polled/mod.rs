@@ -9,9 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-/// See the module. It counts who took completions in, and how often somebody reaped.
+/// See the module. It counts who took completions in, how often somebody reaped and how often it was told of requests, of which it knows nothing before.
 pub struct Polled {
     ram: RamMedia,
+    queued: Mutex<Vec<Request>>,
+    kicks: AtomicU64,
     care: Option<Duration>,
     taken: Mutex<HashMap<ThreadId, usize>>,
     reaps: AtomicU64,
@@ -25,6 +27,8 @@ impl Polled {
     pub fn new(care: Option<Duration>) -> Polled {
         Polled {
             ram: RamMedia::new(128 << 20).unwrap(),
+            queued: Mutex::default(),
+            kicks: AtomicU64::new(0),
             care,
             taken: Mutex::default(),
             reaps: AtomicU64::new(0),
@@ -44,6 +48,16 @@ impl Polled {
 
     pub fn reaps(&self) -> u64 {
         self.reaps.load(Ordering::Relaxed)
+    }
+
+    /// How often it was told of requests.
+    pub fn kicks(&self) -> u64 {
+        self.kicks.load(Ordering::Relaxed)
+    }
+
+    /// Requests that it was not told of.
+    pub fn queued(&self) -> usize {
+        self.queued.lock().unwrap().len()
     }
 
     pub fn is_attended(&self) -> bool {
@@ -68,9 +82,14 @@ impl Media for Polled {
         self.ram.unregister(arena);
     }
     fn submit(&self, request: Request) {
-        self.ram.submit(request);
+        self.queued.lock().unwrap().push(request);
     }
     fn kick(&self) {
+        let queued = std::mem::take(&mut *self.queued.lock().unwrap());
+        if !queued.is_empty() {
+            self.kicks.fetch_add(1, Ordering::Relaxed);
+        }
+        queued.into_iter().for_each(|request| self.ram.submit(request));
         self.ram.kick();
     }
     fn reap(&self, out: &mut Vec<Completion>, wait: Wait) {
