@@ -7,8 +7,7 @@ use format::shared::{SLOTS, state};
 use rustix::event::Timespec;
 use rustix::thread::futex;
 use rustix::time::{ClockId, clock_gettime};
-use smallvec::SmallVec;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -79,10 +78,53 @@ fn interrupted() -> Option<bool> {
 struct Awaited {
     /// The session whose answers the thread looks for.
     session: Cell<*const Session>,
-    /// Slots of that session, in the order in which they were asked for. Its manager is not woken for them yet.
-    slots: RefCell<SmallVec<[usize; 4]>>,
+    /// Slots of that session. Its manager is not woken for them yet.
+    slots: Cell<Slots>,
     /// Something else too, that must be looked at again and again.
     more: Cell<bool>,
+}
+
+/// Slots whose answers somebody waits for.
+#[derive(Clone, Copy, Default)]
+struct Slots {
+    bits: u64,
+    /// Which of them was asked for first, if there is one.
+    first: usize,
+}
+
+const _: () = assert!(SLOTS <= u64::BITS as usize);
+
+impl Slots {
+    fn one(slot: usize) -> Slots {
+        Slots { bits: 1 << slot, first: slot }
+    }
+
+    /// With these, which were asked for later.
+    fn and(self, later: Slots) -> Slots {
+        let first = if self.is_empty() { later.first } else { self.first };
+        Slots { bits: self.bits | later.bits, first }
+    }
+
+    fn is_empty(self) -> bool {
+        self.bits == 0
+    }
+
+    fn are_several(self) -> bool {
+        !self.is_empty() && !self.bits.is_power_of_two()
+    }
+
+    /// Whether one of them is answered.
+    fn any_done(self, session: &Session) -> bool {
+        let mut left = self.bits;
+        while left != 0 {
+            let slot = left.trailing_zeros() as usize;
+            if session.region.state(slot).load(Ordering::Acquire) == state::DONE {
+                return true;
+            }
+            left &= left - 1;
+        }
+        false
+    }
 }
 
 /// What the future on this thread waits for, if [`block_on`] runs it.
@@ -95,7 +137,7 @@ fn awaited<'a>() -> Option<&'a Awaited> {
 pub(super) fn awaits(session: &Session, slot: usize) -> bool {
     match awaited() {
         Some(awaited) if std::ptr::eq(awaited.session.get(), session) => {
-            awaited.slots.borrow_mut().push(slot);
+            awaited.slots.set(awaited.slots.get().and(Slots::one(slot)));
             true
         }
         awaited => {
@@ -109,7 +151,7 @@ pub(super) fn awaits(session: &Session, slot: usize) -> bool {
 /// Answers that a future waits for, and nothing else.
 pub(super) struct Answers {
     session: u64,
-    slots: SmallVec<[usize; 2]>,
+    slots: Slots,
 }
 
 impl Answers {
@@ -118,11 +160,10 @@ impl Answers {
         let Some(awaited) = awaited() else { return false };
         // SAFETY: `run_here` sets it to a session that lives as long as the remote whose call it runs.
         let Some(session) = (unsafe { awaited.session.get().as_ref() }) else { return false };
-        let done = |slot: &usize| session.region.state(*slot).load(Ordering::Acquire) == state::DONE;
-        if session.serial != self.session || session.is_dead() || self.slots.iter().any(done) {
+        if session.serial != self.session || session.is_dead() || self.slots.any_done(session) {
             return false;
         }
-        awaited.slots.borrow_mut().extend_from_slice(&self.slots);
+        awaited.slots.set(awaited.slots.get().and(self.slots));
         true
     }
 }
@@ -130,10 +171,11 @@ impl Answers {
 /// Polls a future that waits for one thing after the other, and says for which answers it waits now, if it waits for them and nothing else.
 pub(super) fn noting<T>(poll: impl FnOnce() -> Poll<T>) -> (Poll<T>, Option<Answers>) {
     let Some(awaited) = awaited() else { return (poll(), None) };
-    let (before, more) = (awaited.slots.borrow().len(), awaited.more.replace(false));
+    let (before, more) = (awaited.slots.take(), awaited.more.replace(false));
     let polled = poll();
     let others = awaited.more.replace(more || awaited.more.get());
-    let slots: SmallVec<[usize; 2]> = awaited.slots.borrow()[before..].into();
+    let slots = awaited.slots.get();
+    awaited.slots.set(before.and(slots));
     // SAFETY: as in `are_missing`.
     let session = unsafe { awaited.session.get().as_ref() }.map(|session| session.serial);
     let answers = session.filter(|_| !others && !slots.is_empty() && polled.is_pending());
@@ -209,14 +251,14 @@ fn run_here<T: Future>(
         }
     }
     let awaited =
-        Awaited { session: Cell::new(std::ptr::null()), slots: RefCell::default(), more: Cell::new(false) };
+        Awaited { session: Cell::new(std::ptr::null()), slots: Cell::default(), more: Cell::new(false) };
     let restore = Restore(AWAITED.replace(&raw const awaited));
     let nested = !restore.0.is_null();
     let mut cx = Context::from_waker(waker);
     loop {
         let session = &**remote.now();
         awaited.session.set(session);
-        awaited.slots.borrow_mut().clear();
+        awaited.slots.take();
         awaited.more.set(false);
         let polled = match future.as_mut().poll(&mut cx) {
             Poll::Ready(out) => Some(Some(out)),
@@ -234,7 +276,7 @@ fn run_here<T: Future>(
             }
             return out;
         }
-        sleep(session, &slots, &parker.woken, awaited.more.get(), watch);
+        sleep(session, slots, &parker.woken, awaited.more.get(), watch);
         parker.woken.store(0, Ordering::Release);
     }
 }
@@ -265,9 +307,8 @@ fn looks(session: &Session, waiting: &Waiting<'_>, mut ready: impl FnMut() -> bo
 const NAP: Duration = Duration::from_micros(200);
 
 /// Waits until one of the slots is answered, the future is woken, or it is time to look at other things.
-fn sleep(session: &Session, slots: &[usize], woken: &AtomicU32, more: bool, watch: Option<Watch>) {
-    let done = |slot: &usize| session.region.state(*slot).load(Ordering::Acquire) == state::DONE;
-    let ready = || slots.iter().any(done) || woken.load(Ordering::Acquire) == 1;
+fn sleep(session: &Session, slots: Slots, woken: &AtomicU32, more: bool, watch: Option<Watch>) {
+    let ready = || slots.any_done(session) || woken.load(Ordering::Acquire) == 1;
     let waiting = session.throng.enter();
     if slots.is_empty() {
         session.ring();
@@ -275,7 +316,7 @@ fn sleep(session: &Session, slots: &[usize], woken: &AtomicU32, more: bool, watc
     } else if looks(session, &waiting, ready) {
         return;
     }
-    let mut time = match more || slots.len() > 1 {
+    let mut time = match more || slots.are_several() {
         true => NAP,
         false if INTERRUPTED.get().is_null() => LOOK,
         false => ASK,
@@ -284,17 +325,17 @@ fn sleep(session: &Session, slots: &[usize], woken: &AtomicU32, more: bool, watc
         time = time.min(until.saturating_duration_since(Instant::now()));
     }
     let sleeps = || woken.compare_exchange(0, SLEEPS, Ordering::AcqRel, Ordering::Acquire).is_ok();
-    let slept = match slots {
-        [] if !sleeps() => return,
-        [] => futex::wait(woken, futex::Flags::PRIVATE, SLEEPS, Some(&timespec(time))),
-        [slot, more @ ..] => {
-            let word = session.region.state(*slot);
+    let slept = match slots.is_empty() {
+        true if !sleeps() => return,
+        true => futex::wait(woken, futex::Flags::PRIVATE, SLEEPS, Some(&timespec(time))),
+        false => {
+            let word = session.region.state(slots.first);
             let posted =
                 word.compare_exchange(state::POSTED, state::SLEEPING, Ordering::AcqRel, Ordering::Acquire);
             if matches!(posted, Err(s) if s != state::SLEEPING) || woken.load(Ordering::Acquire) != 0 {
                 return;
             }
-            let alone = more.is_empty() && watch.is_none();
+            let alone = !slots.are_several() && watch.is_none();
             if !alone && !sleeps() {
                 return;
             }
@@ -307,10 +348,9 @@ fn sleep(session: &Session, slots: &[usize], woken: &AtomicU32, more: bool, watc
     if slept == Err(rustix::io::Errno::TIMEDOUT) {
         session.check_alive();
     }
-    if !slots.iter().any(done) && interrupted() == Some(true) {
+    if !slots.any_done(session) && interrupted() == Some(true) {
         // The manager answers that it was given up, or what came of it.
-        let all = slots.iter().fold(0, |all, slot| all | 1 << slot);
-        session.region.cancel().fetch_or(all, Ordering::SeqCst);
+        session.region.cancel().fetch_or(slots.bits, Ordering::SeqCst);
         session.ring();
     }
 }
