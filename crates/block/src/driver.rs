@@ -92,25 +92,15 @@ impl Driving {
 /// What an attendant and its volume have in common without the lock.
 #[derive(Default)]
 pub(crate) struct Attendant {
-    /// It is there, as far as it has said.
-    here: AtomicBool,
+    /// Its thread, as [`this_thread`] has it, while it is there as far as it has said; 0: nobody is.
+    thread: AtomicUsize,
     /// It drives.
     pub drives: AtomicBool,
     /// How often it has looked.
     looks: AtomicU64,
-    /// Its thread, as [`this_thread`] has it; 0: nobody.
-    thread: AtomicUsize,
     /// Its calls have queued transfers that the device has not been told of.
     gathered: AtomicBool,
     done: Mutex<Vec<Completion>>,
-}
-
-/// A number that no other thread has at the same time.
-fn this_thread() -> usize {
-    thread_local! {
-        static PLACE: u8 = const { 0 };
-    }
-    PLACE.with(|place| std::ptr::from_ref(place) as usize)
 }
 
 /// After so long without a look the worker takes over.
@@ -183,6 +173,11 @@ struct Waits {
 
 thread_local! {
     static WAITS: Cell<Waits> = const { Cell::new(Waits { engine: 0, epoch: None, refusals: 0, left: None, drives: false }) };
+}
+
+/// A number that no other thread has at the same time; never 0.
+fn this_thread() -> usize {
+    WAITS.with(|place| std::ptr::from_ref(place) as usize)
 }
 
 impl Core {
@@ -316,9 +311,9 @@ impl Shared {
         if !self.media.is_polled() {
             return Devices::Idle;
         }
-        if attendant.here.load(Ordering::Relaxed) != stays {
-            attendant.here.store(stays, Ordering::Relaxed);
-            attendant.thread.store(if stays { this_thread() } else { 0 }, Ordering::Relaxed);
+        let thread = if stays { this_thread() } else { 0 };
+        if attendant.thread.load(Ordering::Relaxed) != thread {
+            attendant.thread.store(thread, Ordering::Relaxed);
             let mut core = self.lock();
             match stays {
                 true => core.driving.attended = true,
@@ -371,7 +366,6 @@ impl Shared {
         let mut core = self.lock();
         if self.attendant.looks() == looks {
             core.driving.nobody_attends();
-            self.attendant.here.store(false, Ordering::Relaxed);
             self.attendant.thread.store(0, Ordering::SeqCst);
             drop(core);
             self.hand_over();

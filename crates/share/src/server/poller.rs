@@ -158,11 +158,11 @@ impl<F: FileSystem> Poller<F> {
         while !self.bell.stopping() {
             self.round += 1;
             self.changes.runs_here();
-            let devices = self.fs.attend(true);
             let worked = self.poll_ready()
                 | self.take_requests()
                 | self.look_for_drains()
-                | (devices == Devices::Done);
+                // Behind them: what they have begun goes to the device before anybody is woken or let in.
+                | (self.fs.attend(true) == Devices::Done);
             self.wakes.wake_all();
             if self.round.is_multiple_of(ROUNDS) {
                 self.events(Some(0));
