@@ -11,7 +11,7 @@ use polled::Polled;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -138,56 +138,55 @@ fn cold(pages: u64) -> (Arc<Volume>, Arc<Polled>, Handle) {
     (volume, media, handle)
 }
 
-type Read<'a> = Pin<Box<dyn Future<Output = [u8; 4096]> + 'a>>;
+type Read<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// Reads of every other page, so that none brings another's, as a thread begins them that takes completions in.
-fn begin(volume: &Volume, handle: Handle, pages: u64) -> Vec<Read<'_>> {
-    let read = |page: u64| -> Read<'_> {
+/// Pages of which none is brought by reading the one before.
+const PAGES: [u64; 4] = [0, 2, 4, 6];
+
+/// Begins to read these pages, which are not in the cache.
+fn begin<'a>(volume: &'a Volume, handle: Handle, pages: &[u64]) -> Vec<Read<'a>> {
+    let read = |&page: &u64| -> Read<'a> {
         Box::pin(async move {
             let mut bytes = [0; 4096];
             assert_eq!(volume.read(handle, page * 4096, &mut bytes).await, Ok(4096));
-            bytes
+            assert_eq!(bytes, [page as u8; 4096]);
         })
     };
-    let mut reads: Vec<Read<'_>> = (0..pages).step_by(2).map(read).collect();
-    let ended = reads.iter_mut().filter_map(poll_once).count();
-    assert_eq!(ended, 0, "they are in the cache");
+    let mut reads: Vec<Read<'_>> = pages.iter().map(read).collect();
+    assert!(!reads.iter_mut().any(is_over), "they are in the cache");
     reads
 }
 
-fn poll_once(read: &mut Read<'_>) -> Option<[u8; 4096]> {
-    match read.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(bytes) => Some(bytes),
-        Poll::Pending => None,
-    }
+fn is_over(read: &mut Read<'_>) -> bool {
+    read.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
 /// Polls them until they are through, and does this between.
 fn finish(reads: Vec<Read<'_>>, mut between: impl FnMut()) {
     let begun = Instant::now();
-    for (i, mut read) in reads.into_iter().enumerate() {
-        let bytes = loop {
-            if let Some(bytes) = poll_once(&mut read) {
-                break bytes;
-            }
-            assert!(begun.elapsed() < Duration::from_secs(10), "read {i} does not end");
+    for mut read in reads {
+        while !is_over(&mut read) {
+            assert!(begun.elapsed() < Duration::from_secs(10), "a read does not end");
             between();
-        };
-        assert_eq!(bytes, [2 * i as u8; 4096]);
+        }
     }
 }
 
-/// The same as long as it takes for all of them to stay with the thread: while somebody else takes completions in none do, as nobody would look after them.
+/// Begins to read the pages as a thread that takes completions in: nobody is told of that. While somebody else takes them in all goes to the device at once, as nobody would look
+/// after what stays with the thread; so it is tried until the thread has the role, and keeps it meanwhile.
 fn gathered<'a>(volume: &'a Volume, media: &Polled, handle: Handle) -> Vec<Read<'a>> {
     let begun = Instant::now();
     loop {
         volume.attend(true);
+        // With the next completion whoever waits for it leaves the role to the thread that attends.
+        finish(begin(volume, handle, &[8]), || _ = volume.attend(true));
+        volume.attend(true);
         let before = media.kicks();
-        let reads = begin(volume, handle, 8);
+        let reads = begin(volume, handle, &PAGES);
         if media.kicks() == before && media.queued() >= reads.len() {
             return reads;
         }
-        assert!(begun.elapsed() < Duration::from_secs(30), "{} are queued", media.queued());
+        assert!(begun.elapsed() < Duration::from_secs(60), "{} are queued", media.queued());
         finish(reads, || _ = volume.attend(true));
         block_on(volume.drop_caches()).unwrap();
     }
@@ -195,7 +194,7 @@ fn gathered<'a>(volume: &'a Volume, media: &Polled, handle: Handle) -> Vec<Read<
 
 #[test]
 fn what_it_begins_between_two_looks_goes_to_the_device_together() {
-    let (volume, media, handle) = cold(8);
+    let (volume, media, handle) = cold(10);
     let (reads, before) = (gathered(&volume, &media, handle), media.kicks());
     volume.attend(true);
     assert_eq!((media.kicks() - before, media.queued()), (1, 0));
@@ -208,7 +207,7 @@ fn what_it_begins_between_two_looks_goes_to_the_device_together() {
     assert_eq!(media.queued(), 0);
     finish(reads, thread::yield_now);
     block_on(volume.drop_caches()).unwrap();
-    reads = begin(&volume, handle, 8);
+    reads = begin(&volume, handle, &PAGES);
     assert_eq!(media.queued(), 0);
     finish(reads, thread::yield_now);
     volume.close_blocking().unwrap();
@@ -232,13 +231,24 @@ fn what_others_begin_meanwhile_goes_to_the_device_at_once() {
 
 #[test]
 fn what_it_has_begun_is_not_left_behind_when_it_does_not_come_back() {
-    let (volume, media, handle) = cold(8);
+    let (volume, media, handle) = cold(10);
     for idle in [0, 1, 20, 300] {
         finish(gathered(&volume, &media, handle), thread::yield_now);
         block_on(volume.drop_caches()).unwrap();
         thread::sleep(Duration::from_millis(idle));
     }
     volume.close_blocking().unwrap();
+}
+
+#[test]
+fn nothing_stays_with_it_while_the_worker_takes_completions_in() {
+    for _ in 0..4 {
+        let (volume, _, handle) = cold(10);
+        // The worker is with the device until that has something.
+        volume.attend(true);
+        finish(begin(&volume, handle, &PAGES), thread::yield_now);
+        volume.close_blocking().unwrap();
+    }
 }
 
 /// A call in the way that this volume knows, on the thread that attends: nobody else would hand over what it queues.
