@@ -18,7 +18,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use paths::Paths;
 
@@ -145,6 +145,7 @@ pub struct Mount {
     abilities: Abilities,
     faults: Mutex<(Faults, StdRng)>,
     calls: Arc<AtomicU64>,
+    under_way: AtomicU64,
     page: usize,
     refused: Mutex<Vec<(&'static str, StoreError)>>,
     slow: Mutex<Vec<(&'static str, Duration)>>,
@@ -160,6 +161,18 @@ impl Mount {
     /// Of 1,000 calls so many fail from now on.
     pub fn set_failing(&self, failing: u32) {
         self.faults.lock().0.failing = failing;
+    }
+
+    /// Waits until all calls have been answered, and those who made them have had time to take that in.
+    pub fn wait_until_quiet(&self) {
+        const LONG: Duration = Duration::from_millis(20);
+        let mut since = Instant::now();
+        while since.elapsed() < LONG {
+            if self.under_way.load(Ordering::SeqCst) > 0 {
+                since = Instant::now();
+            }
+            std::thread::sleep(LONG / 10);
+        }
     }
 
     /// From now on each listing has this key too.
@@ -194,6 +207,14 @@ impl Mount {
     }
 
     async fn call<T>(&self, name: &'static str, run: impl FnOnce(&mut Bucket) -> Result<T>) -> Result<T> {
+        struct UnderWay<'a>(&'a AtomicU64);
+        impl Drop for UnderWay<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        self.under_way.fetch_add(1, Ordering::SeqCst);
+        let _under_way = UnderWay(&self.under_way);
         let number = self.calls.fetch_add(1, Ordering::SeqCst);
         let (stopped, effect, fails, wait) = {
             let (faults, rng) = &mut *self.faults.lock();
@@ -570,6 +591,7 @@ pub fn mount_with(
         abilities,
         faults: Mutex::new((faults, rng)),
         calls: calls.clone(),
+        under_way: AtomicU64::new(0),
         page,
         refused: Mutex::default(),
         slow: Mutex::default(),
