@@ -41,7 +41,37 @@
 //! # }
 //! ```
 //!
-//! The same calls are async on the [`Client`] itself. One process owns an open volume: a second open of the image fails
+//! The same calls are async on the [`Client`] itself. Past the page cache and many at a time, between the device and [`Buffers`] that are registered with it, by a
+//! thread that looks for completions instead of sleeping ([`join_polled`]):
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let image = dir.path().join("disk.img");
+//! # freehold::create_image(&image, 64 << 20, freehold::Allocation::Sparse)?;
+//! # freehold::mkfs(&image, &freehold::MkfsOptions::default())?;
+//! # let volume = freehold::open(&image, freehold::VolumeOptions::default())?;
+//! let files = freehold::client(&volume, freehold::Cred::root());
+//! files.blocking().write("/table", vec![7; 1 << 20])?;
+//! let table = files.blocking().open("/table", freehold::OpenOptions::new().read(true).direct(true))?;
+//! let buffers = files.buffers(32, 4096)?;
+//! let reader = async |first: u64| {
+//!     let mut buffer = buffers.take().expect("one for each reader");
+//!     for page in (first..256).step_by(32) {
+//!         let (back, read) = table.read_fixed_at(buffer, page * 4096).await;
+//!         assert_eq!((read?, back[0]), (4096, 7));
+//!         buffer = back;
+//!     }
+//!     freehold::Result::Ok(())
+//! };
+//! freehold::join_polled(&volume, (0..32).map(reader).collect())?;
+//! # table.close()?;
+//! # volume.close_blocking()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! One process owns an open volume: a second open of the image fails
 //! with `EBUSY` until the first one closed it or its process ended.
 
 pub mod bench;
@@ -60,8 +90,10 @@ pub mod service;
 pub mod sessions;
 
 pub use block::{Counters, MkfsOptions, MkfsReport, OpenOptions as VolumeOptions, Synchronous, Volume};
+pub use fs::client::{Buffer, Buffers};
 pub use fs::{
     Attr, Blocking, Client, Cred, Error, File, FileSystem, FileType, OpenOptions, Result, StatFs, Time,
+    join_all, join_polled,
 };
 pub use fuse::{Mount, MountOptions, remount};
 pub use image::{Allocated, Allocation, create_image, foreign_content, identity};

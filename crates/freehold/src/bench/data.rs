@@ -1,13 +1,13 @@
 //! Data rows: sequential writes and reads in 1 MiB calls, random reads at depth 32, against raw io_uring.
 
 use super::driver::{Bench, Log, Workload};
-use super::join::join_all;
 use super::ours::Ours;
 use super::raw::Raw;
 use super::sample::{Goal, Kind, Stamp};
 use super::stop;
 use super::subject::{How, Name, Random, Subject};
 use anyhow::{Context, Result, ensure};
+use fs::join_all;
 use std::cell::Cell;
 use std::path::Path;
 

@@ -8,7 +8,7 @@
 //! Groups of rows are reported as they are done, and kept in the JSON file; a run that ends early reports what it has. `chart` draws a
 //! picture of the JSON file.
 //!
-//! A device below any file system is measured by `device`, with rows of its own.
+//! A device below any file system is measured by `device`, and one place, a volume or a directory, by `files`: with rows of their own.
 //!
 //! Tested in a tiny size by tests/bench_tiny.rs.
 
@@ -17,8 +17,8 @@ mod data;
 mod device;
 mod driver;
 mod durable;
+mod files;
 mod fuse_rows;
-mod join;
 mod lab;
 mod machine;
 mod meta;
@@ -53,6 +53,7 @@ Examples:
   freehold bench --json f --svg f.svg          everything, with a picture: Freehold and XFS beside ext4
   freehold bench --from f --svg f.svg          the picture of an earlier run; measures nothing
   freehold bench device nvme:0000:04:00.0      a device below any file system: see freehold bench device --help
+  freehold bench files /mnt/ext4               one place, a volume or a directory: see freehold bench files --help
 
 Finished rows are shown as they are done. A run that is interrupted (Ctrl-C) prints and writes what it has measured, and fails.
 
@@ -103,16 +104,18 @@ pub struct BenchArgs {
     /// Be a child: make files on a volume, and report
     #[arg(long, value_name = "JOB", hide = true)]
     pub child: Option<String>,
-    /// Measure something else than file systems
+    /// Measure one device, or one place
     #[command(subcommand)]
     pub other: Option<Other>,
 }
 
-/// What is measured below file systems.
+/// What is measured by itself.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Other {
     /// A device: an NVMe controller, a block device or a file.
     Device(Box<device::DeviceArgs>),
+    /// Names and data in one place: a volume or a directory.
+    Files(Box<files::FilesArgs>),
 }
 
 const GROUPS: &[&[&str]] = &[
@@ -137,8 +140,10 @@ pub fn run(args: BenchArgs) -> Result<()> {
     if let Some(job) = &args.child {
         return mount::child(job);
     }
-    if let Some(Other::Device(args)) = &args.other {
-        return device::run(args);
+    match &args.other {
+        Some(Other::Device(args)) => return device::run(args),
+        Some(Other::Files(args)) => return files::run(args),
+        None => {}
     }
     if args.list {
         GROUPS.iter().for_each(|rows| println!("{}", rows.join(" ")));

@@ -2,6 +2,7 @@
 
 use super::sample::DeviceOps;
 use super::subject::{How, Name, Subject};
+use crate::medium::{Device, open_media};
 use anyhow::{Context, Result, ensure};
 use block::{MkfsOptions, Volume};
 use fs::client::BlockingFile;
@@ -15,8 +16,9 @@ use std::sync::Arc;
 pub struct Ours {
     /// The engine.
     pub volume: Volume,
-    media: Arc<UringMedia>,
-    client: Blocking<Volume>,
+    media: Arc<dyn Device>,
+    /// Its calls in this process.
+    pub client: Blocking<Volume>,
 }
 
 /// A medium that does not offer discard: mkfs must leave the image file allocated, as the peers' mkfs is told to.
@@ -61,9 +63,9 @@ fn owner() -> (u32, u32) {
 }
 
 impl Ours {
-    /// Opens a volume with default options, but for the size of the page cache when one is given.
+    /// Opens a volume on any medium with default options, but for the size of the page cache when one is given.
     pub fn open(path: &Path, cache_bytes: Option<usize>) -> Result<Ours> {
-        let media = Arc::new(UringMedia::open(path, Options::default())?);
+        let media = open_media(path, false, None)?;
         let mut options = block::OpenOptions::default();
         if let Some(bytes) = cache_bytes {
             options.cache_bytes = bytes;
@@ -113,6 +115,11 @@ impl Subject for Ours {
     #[inline]
     fn unlink(&self, name: &Name) -> Result<()> {
         Ok(self.client.unlink(name.as_str())?)
+    }
+
+    #[inline]
+    fn rmdir(&self, dir: &str) -> Result<()> {
+        Ok(self.client.rmdir(dir)?)
     }
 
     #[inline]

@@ -66,7 +66,7 @@ pub enum How {
 pub trait Subject: Sync {
     /// An open file.
     type File: Send + Sync;
-    /// Makes a directory in the root.
+    /// Makes a directory.
     fn mkdir(&self, dir: &str) -> Result<()>;
     /// Opens or makes a file.
     fn open(&self, name: &Name, how: How) -> Result<Self::File>;
@@ -76,6 +76,8 @@ pub trait Subject: Sync {
     fn stat(&self, name: &Name) -> Result<u64>;
     /// Removes a name.
     fn unlink(&self, name: &Name) -> Result<()>;
+    /// Removes an empty directory.
+    fn rmdir(&self, dir: &str) -> Result<()>;
     /// Moves a name.
     fn rename(&self, from: &Name, to: &Name) -> Result<()>;
     /// Number of entries and sum of their names' lengths, without the dots.

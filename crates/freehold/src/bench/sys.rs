@@ -75,6 +75,11 @@ impl Subject for Sys {
     }
 
     #[inline]
+    fn rmdir(&self, dir: &str) -> Result<()> {
+        Ok(rustix::fs::unlinkat(&self.root, dir, AtFlags::REMOVEDIR)?)
+    }
+
+    #[inline]
     fn rename(&self, from: &Name, to: &Name) -> Result<()> {
         Ok(rustix::fs::renameat(&self.root, from.as_c_str(), &self.root, to.as_c_str())?)
     }

@@ -19,6 +19,7 @@ mod attrs;
 mod blocking;
 mod dir;
 mod file;
+mod fixed;
 mod names;
 mod open;
 mod options;
@@ -27,6 +28,7 @@ mod tree;
 pub use blocking::{Blocking, BlockingFile, BlockingReadDir};
 pub use dir::{Entry, ReadDir};
 pub use file::{File, SeekTo};
+pub use fixed::{Buffer, Buffers};
 pub use options::OpenOptions;
 
 use crate::contract::FileSystem;
