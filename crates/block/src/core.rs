@@ -371,7 +371,9 @@ impl Core {
     pub fn wake(&mut self, key: Wait) {
         let checkpoint = self.checkpoint_wanted && self.checkpointing.is_none();
         self.wake_worker |= key == Wait::Progress && (checkpoint || self.frees_orphans());
-        if let Some(wakers) = self.waiters.remove(&key) {
+        if !self.waiters.is_empty()
+            && let Some(wakers) = self.waiters.remove(&key)
+        {
             self.woken.extend(wakers);
         }
     }
@@ -404,6 +406,7 @@ impl Core {
         match wait {
             Wait::Durable(epoch) if lends => self.group.blocks(epoch),
             Wait::Durable(epoch) => self.durable_waiters.push((epoch, waker.clone())),
+            Wait::Direct(call) => self.directs.wait(call, waker),
             key => self.waiters.entry(key).or_default().push(waker.clone()),
         }
     }

@@ -21,13 +21,12 @@ use crate::inode::{Data, Slot};
 use crate::io::{Io, IoKind};
 use crate::pages::key;
 use crate::space::Run;
-use foldhash::fast::FixedState;
 use format::BlockNo;
 use fs::cache::PAGE;
 use fs::{Error, Handle, OpenFlags};
 use media::{ArenaId, BufRef, MediaError, Op, Request};
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, HashMap};
+use std::task::Waker;
 
 const PAGE64: u64 = PAGE as u64;
 
@@ -37,16 +36,26 @@ type Runs = SmallVec<[Run; 2]>;
 /// Calls under way, and memory that doors have lent.
 #[derive(Default)]
 pub(crate) struct Directs {
-    calls: HashMap<u32, Call, FixedState>,
-    last: u32,
-    /// Reads under way, by the epoch that was running when they began.
-    reads: BTreeMap<u64, u32>,
+    calls: Calls,
+    /// How many reads are under way that began while this epoch was running, in the order of epochs.
+    reads: SmallVec<[(u64, u32); 2]>,
     /// Writes under way.
     pub writes: usize,
-    memories: HashMap<ArenaId, Lent, FixedState>,
+    /// By number of the arena.
+    memories: Vec<Option<Lent>>,
+}
+
+/// Calls by number. A number is given again when its call is forgotten: nobody has it any more then.
+#[derive(Default)]
+struct Calls {
+    places: Vec<Option<Call>>,
+    free: Vec<u32>,
+    /// How many somebody waits for.
+    awaited: usize,
 }
 
 struct Call {
+    waker: Option<Waker>,
     /// Requests that have not completed.
     left: u32,
     result: Result<(), MediaError>,
@@ -55,6 +64,47 @@ struct Call {
     reads: Option<u64>,
     /// Nobody waits for it any more.
     abandoned: bool,
+}
+
+impl Calls {
+    fn insert(&mut self, call: Call) -> u32 {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() as u32 - 1
+        });
+        self.places[number as usize] = Some(call);
+        number
+    }
+
+    fn get(&mut self, number: u32) -> Option<&mut Call> {
+        self.places.get_mut(number as usize)?.as_mut()
+    }
+
+    fn forget(&mut self, number: u32) -> Option<Call> {
+        let call = self.places.get_mut(number as usize)?.take()?;
+        self.awaited -= call.waker.is_some() as usize;
+        self.free.push(number);
+        Some(call)
+    }
+}
+
+impl Directs {
+    /// Somebody waits for the end of a call.
+    pub fn wait(&mut self, number: u32, waker: &Waker) {
+        if let Some(call) = self.calls.get(number) {
+            let before = call.waker.replace(waker.clone());
+            self.calls.awaited += before.is_none() as usize;
+        }
+    }
+
+    /// Whether somebody waits for the end of any.
+    pub fn is_awaited(&self) -> bool {
+        self.calls.awaited > 0
+    }
+
+    fn lent(&mut self, memory: ArenaId) -> Option<&mut Lent> {
+        self.memories.get_mut(memory.0 as usize)?.as_mut()
+    }
 }
 
 #[derive(Default)]
@@ -80,28 +130,30 @@ pub(crate) enum Uncovered {
 impl Core {
     /// Transfers may name this memory from now on.
     pub fn memory_lent(&mut self, memory: ArenaId) {
-        self.directs.memories.insert(memory, Lent::default());
+        let (memories, n) = (&mut self.directs.memories, memory.0 as usize);
+        memories.resize_with(memories.len().max(n + 1), || None);
+        memories[n] = Some(Lent::default());
     }
 
     /// No more transfers will name it. The medium is told now, or when the last of them is over.
     pub fn memory_returned(&mut self, memory: ArenaId) {
-        if let Some(lent) = self.directs.memories.get_mut(&memory) {
+        if let Some(lent) = self.directs.lent(memory) {
             lent.leaves = true;
         }
         self.let_go(memory);
     }
 
     fn let_go(&mut self, memory: ArenaId) {
-        if self.directs.memories.get(&memory).is_some_and(|lent| lent.leaves && lent.calls == 0) {
-            self.directs.memories.remove(&memory);
+        if self.directs.lent(memory).is_some_and(|lent| lent.leaves && lent.calls == 0) {
+            self.directs.memories[memory.0 as usize] = None;
             self.media.unregister(memory);
         }
     }
 
     /// What quarantine may give out again: freed in an epoch that is recorded, and before all reads began that are under way.
     pub fn reusable(&self) -> u64 {
-        match self.directs.reads.first_key_value() {
-            Some((&began, _)) => self.recorded.min(began - 1),
+        match self.directs.reads.first() {
+            Some(&(began, _)) => self.recorded.min(began - 1),
             None => self.recorded,
         }
     }
@@ -123,7 +175,10 @@ impl Core {
         let absent = |core: &mut Core, page: u64| core.cache.find(key(open.slot, page)).is_none();
         let Some(runs) = self.direct_runs(open.slot, (offset, end), absent, idle) else { return Ok(None) };
         let epoch = self.running.epoch;
-        *self.directs.reads.entry(epoch).or_default() += 1;
+        match self.directs.reads.last_mut() {
+            Some((latest, n)) if *latest == epoch => *n += 1,
+            _ => self.directs.reads.push((epoch, 1)),
+        }
         let pages = (end - offset) / PAGE64;
         self.counters.read_blocks += pages;
         self.counters.direct_read_blocks += pages;
@@ -189,7 +244,7 @@ impl Core {
     }
 
     /// Whether such a transfer can be a direct one at all.
-    fn is_direct(&self, flags: OpenFlags, offset: u64, memory: BufRef) -> bool {
+    fn is_direct(&mut self, flags: OpenFlags, offset: u64, memory: BufRef) -> bool {
         let len = memory.len as u64;
         let aligned = |n: u64, unit: u64| n.is_multiple_of(unit);
         flags.contains(OpenFlags::DIRECT)
@@ -198,7 +253,7 @@ impl Core {
             && aligned(len, PAGE64)
             && aligned(memory.offset, self.geometry.sector as u64)
             && offset.checked_add(len).is_some()
-            && self.directs.memories.get(&memory.arena).is_some_and(|lent| !lent.leaves)
+            && self.directs.lent(memory.arena).is_some_and(|lent| !lent.leaves)
     }
 
     /// The blocks of a range of whole pages, if all of them have blocks whose content counts, and these and the pages are as is asked for.
@@ -233,10 +288,12 @@ impl Core {
 
     /// Submits the requests of a call.
     fn begin_direct(&mut self, op: Op, runs: &[Run], memory: BufRef, reads: Option<u64>) -> u32 {
-        let directs = &mut self.directs;
-        directs.last = directs.last.wrapping_add(1);
-        let call = directs.last;
-        directs.memories.entry(memory.arena).or_default().calls += 1;
+        if let Some(lent) = self.directs.lent(memory.arena) {
+            lent.calls += 1;
+        }
+        let of_call =
+            Call { waker: None, left: 0, result: Ok(()), memory: memory.arena, reads, abandoned: false };
+        let call = self.directs.calls.insert(of_call);
         let max = self.geometry.max_transfer as u64 / PAGE64;
         let (mut at, mut left) = (memory.offset, 0);
         for &run in runs {
@@ -258,8 +315,9 @@ impl Core {
                 (at, done, left) = (at + len, done + n, left + 1);
             }
         }
-        let call_of = Call { left, result: Ok(()), memory: memory.arena, reads, abandoned: false };
-        self.directs.calls.insert(call, call_of);
+        if let Some(of_call) = self.directs.calls.get(call) {
+            of_call.left = left;
+        }
         call
     }
 
@@ -271,7 +329,7 @@ impl Core {
                 self.latch(e.to_string());
             }
         }
-        let Some(entry) = self.directs.calls.get_mut(&call) else { return };
+        let Some(entry) = self.directs.calls.get(call) else { return };
         entry.left -= 1;
         if entry.result.is_ok() {
             entry.result = result;
@@ -280,10 +338,14 @@ impl Core {
             return;
         }
         let (memory, reads, abandoned) = (entry.memory, entry.reads, entry.abandoned);
-        if abandoned {
-            self.directs.calls.remove(&call);
+        if let Some(waker) = entry.waker.take() {
+            self.directs.calls.awaited -= 1;
+            self.woken.push(waker);
         }
-        if let Some(lent) = self.directs.memories.get_mut(&memory) {
+        if abandoned {
+            self.directs.calls.forget(call);
+        }
+        if let Some(lent) = self.directs.lent(memory) {
             lent.calls -= 1;
         }
         self.let_go(memory);
@@ -291,17 +353,17 @@ impl Core {
             Some(epoch) => self.direct_read_over(epoch),
             None => self.directs.writes -= 1,
         }
-        self.wake(Wait::Direct(call));
         // Who wants to read what was being written, or to write it once more, or waits for the last transfer.
         self.wake(Wait::Progress);
     }
 
     fn direct_read_over(&mut self, epoch: u64) {
         let before = self.reusable();
-        if let Some(reads) = self.directs.reads.get_mut(&epoch) {
-            *reads -= 1;
-            if *reads == 0 {
-                self.directs.reads.remove(&epoch);
+        let reads = &mut self.directs.reads;
+        if let Some(at) = reads.iter().position(|&(began, _)| began == epoch) {
+            reads[at].1 -= 1;
+            if reads[at].1 == 0 {
+                reads.remove(at);
             }
         }
         if self.reusable() > before {
@@ -311,10 +373,10 @@ impl Core {
 
     /// How a call has ended, if it has. It is forgotten then.
     pub fn direct_result(&mut self, call: u32) -> Res<()> {
-        match self.directs.calls.get(&call) {
+        match self.directs.calls.get(call) {
             Some(entry) if entry.left > 0 => Err(Stop::Wait(Wait::Direct(call))),
             _ => {
-                let entry = self.directs.calls.remove(&call);
+                let entry = self.directs.calls.forget(call);
                 Ok(entry.map_or(Ok(()), |entry| entry.result).map_err(Error::Media)?)
             }
         }
@@ -322,9 +384,13 @@ impl Core {
 
     /// Nobody waits for a call any more.
     pub fn abandon_direct(&mut self, call: u32) {
-        match self.directs.calls.get_mut(&call) {
-            Some(entry) if entry.left > 0 => entry.abandoned = true,
-            _ => drop(self.directs.calls.remove(&call)),
+        match self.directs.calls.get(call) {
+            Some(entry) if entry.left > 0 => {
+                entry.abandoned = true;
+                let waker = entry.waker.take();
+                self.directs.calls.awaited -= waker.is_some() as usize;
+            }
+            _ => drop(self.directs.calls.forget(call)),
         }
     }
 

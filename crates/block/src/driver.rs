@@ -22,7 +22,7 @@ use media::{Completion, Wait as MediaWait};
 use parking_lot::{Condvar, Mutex};
 use std::cell::Cell;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -98,11 +98,14 @@ pub(crate) struct Attendant {
     pub drives: AtomicBool,
     /// How often it has looked.
     looks: AtomicU64,
-    /// Its calls have queued transfers that the device has not been told of.
-    gathered: AtomicBool,
+    /// So many of its calls have queued transfers that the device has not been told of.
+    gathered: AtomicU32,
     done: Mutex<Vec<Completion>>,
 }
 
+/// The device is told when so many calls have queued something: it begins while the attendant goes on with others. When all waited for the next look, device and
+/// attendant would take turns.
+const GATHERED_MAX: u32 = 16;
 /// After so long without a look the worker takes over.
 pub(crate) const ABSENT: Duration = Duration::from_millis(5);
 /// So long the worker sleeps at most before it looks whether there is a transfer for which the attendant does not come.
@@ -117,15 +120,18 @@ impl Attendant {
         self.thread.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// A call has queued transfers, and the attendant drives. Whether the device is told of them later: the attendant does that for all calls at once that it
-    /// ran between two looks. Should it not come back, the worker does, which comes by as long as the attendant has the role, and never otherwise.
+    /// A call has queued transfers, and the attendant drives. Whether the device is told of them later: the attendant does that for some calls at once, at its next look
+    /// at the latest. Should it not come back, the worker does, which comes by as long as the attendant has the role, and never otherwise.
     pub fn gathers(&self) -> bool {
         if !self.is_here() {
             return false;
         }
-        self.gathered.store(true, Ordering::SeqCst);
+        if self.gathered.fetch_add(1, Ordering::SeqCst) + 1 >= GATHERED_MAX {
+            self.gathered.store(0, Ordering::SeqCst);
+            return false;
+        }
         // The worker may have found it missing meanwhile: it clears `thread` before it looks at `gathered`, so that one of them sees the other.
-        self.thread.load(Ordering::SeqCst) != 0 || !self.gathered.swap(false, Ordering::SeqCst)
+        self.thread.load(Ordering::SeqCst) != 0 || self.gathered.swap(0, Ordering::SeqCst) == 0
     }
 }
 
@@ -185,7 +191,8 @@ impl Core {
     pub fn caller_waits(&mut self, wait: Wait, waker: &Waker) -> bool {
         let lends = self.identity != 0 && fs::lends(waker, self.identity);
         let epoch = if let Wait::Durable(epoch) = wait { Some(epoch) } else { None };
-        let alone = self.durable_waiters.is_empty() && self.group.is_empty() && self.waiters.is_empty();
+        let no_others = self.waiters.is_empty() && !self.directs.is_awaited();
+        let alone = self.durable_waiters.is_empty() && self.group.is_empty() && no_others;
         let drives = lends && (alone || epoch.is_some());
         self.driving.streak = if drives { self.driving.streak.saturating_add(1) } else { 0 };
         let mut keeps_time = false;
@@ -346,7 +353,7 @@ impl Shared {
     /// Tells the device of what the attendant's calls have queued.
     fn hand_over(&self) {
         let gathered = &self.attendant.gathered;
-        if gathered.load(Ordering::SeqCst) && gathered.swap(false, Ordering::SeqCst) {
+        if gathered.load(Ordering::SeqCst) > 0 && gathered.swap(0, Ordering::SeqCst) > 0 {
             self.media.kick();
         }
     }

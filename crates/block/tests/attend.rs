@@ -138,6 +138,35 @@ fn cold(pages: u64) -> (Arc<Volume>, Arc<Polled>, Handle) {
     (volume, media, handle)
 }
 
+/// One thread runs many calls at a time and looks for completions meanwhile; then it has left.
+#[test]
+fn many_calls_of_a_thread_that_polls() {
+    const PAGES: u64 = 64;
+    let (volume, media, handle) = cold(PAGES);
+    let (begun, here) = (Instant::now(), thread::current().id());
+    let mut seen = false;
+    while !seen && begun.elapsed() < Duration::from_secs(30) {
+        block_on(volume.drop_caches()).unwrap();
+        let before = (media.taken_by(here), media.kicks());
+        let calls = (0..16).map(async |n| {
+            let mut bytes = [0; 4096];
+            for page in (n..PAGES).step_by(16) {
+                assert_eq!(volume.read(handle, page * 4096, &mut bytes).await?, 4096);
+                assert_eq!(bytes, [page as u8; 4096]);
+            }
+            fs::Result::Ok(())
+        });
+        fs::join_polled(&*volume, calls.collect()).unwrap();
+        // What the calls of a round have begun goes to the device together. On a busy machine the worker may be in between.
+        seen = media.taken_by(here) - before.0 >= 16 && media.kicks() - before.1 <= 8;
+    }
+    assert!(seen, "{:?}, told {} times", media.taken(), media.kicks());
+    let before = media.taken_by(here);
+    work(&volume, handle, 20);
+    assert_eq!(media.taken_by(here), before, "it still takes completions in");
+    volume.close_blocking().unwrap();
+}
+
 type Read<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 /// Pages of which none is brought by reading the one before.
@@ -210,6 +239,18 @@ fn what_it_begins_between_two_looks_goes_to_the_device_together() {
     reads = begin(&volume, handle, &PAGES);
     assert_eq!(media.queued(), 0);
     finish(reads, thread::yield_now);
+    volume.close_blocking().unwrap();
+}
+
+/// The device works on the first of many while the thread begins the others.
+#[test]
+fn of_many_the_device_is_told_before_the_next_look() {
+    let (volume, media, handle) = cold(64);
+    let (mut reads, before) = (gathered(&volume, &media, handle), media.kicks());
+    let more: Vec<u64> = (10..58).step_by(2).collect();
+    reads.extend(begin(&volume, handle, &more));
+    assert!(media.kicks() > before && media.queued() < 16, "{} are queued", media.queued());
+    finish(reads, || _ = volume.attend(true));
     volume.close_blocking().unwrap();
 }
 

@@ -25,11 +25,15 @@ impl Volume {
         offset: u64,
         from: BufRef,
     ) -> Result<Option<usize>> {
-        let mut ticket = None;
-        let written = self.direct(|core| core.write_direct(handle, offset, from, &mut ticket)).await?;
+        let (mut ticket, mut flags) = (None, OpenFlags::empty());
+        let begin = |core: &mut Core| {
+            flags = core.handles.get(handle).map(|open| open.flags)?;
+            core.write_direct(handle, offset, from, &mut ticket)
+        };
+        let written = self.direct(begin).await?;
         if written.is_some() {
             self.synced(Synchronous::Everything).await?;
-            if self.handle(handle)?.flags.intersects(OpenFlags::SYNC | OpenFlags::DSYNC) {
+            if flags.intersects(OpenFlags::SYNC | OpenFlags::DSYNC) {
                 self.sync_all().await?;
             }
         }
