@@ -206,9 +206,10 @@ impl Separation {
         q.last = q.last.max(now);
         q.service[direction as usize][size].add(busy);
         self.anywhere[direction as usize][size].add(busy);
-        self.shares.add(Class::of(direction, len >= self.config.large), busy);
+        let class = Class::of(direction, len >= self.config.large);
+        self.shares.add(class, busy);
         if self.config.mode == Mode::Automatic {
-            self.trial.done(len, now);
+            self.trial.done(class, len, now);
         }
     }
 
