@@ -21,6 +21,13 @@ pub struct Raw {
     depth: usize,
 }
 
+impl Drop for Raw {
+    /// A ring that is closed gives its file back some time later: until then the file system could not be unmounted.
+    fn drop(&mut self) {
+        let _ = self.ring.submitter().unregister_files();
+    }
+}
+
 impl Raw {
     /// Opens a file that exists (or makes it), for requests of `block` bytes, `depth` at a time.
     pub fn open(path: &Path, block: usize, depth: usize) -> Result<Raw> {
