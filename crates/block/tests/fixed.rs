@@ -92,6 +92,14 @@ fn the_device_fills_and_reads_buffers() {
         buffer[..BLOCK] == expected[MIB - 2 * BLOCK..][..BLOCK] && buffer[BLOCK..2 * BLOCK] == [7; BLOCK]
     );
     assert_eq!(rig.direct().0 - before.0, 18);
+
+    // By a thread that blocks.
+    let blocking = fs::client::BlockingFile::from(rig.file("g", MIB));
+    let before = rig.direct();
+    let (buffer, n) = blocking.read_fixed_at(buffer, BLOCK as u64);
+    assert!(n == Ok(64 << 10) && buffer[..] == expected[BLOCK..][..64 << 10]);
+    let (buffer, n) = blocking.write_fixed_at(buffer, 0);
+    assert_eq!((n, rig.direct()), (Ok(64 << 10), (before.0 + 16, before.1 + 16)));
     drop(buffer);
     assert_eq!(free(&buffers), 2);
 }

@@ -51,9 +51,12 @@
 //! # freehold::create_image(&image, 64 << 20, freehold::Allocation::Sparse)?;
 //! # freehold::mkfs(&image, &freehold::MkfsOptions::default())?;
 //! # let volume = freehold::open(&image, freehold::VolumeOptions::default())?;
+//! use freehold::FileSystem;
+//!
 //! let files = freehold::client(&volume, freehold::Cred::root());
 //! files.blocking().write("/table", vec![7; 1 << 20])?;
-//! let table = files.blocking().open("/table", freehold::OpenOptions::new().read(true).direct(true))?;
+//! let options = freehold::OpenOptions::new().read(true).direct(true);
+//! let table = volume.block_on(files.open("/table", options))?;
 //! let buffers = files.buffers(32, 4096)?;
 //! let reader = async |first: u64| {
 //!     let mut buffer = buffers.take().expect("one for each reader");
@@ -65,7 +68,7 @@
 //!     freehold::Result::Ok(())
 //! };
 //! freehold::join_polled(&volume, (0..32).map(reader).collect())?;
-//! # table.close()?;
+//! # volume.block_on(table.close())?;
 //! # volume.close_blocking()?;
 //! # Ok(())
 //! # }

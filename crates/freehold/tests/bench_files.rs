@@ -58,6 +58,7 @@ fn a_volume() {
     freehold::mkfs(&image, &MkfsOptions::default()).unwrap();
     is_whole(&bench(&image, &[]));
     is_whole(&bench(&image, &["--depth", "1"]));
+    is_whole(&bench(&image, &["--depth", "200", "--size", "40M"]));
     let volume = freehold::open(&image, VolumeOptions::default()).unwrap();
     let files = freehold::client(&volume, Cred::root()).blocking();
     assert_eq!(files.read_dir("/").unwrap().count(), 0, "something is left");
@@ -82,8 +83,9 @@ fn what_cannot_be_used_is_refused_and_nothing_left() {
         (&*image, &[][..], "volume"),
         (&home.path().join("nothing"), &[], "No such file"),
         (home.path(), &["--files", "0"], "0 is not in"),
-        (home.path(), &["--depth", "65"], "65 is not in"),
+        (home.path(), &["--depth", "1025"], "1025 is not in"),
         (home.path(), &["--size", "1K"], "at least 1M"),
+        (home.path(), &["--size", "8M", "--depth", "65"], "at least twice"),
         (home.path(), &["--seconds", "0"], "expected seconds"),
     ] {
         let output = bench(place, words);

@@ -10,21 +10,21 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Most futures that run together: there is one bit for each.
-pub const JOINED_MAX: usize = 64;
+/// Bits of a word.
+const WORD: usize = u64::BITS as usize;
 
 /// A thread that polls sleeps when for so long nothing was under way that it could look for.
 const LOOKS_FOR: Duration = Duration::from_micros(100);
 
 /// Which futures are to be polled, one bit for each.
 struct Ready {
-    bits: AtomicU64,
+    words: Box<[AtomicU64]>,
     thread: Thread,
 }
 
 struct One {
     ready: Arc<Ready>,
-    bit: u64,
+    number: usize,
 }
 
 impl Wake for One {
@@ -32,21 +32,21 @@ impl Wake for One {
         self.wake_by_ref();
     }
     fn wake_by_ref(self: &Arc<Self>) {
-        // The thread sleeps only when it saw no bit at all.
-        if self.ready.bits.fetch_or(self.bit, Ordering::AcqRel) == 0 {
+        let bit = 1 << (self.number % WORD);
+        // The thread sleeps only when it saw no bit at all, of this word neither.
+        if self.ready.words[self.number / WORD].fetch_or(bit, Ordering::AcqRel) == 0 {
             self.ready.thread.unpark();
         }
     }
 }
 
-/// Runs futures, [`JOINED_MAX`] at most, to their ends on the calling thread, which sleeps while none of them can go on. The first error ends all: the others
-/// are dropped. Panics when there are more.
+/// Runs futures to their ends on the calling thread, which sleeps while none of them can go on. The first error ends all: the others are dropped.
 pub fn join_all<E>(futures: Vec<impl Future<Output = Result<(), E>>>) -> Result<(), E> {
     join(futures, std::thread::park)
 }
 
 /// As [`join_all`] for futures of one file system's calls, on a thread that has a processor for itself: it looks for what devices have completed instead of
-/// sleeping, and hands over together what the calls of a round have begun (as a reactor of SPDK does). It sleeps when there is nothing to look for, as with
+/// sleeping, and hands over together what the calls of a round have begun (as a reactor of SPDK does). One thread at a time can do that for a file system to any use. It sleeps when there is nothing to look for, as with
 /// engines that have no device or one that only tells of completions by waking somebody.
 pub fn join_polled<F: FileSystem, E>(
     fs: &F,
@@ -81,25 +81,31 @@ pub fn join_polled<F: FileSystem, E>(
 
 /// `rests` is called when no future can go on, until one can. It may return for no reason.
 fn join<E>(futures: Vec<impl Future<Output = Result<(), E>>>, mut rests: impl FnMut()) -> Result<(), E> {
-    assert!(futures.len() <= JOINED_MAX, "one bit for each future");
-    let all = u64::MAX.checked_shr((JOINED_MAX - futures.len()) as u32).unwrap_or(0);
-    let ready = Arc::new(Ready { bits: AtomicU64::new(all), thread: std::thread::current() });
+    let words = (0..futures.len().div_ceil(WORD)).map(|_| AtomicU64::new(u64::MAX)).collect();
+    let ready = Arc::new(Ready { words, thread: std::thread::current() });
     let wakers: Vec<Waker> =
-        (0..futures.len()).map(|i| Arc::new(One { ready: ready.clone(), bit: 1 << i }).into()).collect();
-    let mut futures: Vec<Pin<Box<_>>> = futures.into_iter().map(Box::pin).collect();
-    let mut left = all;
-    while left != 0 {
-        let mut bits = ready.bits.swap(0, Ordering::AcqRel) & left;
-        if bits == 0 {
-            rests();
-        }
-        while bits != 0 {
-            let i = bits.trailing_zeros() as usize;
-            bits &= bits - 1;
-            if let Poll::Ready(result) = futures[i].as_mut().poll(&mut Context::from_waker(&wakers[i])) {
-                result?;
-                left &= !(1 << i);
+        (0..futures.len()).map(|number| Arc::new(One { ready: ready.clone(), number }).into()).collect();
+    let mut left = futures.len();
+    // `None`: it has ended. A place behind the last future has none either.
+    let mut futures: Vec<Option<Pin<Box<_>>>> = futures.into_iter().map(|f| Some(Box::pin(f))).collect();
+    while left > 0 {
+        let mut is_idle = true;
+        for (n, word) in ready.words.iter().enumerate() {
+            let mut bits = word.swap(0, Ordering::AcqRel);
+            is_idle &= bits == 0;
+            while bits != 0 {
+                let i = n * WORD + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let Some(Some(future)) = futures.get_mut(i) else { continue };
+                if let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(&wakers[i])) {
+                    result?;
+                    futures[i] = None;
+                    left -= 1;
+                }
             }
+        }
+        if is_idle {
+            rests();
         }
     }
     Ok(())
@@ -113,7 +119,7 @@ mod tests {
     fn polls_what_was_woken() {
         let (tx, rx) = std::sync::mpsc::channel::<Waker>();
         let helper = std::thread::spawn(move || rx.into_iter().for_each(|w| w.wake()));
-        let futures = (0..JOINED_MAX).map(|_| {
+        let futures = (0..1000).map(|_| {
             let (tx, mut polls) = (tx.clone(), 0);
             std::future::poll_fn(move |cx| {
                 polls += 1;

@@ -40,7 +40,7 @@ pub struct FilesArgs {
     #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = options::parse_size)]
     size: u64,
     /// Requests under way
-    #[arg(long, value_name = "N", default_value = "32", value_parser = clap::value_parser!(u32).range(1..=fs::join::JOINED_MAX as i64))]
+    #[arg(long, value_name = "N", default_value = "32", value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
     /// Time of each measurement of reads and writes
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = super::device::seconds)]
@@ -54,6 +54,8 @@ const DATA: &[(&str, usize, bool, bool)] = &[
     ("rand-read-4k", 4 << 10, false, true),
     ("rand-write-4k", 4 << 10, true, true),
 ];
+/// The largest of them.
+const BLOCK_MAX: usize = 64 << 10;
 /// Names that are looked at again and again.
 const LOOKED_AT: u32 = 1000;
 /// Bytes of each write that makes the file, and how many of them are under way.
@@ -71,6 +73,9 @@ pub fn run(args: &FilesArgs) -> Result<()> {
         bail!("--size wants at least 1M");
     }
     let depth = args.depth as usize;
+    if size < 2 * (depth * BLOCK_MAX) as u64 {
+        bail!("--size wants at least twice what --depth requests of 64 KiB take, which would meet otherwise");
+    }
     let _signals = stop::catch();
     let at = Place::new(args.files);
     if args.place.is_dir() {
@@ -158,13 +163,13 @@ fn report(row: &str, calls: u64, time: Duration) {
 
 /// Many transfers of one size, some of them under way at a time.
 trait Transfers {
-    /// Reads or writes at each of these places; how many they were.
-    fn run(&mut self, write: bool, places: impl Iterator<Item = u64>) -> Result<u64>;
+    /// Reads or writes at each of these places: how many they were, and which part of them the device did alone.
+    fn run(&mut self, write: bool, places: impl Iterator<Item = u64>) -> Result<(u64, f64)>;
 }
 
 impl Transfers for Raw {
-    fn run(&mut self, write: bool, places: impl Iterator<Item = u64>) -> Result<u64> {
-        Raw::run(self, write, places)
+    fn run(&mut self, write: bool, places: impl Iterator<Item = u64>) -> Result<(u64, f64)> {
+        Ok((Raw::run(self, write, places)?, 1.0))
     }
 }
 
@@ -177,10 +182,12 @@ fn data<T: Transfers>(args: &FilesArgs, size: u64, open: impl Fn(usize) -> Resul
             let (begun, blocks) = (Instant::now(), size / block as u64);
             let places = (0..).map(|n: u64| if random { draw.draw() } else { n } % blocks * block as u64);
             let done = transfers.run(write, places.take_while(|_| begun.elapsed() < time));
-            done.map(|n| (n, begun.elapsed())).with_context(|| row.to_string())
+            done.map(|done| (done, begun.elapsed())).with_context(|| row.to_string())
         };
         measured(args.seconds / 4)?;
-        let (done, time) = measured(args.seconds)?;
+        let ((done, direct), time) = measured(args.seconds)?;
+        // What is copied through a cache is another thing than this measures. The first writes of all are; those do not count.
+        ensure!(direct > 0.9, "{row}: only {:.0} % of it went past the cache", direct * 100.0);
         report(row, done, time);
     }
     Ok(())
@@ -192,6 +199,8 @@ struct Direct<'a> {
     file: File<Volume>,
     buffers: Buffers<Volume>,
     depth: usize,
+    /// Of each transfer.
+    blocks: u64,
 }
 
 impl<'a> Direct<'a> {
@@ -203,12 +212,17 @@ impl<'a> Direct<'a> {
         let mut all: Vec<Buffer<Volume>> = std::iter::from_fn(|| buffers.take()).collect();
         all.iter_mut().for_each(|buffer| buffer.copy_from_slice(&Random(7).bytes(block)));
         drop(all);
-        Ok(Direct { ours, file, buffers, depth })
+        Ok(Direct { ours, file, buffers, depth, blocks: (block / 4096) as u64 })
     }
 }
 
 impl Transfers for Direct<'_> {
-    fn run(&mut self, write: bool, places: impl Iterator<Item = u64>) -> Result<u64> {
+    fn run(&mut self, write: bool, places: impl Iterator<Item = u64>) -> Result<(u64, f64)> {
+        let moved = |counters: block::Counters| match write {
+            true => counters.direct_written_blocks,
+            false => counters.direct_read_blocks,
+        };
+        let before = moved(self.ours.volume.counters());
         let (places, done) = (RefCell::new(places.fuse()), Cell::new(0));
         let one = async || {
             let mut buffer = self.buffers.take().context("no buffer is left")?;
@@ -226,6 +240,7 @@ impl Transfers for Direct<'_> {
             }
         };
         join_polled(&self.ours.volume, (0..self.depth).map(|_| one()).collect())?;
-        Ok(done.get())
+        let direct = (moved(self.ours.volume.counters()) - before) as f64;
+        Ok((done.get(), direct / (done.get() * self.blocks).max(1) as f64))
     }
 }

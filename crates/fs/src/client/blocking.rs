@@ -1,7 +1,7 @@
 //! The file API for threads that may sleep: the same calls under the same names, each run to its end with
 //! [`FileSystem::block_on`], which costs a few nanoseconds and no allocation. Errors are those of the async calls.
 
-use super::{Client, Entry, File, OpenOptions, ReadDir, SeekTo, bytes};
+use super::{Buffer, Client, Entry, File, OpenOptions, ReadDir, SeekTo, bytes};
 use crate::cache::Pages;
 use crate::contract::FileSystem;
 use crate::error::Result;
@@ -211,6 +211,16 @@ impl<F: FileSystem> BlockingFile<F> {
         fn read_to_end(to: &mut Vec<u8>) -> usize;
         fn write(from: &[u8]) -> usize;
         fn seek(to: impl Into<SeekTo>) -> u64;
+    }
+
+    /// Blocking twin of [`File::read_fixed_at`].
+    pub fn read_fixed_at(&self, buffer: Buffer<F>, offset: u64) -> (Buffer<F>, Result<usize>) {
+        self.file.fs().block_on(self.file.read_fixed_at(buffer, offset))
+    }
+
+    /// Blocking twin of [`File::write_fixed_at`].
+    pub fn write_fixed_at(&self, buffer: Buffer<F>, offset: u64) -> (Buffer<F>, Result<usize>) {
+        self.file.fs().block_on(self.file.write_fixed_at(buffer, offset))
     }
 
     /// Blocking twin of [`File::close`].
