@@ -112,8 +112,10 @@ impl Remote {
         answer.of().was_opened(flags);
         let file = OpenFile::new(inode, kind, flags, Handle(answer.value), answer.session());
         // What is lent was just made.
-        let own = self.link.resizes.just_made(inode.0).filter(|_| answer.lent != 0);
-        self.link.opened(OpenFile { lent: answer.lent, own, ..file })
+        if answer.lent != 0 {
+            self.link.resizes.just_made(inode.0, answer.lent);
+        }
+        self.link.opened(OpenFile { lent: answer.lent, ..file })
     }
 
     /// Opens a file, without a message if that can be done; of a certain generation, or any.
@@ -336,12 +338,8 @@ impl Remote {
         if let Some(clock) = noted.of(&answer) {
             answer.kept().learn_attr(clock, &attr);
         }
-        if let Some(handle) = handle.filter(|_| before.is_some()) {
-            self.link.change(handle, |file| {
-                if file.lent != 0 {
-                    file.own = self.own_by(file, (before, 0), &answer).or(file.own);
-                }
-            });
+        if let Some(file) = handle.and_then(|handle| self.file(handle)).filter(|file| file.lent != 0) {
+            self.own_by(&file, file.lent, (before, 0), &answer);
         }
         Ok(attr)
     }

@@ -1,6 +1,5 @@
 //! What a client remembers of its open files.
 
-use super::resizes::Own;
 use super::waits::Waits;
 use crate::lock::{self, Apart, RwLock};
 use foldhash::fast::FixedState;
@@ -46,8 +45,6 @@ pub(super) struct OpenFile {
     pub lent: u64,
     /// See [`super::waits`].
     pub waits: Waits,
-    /// See [`super::resizes`].
-    pub own: Option<Own>,
     /// Where the last write ended that appended.
     pub appended: Option<u64>,
 }
@@ -83,7 +80,6 @@ impl OpenFile {
             locks,
             lent: 0,
             waits: Waits::default(),
-            own: None,
             appended: None,
         }
     }

@@ -301,6 +301,9 @@ impl FileSystem for Remote {
     async fn release(&self, handle: Handle) -> Result<()> {
         let file = self.link.closed(handle).ok_or(Error::BadHandle)?;
         let session = self.now();
+        if file.lent != 0 {
+            self.link.resizes.closed(file.ino);
+        }
         let leased = !file.gone && session.leases.has(handle);
         // Who cannot write has no leases.
         if !leased && file.flags.contains(OpenFlags::WRITE) {

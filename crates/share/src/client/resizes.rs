@@ -2,18 +2,24 @@
 //!
 //! Nobody tells a client how such a file is after what it has posted, but it can reckon: while the lease lasts nobody else has come to the file, so it is as long as it was, or as what was
 //! posted reaches; or as an answer has said since. Other calls of this client that may change how long a file is are messages, which are counted here, when they begin and when they are
-//! answered. What was reckoned counts as long as none has begun since. Tested in tests/all/sizes.rs.
+//! answered. What was reckoned counts as long as none has begun since, and for all handles of the file. Tested in tests/all/sizes.rs and
+//! tests/all/handles.rs.and tests/all/handles.rs.
 
 use super::Remote;
 use super::call::Answer;
 use super::files::OpenFile;
+use crate::lock::{Apart, Mutex};
 use crate::wire::Op;
+use foldhash::fast::FixedState;
 use format::shared::Request;
 use fs::{Handle, Ino, OpenFlags};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Files that are told apart.
 const FILES: usize = 64;
+/// Parts of what is reckoned.
+const PARTS: usize = 16;
 
 /// Messages that may change how long some file is.
 #[derive(Debug, Default)]
@@ -28,11 +34,14 @@ pub(super) struct Resizes {
     of: [Count; FILES],
     /// Of files that are not known.
     any: Count,
+    /// Of files to which something is posted. All handles of a file have one length.
+    own: [Apart<Mutex<HashMap<Ino, Own, FixedState>>>; PARTS],
 }
 
 impl Default for Resizes {
     fn default() -> Resizes {
-        Resizes { of: std::array::from_fn(|_| Count::default()), any: Count::default() }
+        let of = std::array::from_fn(|_| Count::default());
+        Resizes { of, any: Count::default(), own: Default::default() }
     }
 }
 
@@ -45,6 +54,8 @@ pub(super) struct Since(u64, u64);
 pub(super) struct Own {
     size: u64,
     since: Since,
+    /// The lease under which it was reckoned.
+    lent: u64,
 }
 
 /// A message that is not answered yet. One that is given up may be done at any time, and counts for ever.
@@ -58,7 +69,7 @@ impl Resize<'_> {
 
 impl Resizes {
     fn count(&self, ino: Ino) -> &Count {
-        &self.of[(ino.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize]
+        &self.of[mixed(ino) as usize % FILES]
     }
 
     /// A message is about to be sent that may change how long this file is, or any.
@@ -68,9 +79,20 @@ impl Resizes {
         Resize(count)
     }
 
-    /// Of a file that was just made under a lease.
-    pub fn just_made(&self, ino: Ino) -> Option<Own> {
-        self.now(ino).map(|since| Own { size: 0, since })
+    fn own(&self, ino: Ino) -> &Mutex<HashMap<Ino, Own, FixedState>> {
+        &self.own[mixed(ino) as usize % PARTS]
+    }
+
+    /// A file was just made under a lease.
+    pub fn just_made(&self, ino: Ino, lent: u64) {
+        if let Some(since) = self.now(ino) {
+            self.own(ino).lock().insert(ino, Own { size: 0, since, lent });
+        }
+    }
+
+    /// A file to which something may have been posted is closed by one of its handles: who has another one asks.
+    pub fn closed(&self, ino: Ino) {
+        self.own(ino).lock().remove(&ino);
     }
 
     /// Now, unless one is under way that concerns this file.
@@ -108,44 +130,70 @@ impl Remote {
 
     /// How long a file is, if only this client comes to it and that is known.
     pub(super) fn own_size(&self, file: &OpenFile) -> Option<u64> {
-        let own = file.own.filter(|_| file.lent != 0)?;
-        let holds = self.now().directories.lasts(self.now(), file.lent)
-            && self.link.resizes.none_since(file.ino, own.since);
+        if file.lent == 0 {
+            return None;
+        }
+        let resizes = &self.link.resizes;
+        let own = resizes.own(file.ino).lock().get(&file.ino).copied().filter(|own| own.lent == file.lent)?;
+        let holds =
+            self.now().directories.lasts(self.now(), file.lent) && resizes.none_since(file.ino, own.since);
         holds.then_some(own.size)
     }
 
-    /// How long a file is, as an answer says to a question from `before`, which was itself one of so many messages that may change that; of such a file. In a change of what
-    /// is known of the file: whoever has posted something since then says so before he changes it.
+    /// How long such a file is, as an answer says to a question from `before`, which was itself one of so many messages that may change that.
     pub(super) fn own_by(
         &self,
         file: &OpenFile,
+        lent: u64,
         (before, messages): (Option<Since>, u64),
         answer: &Answer<'_>,
-    ) -> Option<Own> {
-        let size = answer.attr().ok()?.size;
-        let Since(of, any) = before?;
-        let since = self.link.resizes.now(file.ino).filter(|&now| now == Since(of + messages, any))?;
-        let holds = file.session == answer.session() && !answer.kept().has_posted(file.ino, answer.posts);
-        holds.then_some(Own { size, since })
+    ) {
+        let resizes = &self.link.resizes;
+        // Whoever has posted something since then says so before he looks here.
+        let mut own = resizes.own(file.ino).lock();
+        let said = || {
+            let size = answer.attr().ok()?.size;
+            let Since(of, any) = before?;
+            let since = resizes.now(file.ino).filter(|&now| now == Since(of + messages, any))?;
+            let holds = file.session == answer.session() && !answer.kept().has_posted(file.ino, answer.posts);
+            holds.then_some(Own { size, since, lent })
+        };
+        match said() {
+            Some(said) => drop(own.insert(file.ino, said)),
+            // Of a lease that is over.
+            None if own.get(&file.ino).is_some_and(|own| own.lent != lent) => drop(own.remove(&file.ino)),
+            None => {}
+        }
     }
 
     /// How long a file is before something is posted to it.
     pub(super) fn before_posting(&self, file: &OpenFile) -> Option<Own> {
         let since = self.link.resizes.now(file.ino)?;
         let size = self.kept().size(file.ino).or_else(|| self.own_size(file))?;
-        Some(Own { size, since })
+        Some(Own { size, since, lent: file.lent })
     }
 
     /// Something was posted to a file, as far as `end`.
-    pub(super) fn has_posted(&self, handle: Handle, before: Option<Own>, end: u64) {
-        self.link.change(handle, |file| {
-            file.waits.has_posted();
-            // Other threads may have posted more meanwhile.
-            let by_others = file.own.filter(|own| self.link.resizes.none_since(file.ino, own.since));
-            let others_end = by_others.map_or(0, |own| own.size);
-            file.own = before.map(|own| Own { size: own.size.max(end).max(others_end), ..own });
-        });
+    pub(super) fn has_posted(&self, handle: Handle, ino: Ino, before: Option<Own>, end: u64) {
+        self.link.change(handle, |file| file.waits.has_posted());
+        let resizes = &self.link.resizes;
+        let mut all = resizes.own(ino).lock();
+        let Some(before) = before else {
+            all.remove(&ino);
+            return;
+        };
+        // Other threads may have posted more meanwhile.
+        let by_others =
+            all.get(&ino).filter(|own| own.lent == before.lent && resizes.none_since(ino, own.since));
+        let others_end = by_others.map_or(0, |own| own.size);
+        if !by_others.is_some_and(|own| own.since == before.since && own.size >= end) {
+            all.insert(ino, Own { size: before.size.max(end).max(others_end), ..before });
+        }
     }
+}
+
+fn mixed(ino: Ino) -> u64 {
+    ino.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58
 }
 
 #[cfg(test)]

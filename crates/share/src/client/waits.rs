@@ -95,7 +95,8 @@ impl Remote {
         self.link.change(handle, |file| {
             match asked {
                 true if is_lent && file.session == serial => {
-                    (file.lent, file.own) = (answer.lent, self.own_by(file, (before, 1), answer));
+                    file.lent = answer.lent;
+                    self.own_by(file, answer.lent, (before, 1), answer);
                 }
                 true => file.waits.weigh(),
                 false => {}

@@ -11,6 +11,7 @@ mod directories_random;
 mod directory_attacks;
 mod given_up;
 mod growing;
+mod handles;
 mod holds;
 mod hostile;
 mod hostile_pages;

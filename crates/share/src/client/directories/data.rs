@@ -208,7 +208,7 @@ impl Remote {
             session.kept.posted_data(file.ino);
             self.link.written(handle, session.serial);
             done += part.len();
-            self.has_posted(handle, before, offset + done as u64);
+            self.has_posted(handle, file.ino, before, offset + done as u64);
         }
         Ok(done)
     }

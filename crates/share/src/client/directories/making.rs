@@ -64,7 +64,7 @@ impl Remote {
         let Made { attr, handle, lent, .. } = made;
         let mut file = OpenFile::new((attr.ino, attr.generation), attr.kind, flags, handle, session.serial);
         file.lent = lent;
-        file.own = self.link.resizes.just_made(attr.ino);
+        self.link.resizes.just_made(attr.ino, lent);
         Some(Ok((attr, self.link.opened(file))))
     }
 

@@ -13,6 +13,7 @@ use super::*;
 use foldhash::fast::FixedState;
 use format::shared::NEW_FILES;
 use fs::Handle;
+use smallvec::{SmallVec, smallvec};
 use std::collections::HashMap;
 
 /// Inodes that are promised at a time.
@@ -65,8 +66,8 @@ struct Own {
 struct File {
     session: u64,
     number: u64,
-    /// With which it was made, or lent.
-    handle: Handle,
+    /// With which it was made or lent, and others of the session that were told of that: as long as one of them is open something may be posted.
+    handles: SmallVec<[Handle; 1]>,
     /// Nobody else keeps anything of it.
     told: bool,
 }
@@ -118,11 +119,16 @@ impl<F: FileSystem> MakingFiles for Directories<F> {
     fn lend<'a>(&'a self, client: &'a Client, file: Ino, handle: Handle) -> Lends<'a> {
         Box::pin(async move {
             {
-                let table = self.table.lock();
+                let mut table = self.table.lock();
                 let is_told = table.new.files.get(&file).is_none_or(|file| file.told);
                 // One that it has made under a lease that lasts, and opened again.
-                if let Some(own) = table.on(file).find(|lease| lease.session == client.session) {
-                    return is_told.then_some((own.number, 0));
+                let own = table.on(file).find(|lease| lease.session == client.session).map(|own| own.number);
+                if let Some(number) = own {
+                    let file = is_told.then(|| table.new.files.get_mut(&file)).flatten();
+                    if let Some(file) = file.filter(|file| !file.handles.contains(&handle)) {
+                        file.handles.push(handle);
+                    }
+                    return is_told.then_some((number, 0));
                 }
             }
             // Others who have it open would end the lease soon. That the client has windows of it is no obstacle.
@@ -148,7 +154,7 @@ impl<F: FileSystem> MakingFiles for Directories<F> {
             // the file, and the lease on it ends when others come to it or it is closed.
             self.fs.changed(&Change::Data { ino: file, start: 0, end: u64::MAX }).await;
             let mut table = self.table.lock();
-            let is_this = |f: &&mut File| f.number == lease.number && f.handle == handle;
+            let is_this = |f: &&mut File| f.number == lease.number && f.handles.contains(&handle);
             // Somebody has come to it meanwhile, or has closed it.
             let lent = table.new.files.get_mut(&file).filter(is_this)?;
             // A call that changes the file and has not seen the lease is counted still.
@@ -172,10 +178,11 @@ impl<F: FileSystem> MakingFiles for Directories<F> {
 
     fn closed(&self, file: Ino, handle: Handle) {
         let mut table = self.table.lock();
-        let Some(number) = table.new.files.get(&file).filter(|f| f.handle == handle).map(|f| f.number) else {
-            return;
-        };
-        if !table.new.remove(file) {
+        let Some(known) = table.new.files.get_mut(&file) else { return };
+        let Some(at) = known.handles.iter().position(|&known| known == handle) else { return };
+        known.handles.swap_remove(at);
+        let number = known.number;
+        if !known.handles.is_empty() || !table.new.remove(file) {
             return;
         }
         self.fs.lease_ends();
@@ -216,7 +223,7 @@ impl<F: FileSystem> Directories<F> {
     /// A file comes under it.
     fn add_new(&self, table: &mut Table, lease: &Lease, file: Ino, (handle, told): (Handle, bool)) {
         let (session, number) = (lease.session, lease.number);
-        table.new.files.insert(file, File { session, number, handle, told });
+        table.new.files.insert(file, File { session, number, handles: smallvec![handle], told });
         if let Some(own) = table.new.leases.get_mut(&session) {
             own.files += 1;
             if own.files == 1 {
