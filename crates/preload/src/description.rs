@@ -262,6 +262,7 @@ fn end(description: &'static Description) {
             // The manager would keep them as long as the process has the file open otherwise.
             let _ = mount.run(|fs| fs.flush(handle, state.owner()));
         }
+        crate::left::at_end(&state);
         let watched = state.watched.load(Ordering::Relaxed);
         let mut shared = state.is_known_to_others() || state.slot.is_published();
         let origin = state.origin.into_inner();

@@ -1,8 +1,8 @@
 //! Files that another process could not open once more: without a name, or with a mode that forbids it by now. They are left to whoever gets the
-//! description (`share::Remote::leave`) before a process is started, and all files before this one becomes another program; who has the description then opens the file
-//! as it was open.
+//! description (`share::Remote::leave`) before a process is started; and all files that others may have when this process closes them, or becomes another program, as their
+//! names and permissions may be taken away later, before the others use them for the first time. Who has the description then opens the file as it was open.
 //!
-//! Not seen are names and permissions that are taken away after that, before the other process uses the file for the first time, when this one has closed it.
+//! Not seen is that when this process ends without closing them.
 //!
 //! Where tested: `tests/all/processes.rs`.
 
@@ -22,7 +22,7 @@ pub(crate) fn before_start() {
     }
 }
 
-/// This process is about to become another program, which gets those descriptors that are not closed by that.
+/// This process is about to become another program, which gets those descriptors that are not closed by that; of the others there may be copies elsewhere.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn before_exec() {
     if is_inside() || !mounts::active() || mounts::borrowed_memory() {
@@ -32,8 +32,15 @@ pub(crate) fn before_exec() {
     // SAFETY: a number.
     let stays = |fd: c_int| unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) } & i64::from(libc::FD_CLOEXEC) == 0;
     // All of them: this session ends now, and with it the handles, before the program comes to use any.
-    for (fd, open) in all().filter(|(fd, _)| stays(*fd)) {
+    for (fd, open) in all().filter(|(fd, open)| stays(*fd) || !open.is_alone()) {
         let _ = leave(fd, &open, |_| false);
+    }
+}
+
+/// This process has closed its last descriptor of what others may have. They have it without us, whatever becomes of its name.
+pub(crate) fn at_end(state: &State) {
+    if state.slot.is_published() && !state.is_alone() {
+        let _ = leave(state.slot.descriptor(), state, |_| false);
     }
 }
 
@@ -58,7 +65,7 @@ fn all() -> impl Iterator<Item = (c_int, Open)> {
 }
 
 /// Whether another process can open the file for itself, as it looks now.
-fn can_be_opened_again(open: &Open) -> bool {
+fn can_be_opened_again(open: &State) -> bool {
     let mut want = Access::empty();
     want.set(Access::READ, open.readable());
     want.set(Access::WRITE, open.writable());
@@ -67,7 +74,7 @@ fn can_be_opened_again(open: &Open) -> bool {
 }
 
 /// Leaves the file to who has the description, unless it `needs_not`.
-fn leave(fd: c_int, open: &Open, needs_not: impl Fn(&Open) -> bool) -> Res<()> {
+fn leave(fd: c_int, open: &State, needs_not: impl Fn(&State) -> bool) -> Res<()> {
     let Some(handle) = open.handle_if_open().filter(|_| open.kind == FileType::Regular) else {
         return Ok(());
     };

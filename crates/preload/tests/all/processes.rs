@@ -376,6 +376,27 @@ g = opened('later'); sys.stdout.flush()
 if os.fork() == 0:
     os.execvp('sh', ['sh', '-c', f'rm {t}/later; cat <&{g}'])
 os.wait()
+# Who had it first closes it, in each way that there is, and its name goes, before the other uses it for the first time; that had a turn before the other was begun.
+def closed_before_use(close, mode=0o600):
+    g = opened('given'); r, w = os.pipe(); sys.stdout.flush()
+    if os.fork() == 0:
+        os.close(w); os.read(r, 1); print(os.read(g, 99), os.write(g, b'!'), os.pread(g, 99, 0), os.fstat(g).st_nlink); sys.stdout.flush(); os._exit(0)
+    os.close(r); close(g); os.unlink(j(t, 'given')); os.close(w); os.wait()
+    print(tries(lambda: os.fstat(g)))
+closed_before_use(os.close); closed_before_use(lambda g: os.closerange(g, g + 1))
+closed_before_use(lambda g: (os.chmod(j(t, 'given'), 0), os.close(g)))
+def replaced(g): n = os.open('/dev/null', os.O_RDWR); os.dup2(n, g); os.close(n); os.close(g)
+closed_before_use(replaced)
+def copied(g): n = os.dup(g); os.close(g); os.close(n)
+closed_before_use(copied)
+# Who becomes another program has closed it, too.
+r, w = os.pipe(); over, end = os.pipe(); sys.stdout.flush()
+if os.fork() == 0:
+    g = os.open(j(t, 'given'), os.O_CREAT | os.O_RDWR, 0o600); os.write(g, b'of given'); os.lseek(g, 0, 0)
+    if os.fork() == 0:
+        os.close(w); os.read(r, 1); print(os.read(g, 99), os.fstat(g).st_nlink); sys.stdout.flush(); os._exit(0)
+    os.set_inheritable(end, False); os.execvp('true', ['true'])
+os.wait(); os.unlink(j(t, 'given')); os.close(w); os.close(end); os.read(over, 1)
 # A here-document that does not fit into a pipe is such a file, made by the child itself.
 os.environ['TMPDIR'] = t; doc = 'x' * 70000
 print(len(subprocess.run(['bash', '-c', f'cat <<END\n{doc}\nEND'], capture_output=True).stdout), len(subprocess.run(['bash', '-c', 'wc -c <<< "$0"', doc], capture_output=True).stdout))

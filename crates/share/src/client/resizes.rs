@@ -3,7 +3,7 @@
 //! Nobody tells a client how such a file is after what it has posted, but it can reckon: while the lease lasts nobody else has come to the file, so it is as long as it was, or as what was
 //! posted reaches; or as an answer has said since. Other calls of this client that may change how long a file is are messages, which are counted here, when they begin and when they are
 //! answered. What was reckoned counts as long as none has begun since, and for all handles of the file. Tested in tests/all/sizes.rs and
-//! tests/all/handles.rs.and tests/all/handles.rs.
+//! tests/all/handles.rs.
 
 use super::Remote;
 use super::call::Answer;
