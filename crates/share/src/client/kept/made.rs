@@ -4,8 +4,8 @@
 use crate::lock::Mutex;
 use fs::{Attr, FileType, Ino, Time};
 
-/// Inodes that are remembered: one of those with the same number modulo this.
-const INODES: usize = 1 << 14;
+/// Inodes that are remembered: one of those with the same number modulo this. Who makes so many has 3.5 MiB of them.
+const INODES: usize = 1 << 16;
 /// Inodes of one piece of the table. Promised ones mostly follow one another, so what is made soon after stands beside.
 const PIECE: usize = 1 << 8;
 
@@ -35,6 +35,8 @@ const NONE: Entry = Entry {
     is_dir: false,
     looked: false,
 };
+
+const _: () = assert!(INODES * size_of::<Entry>() <= 7 << 19);
 
 impl Entry {
     fn attr(&self) -> Attr {
