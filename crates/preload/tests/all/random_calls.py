@@ -1,9 +1,10 @@
 # The same calls at random, of several processes in turn, which share files by name and by fork; each line of the output is a call and what it answered.
-#   random_calls.py DIRECTORY SEED STEPS
+#   random_calls.py DIRECTORY SEED STEPS [mixed]     mixed: the second process and those that it starts do without the library
 import errno, fcntl, hashlib, json, mmap, os, random, signal, socket, sys, tempfile, time
 
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 base, seed, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+mixed, told_at = sys.argv[4:5] == ['mixed'], sys.argv[5:]
 chance = random.Random(seed)
 all_names = ['d0/a', 'd0/b', 'd0/c', 'd1/a', 'd1/b', 'x', 'y']
 dirs = ['d0/m', 'd1/m', 'm', 'd0']
@@ -58,7 +59,10 @@ files = {}
 def made(op, a):
     try:
         if op in of_names: answer = of_names[op](*a)
-        else: answer = of_files[op](files[a[0]], *a[1:])
+        else:
+            # The kernel reckons from the size that it knows (docs/SEMANTICS.md), and asks for it here.
+            if mixed: [os.fstat(files[n]) for n in [a[0]] + a[1:2] * (op == 'copy')]
+            answer = of_files[op](files[a[0]], *a[1:])
     except OSError as e: return errno.errorcode[e.errno]
     if op in ('open', 'dup'):
         number = max(files, default=0) + 1
@@ -86,6 +90,8 @@ def serve(channel):
         channel.write(json.dumps(answer).encode() + b'\n'); channel.flush()
     os._exit(0)
 
+if told_at: serve(socket.socket(fileno=int(told_at[0])).makefile('rwb'))
+
 class Process:
     def __init__(self, channel, open_files): self.channel, self.files = channel, set(open_files)
     def call(self, op, a):
@@ -99,11 +105,16 @@ def is_there(pid):
 
 for name in ['d0', 'd1']: os.makedirs(path(name), exist_ok=True)
 processes = []
-for _ in range(2):
+for n in range(2):
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
         for process in processes: process.channel.close()
-        ours.close(); serve(theirs.makefile('rwb'))
+        ours.close()
+        if mixed and n == 1:
+            theirs.set_inheritable(True)
+            env = {name: value for name, value in os.environ.items() if name != 'LD_PRELOAD'}
+            os.execve(sys.executable, [sys.executable, *sys.argv, str(theirs.fileno())], env)
+        serve(theirs.makefile('rwb'))
     theirs.close(); processes.append(Process(ours.makefile('rwb'), []))
 
 O = os
