@@ -1,15 +1,13 @@
-//! Files that another process could not open once more: without a name, or with a mode that forbids it by now. They are left to whoever gets the
-//! description (`share::Remote::leave`) before a process is started; and all files that others may have when this process closes them, or becomes another program, as their
-//! names and permissions may be taken away later, before the others use them for the first time. Who has the description then opens the file as it was open.
-//!
-//! Not seen is that when this process ends without closing them.
+//! Open files that other processes have: those could not open them once more when a name is gone, or a mode forbids it, by the time of their first use. So a file is
+//! left to whoever gets the description (`share::Remote::leave`) before a process is started, which is once for each file; and when this process, which did not have it
+//! open then, closes it or becomes another program. Who has the description then opens the file as it was open.
 //!
 //! Where tested: `tests/all/processes.rs`.
 
 use crate::description::{Open, State};
 use crate::hook::{Res, fail, inside, is_inside};
 use crate::{ids, mounts, table};
-use fs::{Access, Attr, FileType, Handle, OpenFlags, perm};
+use fs::{FileType, Handle, OpenFlags};
 use libc::c_int;
 use share::Description;
 use std::sync::atomic::Ordering;
@@ -18,7 +16,7 @@ use std::sync::atomic::Ordering;
 pub(crate) fn before_start() {
     for (fd, open) in all() {
         // What cannot be left is opened once more, if that is possible.
-        let _ = leave(fd, &open, can_be_opened_again);
+        let _ = leave(fd, &open);
     }
 }
 
@@ -33,21 +31,21 @@ pub(crate) fn before_exec() {
     let stays = |fd: c_int| unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) } & i64::from(libc::FD_CLOEXEC) == 0;
     // All of them: this session ends now, and with it the handles, before the program comes to use any.
     for (fd, open) in all().filter(|(fd, open)| stays(*fd) || !open.is_alone()) {
-        let _ = leave(fd, &open, |_| false);
+        let _ = leave(fd, &open);
     }
 }
 
 /// This process has closed its last descriptor of what others may have. They have it without us, whatever becomes of its name.
 pub(crate) fn at_end(state: &State) {
     if state.slot.is_published() && !state.is_alone() {
-        let _ = leave(state.slot.descriptor(), state, |_| false);
+        let _ = leave(state.slot.descriptor(), state);
     }
 }
 
 /// A descriptor is about to be sent to another process, or is that of a child of vfork, after which this one may close it.
 pub(crate) fn before_sending(fd: c_int, open: &Open) -> Res<()> {
     open.slot.publish(fd)?;
-    let _ = leave(fd, open, |_| false);
+    let _ = leave(fd, open);
     Ok(())
 }
 
@@ -64,21 +62,12 @@ fn all() -> impl Iterator<Item = (c_int, Open)> {
     table::ours_in(0, usize::MAX).into_iter().filter_map(|fd| Some((fd, table::get(fd)?)))
 }
 
-/// Whether another process can open the file for itself, as it looks now.
-fn can_be_opened_again(open: &State) -> bool {
-    let mut want = Access::empty();
-    want.set(Access::READ, open.readable());
-    want.set(Access::WRITE, open.writable());
-    let can = |attr: &Attr| attr.nlink > 0 && perm::check(mounts::cred(), attr, want).is_ok();
-    crate::stat::attr_of(open, can).unwrap_or(true)
-}
-
-/// Leaves the file to who has the description, unless it `needs_not`.
-fn leave(fd: c_int, open: &State, needs_not: impl Fn(&State) -> bool) -> Res<()> {
+/// Leaves the file to who has the description, if that has not been done.
+fn leave(fd: c_int, open: &State) -> Res<()> {
     let Some(handle) = open.handle_if_open().filter(|_| open.kind == FileType::Regular) else {
         return Ok(());
     };
-    if ids::others() || open.is_left() || needs_not(open) { Ok(()) } else { open.leave(fd, handle) }
+    if ids::others() || open.is_left() { Ok(()) } else { open.leave(fd, handle) }
 }
 
 impl State {

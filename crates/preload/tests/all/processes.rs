@@ -397,6 +397,15 @@ if os.fork() == 0:
         os.close(w); os.read(r, 1); print(os.read(g, 99), os.fstat(g).st_nlink); sys.stdout.flush(); os._exit(0)
     os.set_inheritable(end, False); os.execvp('true', ['true'])
 os.wait(); os.unlink(j(t, 'given')); os.close(w); os.close(end); os.read(over, 1)
+# Or who just ends, or is killed.
+for end in [lambda: os._exit(0), lambda: os.kill(os.getpid(), 9)]:
+    r, w = os.pipe(); over, ended = os.pipe(); sys.stdout.flush()
+    if os.fork() == 0:
+        g = os.open(j(t, 'given'), os.O_CREAT | os.O_RDWR, 0o600); os.write(g, b'of given'); os.lseek(g, 0, 0)
+        if os.fork() == 0:
+            os.close(w); os.read(r, 1); print(os.read(g, 99), os.write(g, b'!'), os.fstat(g).st_nlink); sys.stdout.flush(); os._exit(0)
+        end()
+    os.wait(); os.unlink(j(t, 'given')); os.close(w); os.close(ended); os.read(over, 1)
 # A here-document that does not fit into a pipe is such a file, made by the child itself.
 os.environ['TMPDIR'] = t; doc = 'x' * 70000
 print(len(subprocess.run(['bash', '-c', f'cat <<END\n{doc}\nEND'], capture_output=True).stdout), len(subprocess.run(['bash', '-c', 'wc -c <<< "$0"', doc], capture_output=True).stdout))

@@ -157,8 +157,7 @@ for step in range(steps):
         processes.append(Process(speaks.makefile('rwb'), process.files))
         print(step, which, 'fork')
     elif chance.random() < 0.003 and len(processes) > 2:
-        # What it has said to be done is done. Others must have used the files that it has given them (docs/SEMANTICS.md).
-        for process in processes: [process.call('fstat', [fd]) for fd in sorted(process.files)]
+        # What it has said to be done is done. Those who came to be of it since have its files, used or not.
         ends = processes.pop(chance.randrange(len(processes)))
         pid = ends.call('pid', [])
         ends.channel.write(json.dumps(['end', [chance.randrange(2)]]).encode() + b'\n'); ends.channel.flush()
