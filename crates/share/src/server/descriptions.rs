@@ -23,7 +23,7 @@ use super::closer::Line;
 use super::drains::Drain;
 use super::session::Client;
 use foldhash::fast::FixedState;
-use fs::{Cred, Error, FileSystem, Handle, Ino, LockKind, OpenFlags, Result};
+use fs::{Access, Attr, Cred, Error, FileSystem, Handle, Ino, LockKind, OpenFlags, Result};
 pub(crate) use memory::Memory;
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::SealFlags;
@@ -35,8 +35,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{io, mem};
 
-/// Locked or left descriptions that one user can have: the second half only for locks, which files that are left do not keep anybody from.
+/// Locked or left descriptions that one user can have: the second half only for locks, which files that are left do not keep anybody from, and of the first a half for files that nobody could
+/// open once more, which those that can be, for now, do not keep anybody from.
 const USER_MAX: usize = 4096;
+const LEFT_MAX: usize = USER_MAX / 2;
+const LEFT_NAMED_MAX: usize = LEFT_MAX / 2;
 /// What is left with a file.
 const ACCESS: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 /// Between two questions about one description: at first, and at last, for one that has a lock, for which others may wait, and for one that has none.
@@ -87,6 +90,8 @@ struct Table {
     memories: HashMap<(u64, u64), Weak<Memory>, FixedState>,
     entries: HashMap<Key, Entry, FixedState>,
     handles: HashMap<Handle, Key, FixedState>,
+    /// How many entries a user has.
+    users: HashMap<u32, usize, FixedState>,
     watched: HashMap<Handle, Watch, FixedState>,
     /// How long the answers about descriptions of a user took lately.
     spent: HashMap<u32, Duration, FixedState>,
@@ -132,9 +137,11 @@ impl Table {
             if self.handles.contains_key(&handle) {
                 return Err(Error::BadHandle);
             }
-            if self.entries.values().filter(|e| e.uid == uid).count() >= most {
+            let of_user = self.users.entry(uid).or_default();
+            if *of_user >= most {
                 return Err(Error::TooManyOpen);
             }
+            *of_user += 1;
             self.handles.insert(handle, key);
             let memory = memory.clone();
             let entry = Entry { memory, handle, ino, uid, kept: false, locked: false, calls: 0, left: None };
@@ -151,6 +158,12 @@ impl Table {
     fn remove(&mut self, key: Key) -> Option<Entry> {
         let entry = self.entries.remove(&key)?;
         self.handles.remove(&entry.handle);
+        if let Some(of_user) = self.users.get_mut(&entry.uid) {
+            *of_user -= 1;
+            if *of_user == 0 {
+                self.users.remove(&entry.uid);
+            }
+        }
         Some(entry)
     }
 }
@@ -187,16 +200,21 @@ impl Descriptions {
         Ok(Asking { all: self, key: (memory.id(), at), handle })
     }
 
-    /// A client leaves a file to who has a description of it: with the access that it has itself.
+    /// A client leaves a file, which has these attributes, to who has a description of it: with the access that it has itself.
     pub fn leave(
         &self,
         client: &Client,
         (memory, at): (&Arc<Memory>, u64),
-        own: (Handle, Ino),
+        (handle, attr): (Handle, &Attr),
         flags: OpenFlags,
     ) -> Result<()> {
+        let mut want = Access::empty();
+        want.set(Access::READ, flags.contains(OpenFlags::READ));
+        want.set(Access::WRITE, flags.contains(OpenFlags::WRITE));
+        let can_be_opened = attr.nlink > 0 && fs::perm::check(&client.cred, attr, want).is_ok();
+        let most = if can_be_opened { LEFT_NAMED_MAX } else { LEFT_MAX };
         let mut table = self.table.lock();
-        let entry = table.entry((memory, at), own, (client.cred.uid, USER_MAX / 2))?;
+        let entry = table.entry((memory, at), (handle, attr.ino), (client.cred.uid, most))?;
         entry.left = Some((client.cred.clone(), flags & ACCESS));
         self.count.store(table.entries.len(), Ordering::SeqCst);
         Ok(())

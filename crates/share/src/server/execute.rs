@@ -486,7 +486,9 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             let handle = client.handle(object)?;
             let (ino, memory) = (client.inode(handle)?, client.shown(r.more.get(), r.other.get())?);
             let access = fs.opened_with(handle).ok_or(Error::BadHandle)?;
-            client.descriptions.leave(client, (&memory, offset), (handle, ino), access)?;
+            // For its name and mode, which no lease is about.
+            let attr = fs.inner().getattr(ino, Some(handle)).await?;
+            client.descriptions.leave(client, (&memory, offset), (handle, &attr), access)?;
         }
         Op::Flock => {
             let (handle, kind, wait) = (client.handle(object)?, kind(r)?, r.flags.get() & 1 != 0);

@@ -29,8 +29,12 @@ fn again(fd: &OwnedFd) -> std::io::Result<OwnedFd> {
 }
 
 fn about<T>(memory: &OwnedFd, call: impl FnOnce(&Description<'_>) -> T) -> T {
+    about_at(memory, 9, call)
+}
+
+fn about_at<T>(memory: &OwnedFd, at: u64, call: impl FnOnce(&Description<'_>) -> T) -> T {
     let open = || again(memory);
-    call(&Description { memory: rustix::fs::fstat(memory).unwrap().st_ino, at: 9, open: &open })
+    call(&Description { memory: rustix::fs::fstat(memory).unwrap().st_ino, at, open: &open })
 }
 
 struct One(Remote);
@@ -147,6 +151,33 @@ fn no_more_is_opened_than_was_left() {
     let g = b.inode(b"g");
     assert_eq!(b.leave(b.open(g, OpenFlags::READ), &memory), Err(Error::BadHandle));
     b.open_left(g, OpenFlags::WRITE, &memory).expect("an ordinary open");
+}
+
+/// What others could open for themselves, as it looks now, takes no room from what they could not.
+#[test]
+fn files_with_names_leave_room_for_those_without() {
+    let rig = rig();
+    let (memory, _description) = description();
+    let a = One::new(&rig);
+    let file = a.inode(b"f");
+    let handles: Vec<_> = (0..2100).map(|_| a.open(file, OpenFlags::READ)).collect();
+    let leave = |n: usize| {
+        let left = |description: &Description<'_>| a.0.block_on(a.0.leave(handles[n], description));
+        about_at(&memory, n as u64, left)
+    };
+    let left = (0..).take_while(|&n| leave(n).is_ok()).count();
+    assert_eq!((left, leave(left)), (1024, Err(Error::TooManyOpen)));
+    rig.beside.unlink("f").unwrap();
+    let left = (0..).take_while(|&n| leave(n).is_ok()).count();
+    assert_eq!((left, leave(left)), (2048, Err(Error::TooManyOpen)));
+    // One that goes makes room for another.
+    a.0.block_on(a.0.release(handles[7])).unwrap();
+    let begun = Instant::now();
+    while leave(left).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "nobody has that description");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(leave(left + 1), Err(Error::TooManyOpen));
 }
 
 #[test]
