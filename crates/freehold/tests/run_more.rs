@@ -413,34 +413,3 @@ fn signals_are_left_as_they_were() {
     assert_eq!(want.lines().filter(|l| !l.ends_with("0000000000000000")).count(), 2, "{want}");
     assert_eq!(signals(&[env!("CARGO_BIN_EXE_freehold"), "run", "--"].map(OsStr::new)), want);
 }
-
-/// Calls at random, of which some processes make theirs through sessions and others through the kernel.
-#[test]
-fn sessions_and_the_mount_answer_as_one_directory() {
-    let Some(rig) = Rig::new() else { return };
-    if Command::new("python3").args(["-c", "0"]).status().is_err() {
-        eprintln!("skipped: there is no python3");
-        return;
-    }
-    let script = rig.p.path("calls.py");
-    std::fs::write(&script, include_str!("../../preload/tests/all/random_calls.py")).unwrap();
-    let seeds = std::env::var("FREEHOLD_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
-    for seed in 0..seeds {
-        let [plain, mounted] = [(&rig.plain, false), (&rig.mnt, true)].map(|(at, runs)| {
-            let mut command = if runs { rig.p.command() } else { Command::new("python3") };
-            if runs {
-                command.env("FREEHOLD_PRELOAD", library()).args(["run", "--", "python3"]);
-            }
-            command.arg(&script).arg(at.join(format!("r{seed}"))).args([&seed.to_string(), "1000", "mixed"]);
-            let out = command.current_dir(rig.p.path("")).output().unwrap();
-            assert!(out.status.success(), "seed {seed}: {out:?}");
-            String::from_utf8(out.stdout).unwrap()
-        });
-        let differs = plain.lines().zip(mounted.lines()).find(|(plain, mounted)| plain != mounted);
-        assert!(
-            differs.is_none(),
-            "seed {seed}: an ordinary directory (left) and the volume differ: {differs:?}"
-        );
-        assert!(plain == mounted && plain.lines().count() > 1000);
-    }
-}

@@ -12,5 +12,4 @@ mod more_programs;
 mod places;
 mod processes;
 mod programs;
-mod random_calls;
 mod rig;

@@ -1,8 +1,12 @@
 //! Random calls of several programs. Names and descriptors are few, so that most calls find something.
 
+mod mood;
+
 use super::actor::{SLOTS, STREAMS};
+use mood::Mood;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use std::collections::VecDeque;
 
 /// One call of one program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +23,11 @@ pub struct Generator {
     actors: usize,
     /// The program that made the last call: often it makes the next one, too.
     last: usize,
+    /// Calls that are left of the mood; `None`: anything goes.
+    left: u32,
+    mood: Option<Mood>,
+    /// What the same program does next.
+    next: VecDeque<String>,
 }
 
 const OPEN: &[&str] = &[
@@ -49,7 +58,14 @@ const DIRS: &[&str] = &["d", "f"];
 impl Generator {
     /// Calls of this many programs.
     pub fn new(seed: u64, actors: usize) -> Generator {
-        Generator { rng: SmallRng::seed_from_u64(seed), actors, last: 0 }
+        Generator {
+            rng: SmallRng::seed_from_u64(seed),
+            actors,
+            last: 0,
+            left: 0,
+            mood: None,
+            next: VecDeque::new(),
+        }
     }
 
     fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
@@ -391,10 +407,21 @@ impl Iterator for Generator {
     type Item = Call;
 
     fn next(&mut self) -> Option<Call> {
-        if self.chance(40) {
+        if self.left == 0 && self.next.is_empty() {
+            self.change_mood();
+        }
+        if let Some(line) = self.next.pop_front() {
+            return Some(Call { actor: self.last, line });
+        }
+        self.left -= 1;
+        let mood = self.mood;
+        if self.chance(mood.map_or(40, |mood| mood.others)) {
             self.last = self.rng.random_range(0..self.actors);
         }
-        let line = self.call();
+        let line = match mood {
+            Some(mood) => self.call_of(&mood),
+            None => self.call(),
+        };
         Some(Call { actor: self.last, line })
     }
 }
