@@ -1,6 +1,6 @@
 //! stat and its kin with the old `__xstat` names, statx, access, statfs.
 
-use crate::description::State;
+use crate::description::Open;
 use crate::hook::{Out, Res, check, errno, fail, hook, nowhere, text};
 use crate::mounts::{self, Mount};
 use crate::path::{self, Found, To};
@@ -61,7 +61,7 @@ pub(crate) fn of_descriptor(fd: c_int) -> Res<Found> {
 }
 
 /// What `f` says of the attributes of an open file. It must not take long.
-pub(crate) fn attr_of<T>(open: &State, f: impl Fn(&Attr) -> T) -> Res<T> {
+pub(crate) fn attr_of<T>(open: &Open, f: impl Fn(&Attr) -> T) -> Res<T> {
     let handle = if open.is_path() { None } else { Some(open.handle()?) };
     if handle.is_none() {
         open.is_there()?;
