@@ -301,7 +301,8 @@ impl FileSystem for Remote {
     async fn release(&self, handle: Handle) -> Result<()> {
         let file = self.link.closed(handle).ok_or(Error::BadHandle)?;
         let session = self.now();
-        if file.lent != 0 {
+        // It may have been lent at some time.
+        if may_post(file.flags) {
             self.link.resizes.closed(file.ino);
         }
         let leased = !file.gone && session.leases.has(handle);

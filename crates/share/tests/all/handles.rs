@@ -103,3 +103,24 @@ fn all_handles_have_one_length_and_none_is_the_last_before_it_is() {
     println!("{posted} posted");
     assert!(posted > 3000, "{posted}");
 }
+
+/// More handles than the manager tells of the lease.
+#[test]
+fn nothing_is_lost_through_any_of_many() {
+    let rig = Rig::shared(volume(64 << 20));
+    let client = Remote::connect(rig.server.as_ref().unwrap().path()).unwrap();
+    let (attr, made) = client.block_on(client.create(&Cred::root(), Ino::ROOT, b"f", 0o644, RW)).unwrap();
+    let mut trial = Trial { client: &client, ino: attr.ino, handles: vec![made], want: Vec::new() };
+    (0..299).for_each(|_| trial.open());
+    for i in 0..300 * 8 {
+        trial.write(trial.handles[i % 300], trial.want.len(), &[i as u8; 11]);
+    }
+    (0..299).for_each(|_| trial.close(0));
+    (0..8).for_each(|i| trial.write(trial.handles[0], trial.want.len(), &[i; 11]));
+    assert!(rig.beside.read("/f").unwrap() == trial.want);
+    trial.close(0);
+    rig.calls();
+    let posted = rig.count("post_write");
+    println!("{posted} posted");
+    assert!(posted > 500 && !rig.doors.lends(), "{posted}");
+}

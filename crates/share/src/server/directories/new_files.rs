@@ -18,6 +18,8 @@ use std::collections::HashMap;
 
 /// Inodes that are promised at a time.
 const STOCK: usize = 32;
+/// Handles of one file through which something may be posted.
+const HANDLES_MAX: usize = 256;
 /// Pages of room that a lease has at first.
 const ROOM: u64 = 256;
 
@@ -72,6 +74,18 @@ struct File {
     told: bool,
 }
 
+impl File {
+    /// Whether something may be posted through this handle from now on.
+    fn is_told_to(&mut self, handle: Handle) -> bool {
+        let is_known = self.handles.contains(&handle);
+        let may = self.told && (is_known || self.handles.len() < HANDLES_MAX);
+        if may && !is_known {
+            self.handles.push(handle);
+        }
+        may
+    }
+}
+
 #[derive(Default)]
 pub(super) struct NewFiles {
     /// By session.
@@ -120,15 +134,11 @@ impl<F: FileSystem> MakingFiles for Directories<F> {
         Box::pin(async move {
             {
                 let mut table = self.table.lock();
-                let is_told = table.new.files.get(&file).is_none_or(|file| file.told);
                 // One that it has made under a lease that lasts, and opened again.
                 let own = table.on(file).find(|lease| lease.session == client.session).map(|own| own.number);
                 if let Some(number) = own {
-                    let file = is_told.then(|| table.new.files.get_mut(&file)).flatten();
-                    if let Some(file) = file.filter(|file| !file.handles.contains(&handle)) {
-                        file.handles.push(handle);
-                    }
-                    return is_told.then_some((number, 0));
+                    let known = table.new.files.get_mut(&file);
+                    return known.is_none_or(|known| known.is_told_to(handle)).then_some((number, 0));
                 }
             }
             // Others who have it open would end the lease soon. That the client has windows of it is no obstacle.
