@@ -30,13 +30,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-/// Windows of 2 MiB of files that programs may overwrite without a message, when that is asked for.
-const LEASE_WINDOWS: usize = 64;
-/// Directories in which programs may make and remove files without waiting for an answer, when that is asked for.
-const DIRECTORY_LEASES: usize = 256;
-/// New files of one program to which it may write without waiting for an answer, when that is asked for.
-const NEW_FILES: usize = 1024;
-
 /// Why a volume could not be put into service.
 #[derive(Debug)]
 pub enum StartError {
@@ -246,20 +239,18 @@ fn open_sessions(
     // SAFETY: geteuid has no preconditions.
     let only_user = (!options.mount.allow_other).then(|| unsafe { libc::geteuid() });
     let (opening, lock_timeout) = (volume.opening(), options.lock_timeout);
-    let options = share::server::Options {
+    let sessions = share::server::Options {
         only_user,
         opening,
         lock_timeout,
         place: node,
         pages_max: options.shared_cache(),
-        directories_max: if options.write_leases { DIRECTORY_LEASES } else { 0 },
-        new_files_max: if options.write_leases { NEW_FILES } else { 0 },
-        lease_windows_max: if options.write_leases { LEASE_WINDOWS } else { 0 },
         ordered: options.ordered.clone(),
         ..Default::default()
     };
+    let sessions = if options.write_leases { sessions.lending() } else { sessions };
     let at = &place.socket;
-    let server = share::Server::start_at_door(doors.door(), at, options)
+    let server = share::Server::start_at_door(doors.door(), at, sessions)
         .map_err(|e| io::Error::new(e.kind(), format!("sessions at {}: {e}", at.display())))?;
     Ok(Some((server, place)))
 }

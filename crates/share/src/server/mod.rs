@@ -106,6 +106,13 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// With leases of all kinds, so that clients need not wait for what nobody else can see yet: as many as `freehold serve` gives.
+    pub fn lending(self) -> Options {
+        Options { lease_windows_max: 64, directories_max: 256, new_files_max: 1024, ..self }
+    }
+}
+
 /// What a server did and has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {

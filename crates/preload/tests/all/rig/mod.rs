@@ -41,14 +41,8 @@ impl Rig {
         let volume = Arc::new(Volume::open(media, OpenOptions::default()).unwrap());
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("socket");
-        // As `freehold serve` has it: what programs do is posted under leases where that can be.
-        let leases = Options {
-            lease_windows_max: 64,
-            directories_max: 256,
-            new_files_max: 1024,
-            ..Options::default()
-        };
-        let server = Server::start(volume, &socket, leases).unwrap();
+        // What programs do is posted under leases where that can be, as users have it.
+        let server = Server::start(volume, &socket, Options::default().lending()).unwrap();
         Rig {
             server,
             plain: tempfile::tempdir().unwrap(),
