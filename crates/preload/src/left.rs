@@ -37,7 +37,7 @@ pub(crate) fn before_exec() {
 
 /// This process has closed its last descriptor of what others may have. They have it without us, whatever becomes of its name.
 pub(crate) fn at_end(state: &State) {
-    if state.slot.is_published() && !state.is_alone() {
+    if state.slot.is_published() {
         let _ = leave(state.slot.descriptor(), state);
     }
 }

@@ -377,7 +377,7 @@ if os.fork() == 0:
     os.execvp('sh', ['sh', '-c', f'rm {t}/later; cat <&{g}'])
 os.wait()
 # Who had it first closes it, in each way that there is, and its name goes, before the other uses it for the first time; that had a turn before the other was begun.
-def closed_before_use(close, mode=0o600):
+def closed_before_use(close):
     g = opened('given'); r, w = os.pipe(); sys.stdout.flush()
     if os.fork() == 0:
         os.close(w); os.read(r, 1); print(os.read(g, 99), os.write(g, b'!'), os.pread(g, 99, 0), os.fstat(g).st_nlink); sys.stdout.flush(); os._exit(0)

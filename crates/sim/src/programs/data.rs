@@ -3,7 +3,6 @@
 use super::actor::{Actor, Answer, Words, check};
 use libc::c_void;
 use std::io;
-use std::os::fd::RawFd;
 use std::ptr;
 
 /// The bytes of write number `n`.
@@ -24,12 +23,17 @@ pub(super) fn shown(bytes: &[u8]) -> String {
 /// Said of places in a directory: each file system has its own.
 pub(super) const OF_DIRECTORY: &str = "a place in a directory";
 
-pub(super) fn is_directory(fd: libc::c_int) -> bool {
+fn stat_of(fd: libc::c_int) -> io::Result<libc::stat> {
     // SAFETY: a place for the answer.
     unsafe {
         let mut stat = std::mem::zeroed::<libc::stat>();
-        libc::fstat(fd, &mut stat) == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFDIR
+        check(libc::fstat(fd, &mut stat))?;
+        Ok(stat)
     }
+}
+
+pub(super) fn is_directory(fd: libc::c_int) -> bool {
+    stat_of(fd).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFDIR)
 }
 
 fn iovecs(len: usize, base: *mut c_void) -> [libc::iovec; 3] {
@@ -98,22 +102,13 @@ fn write(actor: &Actor, call: &str, words: &mut Words<'_>) -> Answer {
     Ok(n.to_string())
 }
 
-fn inode(fd: RawFd) -> io::Result<(u64, u64)> {
-    // SAFETY: a place for the answer.
-    let stat = unsafe {
-        let mut stat = std::mem::zeroed::<libc::stat>();
-        check(libc::fstat(fd, &mut stat))?;
-        stat
-    };
-    Ok((stat.st_dev, stat.st_ino))
-}
-
 /// All that can be had, as cp(1) would: how much comes at once is left to the system.
 fn copy(actor: &Actor, call: &str, words: &mut Words<'_>) -> Answer {
     let (from, to) = (actor.fd(words), actor.fd(words));
     let mut left = words.number() as usize;
     let mut copied = 0;
     // The kernel sends pages that it may be writing over by then: what comes of that nobody says. (It refuses copy_file_range within one range.)
+    let inode = |fd| stat_of(fd).map(|stat| (stat.st_dev, stat.st_ino));
     if call == "sendfile" && inode(from)? == inode(to)? {
         return Ok("one file".to_owned());
     }
@@ -143,12 +138,7 @@ fn map(actor: &Actor, words: &mut Words<'_>) -> Answer {
     if map == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a place for the answer.
-    let size = unsafe {
-        let mut stat = std::mem::zeroed::<libc::stat>();
-        check(libc::fstat(fd, &mut stat))?;
-        stat.st_size
-    };
+    let size = stat_of(fd)?.st_size;
     // Behind the last page of the file there is nothing to be touched.
     let within = (size - page * 4096).clamp(0, pages as i64 * 4096) as usize;
     let mut answer = String::new();

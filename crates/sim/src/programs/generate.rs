@@ -23,9 +23,9 @@ pub struct Generator {
     actors: usize,
     /// The program that made the last call: often it makes the next one, too.
     last: usize,
-    /// Calls that are left of the mood; `None`: anything goes.
-    left: u32,
+    /// What is done now; `None`: anything. And for how many calls still.
     mood: Option<Mood>,
+    left: u32,
     /// What the same program does next.
     next: VecDeque<String>,
 }
@@ -62,8 +62,8 @@ impl Generator {
             rng: SmallRng::seed_from_u64(seed),
             actors,
             last: 0,
-            left: 0,
             mood: None,
+            left: 0,
             next: VecDeque::new(),
         }
     }
