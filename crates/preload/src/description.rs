@@ -70,6 +70,8 @@ pub(crate) struct State {
     locked: AtomicBool,
     /// Also such whose owner it is itself.
     owns: AtomicBool,
+    /// In which life of the process there are some that an earlier program of the process took; 0 when there are none.
+    inherits: AtomicU64,
     /// There may be some in [`FORMER`].
     has_former: AtomicBool,
     /// The manager may look whether others have it: a lock of the whole file was asked for through it, or the file was left to them.
@@ -313,6 +315,7 @@ impl State {
             anchor: Later::default(),
             locked: AtomicBool::new(false),
             owns: AtomicBool::new(false),
+            inherits: AtomicU64::new(0),
             has_former: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             shared: AtomicBool::new(false),
@@ -384,6 +387,11 @@ impl State {
         self.slot.path()
     }
 
+    /// Whether it is of the same file.
+    pub(crate) fn is_same_file(&self, other: &State) -> bool {
+        self.ino == other.ino && std::ptr::eq(self.mount, other.mount)
+    }
+
     /// It as the owner of record locks (F_OFD_SETLK): its slot tells it from other files and processes.
     pub(crate) fn owner(&self) -> LockOwner {
         let slot = std::ptr::from_ref(self.slot).addr() as u64;
@@ -401,10 +409,35 @@ impl State {
 
     /// The record locks of this process on the file, as far as they were asked for through it.
     pub(crate) fn give_locks_up(&self) {
-        if self.locked.load(Ordering::SeqCst)
-            && let Some(handle) = self.handle_if_open()
-        {
+        if let Some(Ok(handle)) = self.handle_for_locks() {
             let _ = self.mount.run(|fs| fs.flush(handle, table::owner()));
+        }
+    }
+
+    /// This process is about to become another program. Record locks on the file `stay`, if this description does, or end with the session.
+    pub(crate) fn keep_locks(&self, stay: bool) -> Res<()> {
+        let Some(handle) = self.handle_for_locks() else { return Ok(()) };
+        let handle = handle?;
+        if stay {
+            self.slot.records_stay(self.slot.descriptor(), self.mount.opening())?;
+        }
+        self.mount.run(|fs| fs.keep_locks(handle, stay))
+    }
+
+    /// The handle, if this process may have record locks through it.
+    fn handle_for_locks(&self) -> Option<Res<Handle>> {
+        if !self.locked.load(Ordering::SeqCst) {
+            return None;
+        }
+        let inherits = self.inherits.load(Ordering::Relaxed) == mounts::life();
+        if inherits { Some(self.handle()) } else { self.handle_if_open().map(Ok) }
+    }
+
+    /// The program has just begun, with this description. There may be record locks that the program before it took.
+    pub(crate) fn inherit_locks(&self) {
+        if self.slot.records_left().is_some() {
+            self.inherits.store(mounts::life(), Ordering::Relaxed);
+            self.locks(false);
         }
     }
 

@@ -4,7 +4,7 @@
 //!
 //! Where tested: `tests/all/processes.rs`.
 
-use crate::description::{Open, State};
+use crate::description::{LOCKING, Open, State};
 use crate::hook::{Res, fail, inside, is_inside};
 use crate::{ids, mounts, table};
 use fs::{FileType, Handle, OpenFlags};
@@ -30,8 +30,17 @@ pub(crate) fn before_exec() {
     // SAFETY: a number.
     let stays = |fd: c_int| unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) } & i64::from(libc::FD_CLOEXEC) == 0;
     // All of them: this session ends now, and with it the handles, before the program comes to use any.
-    for (fd, open) in all().filter(|(fd, open)| stays(*fd) || !open.is_alone()) {
-        let _ = leave(fd, &open);
+    let all: Vec<_> = all().collect();
+    for (fd, open) in all.iter().filter(|(fd, open)| stays(*fd) || !open.is_alone()) {
+        let _ = leave(*fd, open);
+    }
+    if !LOCKING.load(Ordering::Relaxed) {
+        return;
+    }
+    for (_, open) in &all {
+        // One that is closed ends them, through whichever they were taken.
+        let stay = all.iter().filter(|(_, other)| other.is_same_file(open)).all(|(fd, _)| stays(*fd));
+        let _ = open.keep_locks(stay);
     }
 }
 

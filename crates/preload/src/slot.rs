@@ -420,16 +420,28 @@ impl Slot {
         if !self.is_published() {
             return [0, opening].contains(&self.locked.load(Ordering::Relaxed));
         }
-        let other = reopen(self.descriptor(), libc::O_RDONLY | libc::O_CLOEXEC);
-        if other < 0 {
-            return true;
-        }
-        let mut found = flock(libc::F_WRLCK, (LOCKED_BY, 0));
-        let asked = control(other, libc::F_OFD_GETLK, (&raw mut found).addr());
-        close(other);
-        asked != 0
-            || found.l_type == libc::F_UNLCK as libc::c_short
-            || found.l_start & OPENINGS as i64 == (opening & OPENINGS) as i64
+        self.said((LOCKED_BY, 0)).is_none_or(|said| said & OPENINGS == opening & OPENINGS)
+    }
+
+    /// Says to the program that this process runs next by which opening of the volume there are record locks of the process, which it took through the description behind `fd`.
+    pub(crate) fn records_stay(&self, fd: c_int, opening: u64) -> Res<()> {
+        let (of_process, len) = records_of(mounts::pid());
+        lock(fd, (of_process, len), false)?;
+        lock(fd, (of_process | (opening & LAST_OPENINGS) as i64, 1), true)
+    }
+
+    /// Whether the program before this one has left record locks; if so, `is_known` tells whether they are known of in this opening of the volume.
+    pub(crate) fn records_left(&self) -> Option<impl Fn(u64) -> bool + use<>> {
+        let said = self.said(records_of(mounts::pid()))?;
+        Some(move |opening| (said ^ opening) & LAST_OPENINGS == 0)
+    }
+
+    /// What the first lock in this range says: where it begins.
+    fn said(&self, range: (i64, i64)) -> Option<u64> {
+        let mut found = flock(libc::F_WRLCK, range);
+        // Those of descriptions are in the way of those of processes, also of one that has the description.
+        let asked = control(self.descriptor(), libc::F_GETLK, (&raw mut found).addr());
+        (asked == 0 && found.l_type != libc::F_UNLCK as libc::c_short).then_some(found.l_start as u64)
     }
 
     /// Makes a call about the description behind `fd`, which is this one.
@@ -447,6 +459,14 @@ impl Slot {
 /// Where a lock of a description begins that says by which opening of the volume the file is locked; which one, is in the lower bits.
 const LOCKED_BY: i64 = 1 << 62;
 const OPENINGS: u64 = (1 << 61) - 1;
+/// The same for record locks of processes; which process, is in the bits above those for the opening.
+const RECORDS: i64 = 1 << 61;
+const LAST_OPENINGS: u64 = (1 << 38) - 1;
+
+/// The locks of a description that speak of this process.
+fn records_of(pid: u32) -> (i64, i64) {
+    (RECORDS | (pid as i64 & 0x3f_ffff) << 38, 1 << 38)
+}
 
 /// Whether `fd` is our own descriptor of a published description.
 pub(crate) fn is_own(fd: c_int) -> bool {

@@ -213,9 +213,7 @@ fn flush(closed: &Open) {
     closed.give_locks_up();
     for fd in 0..TOP.load(Ordering::Relaxed) as c_int {
         match get(fd) {
-            Some(open) if open.ino == closed.ino && std::ptr::eq(open.mount, closed.mount) => {
-                open.give_locks_up()
-            }
+            Some(open) if open.is_same_file(closed) => open.give_locks_up(),
             _ => {}
         }
     }
@@ -303,7 +301,9 @@ pub(crate) fn adopt_one(fd: c_int, owner: Option<libc::uid_t>) {
     let Some(number) = memory::number(fd) else { return };
     let open = of_memory(number).unwrap_or_else(|| {
         let (ino, slot) = (Ino(record.ino.get()), slot::adopted(record, number, fd));
-        Open::new(State::new(mount, ino, kind, slot, None, Origin::SHARED), 0, None)
+        let open = Open::new(State::new(mount, ino, kind, slot, None, Origin::SHARED), 0, None);
+        open.inherit_locks();
+        open
     });
     match mounts::borrowed_memory() {
         true => set_in_child(fd..=fd, Some(open)),

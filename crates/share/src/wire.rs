@@ -161,6 +161,8 @@ ops! {
     Pin = 53,
     /// object: number of a pin.
     Unpin = 54,
+    /// object: handle; flags 1: record locks on the file outlast the program that the process runs, 0: they do not.
+    KeepLocks = 55,
 }
 
 /// Whether a read is answered with the data, unless it was made [`AGAIN`]: the cost of a long one is in the copy, and such reads of large files would drive out of the arena
@@ -179,7 +181,9 @@ impl Op {
             Getattr | Setattr => (false, flags & 1 != 0),
             Read => (flags & OF_INODE == 0, false),
             Lease | LendLocks | Pass | Write | PostWrite | WriteAtomic | Flush | Release | Fsync
-            | Barrier | Readdir | Fallocate | Seek | Getlk | Setlk | Flock | Leave => (true, false),
+            | Barrier | Readdir | Fallocate | Seek | Getlk | Setlk | Flock | Leave | KeepLocks => {
+                (true, false)
+            }
             CopyRange => (true, true),
             _ => (false, false),
         }

@@ -2,7 +2,7 @@
 
 use super::{State, release};
 use crate::hook::{Res, fail};
-use crate::mounts;
+use crate::{mounts, table};
 use fs::{FileSystem, FileType, Handle, OpenFlags};
 use libc::c_int;
 use share::lock::{self, Mutex};
@@ -85,9 +85,16 @@ impl State {
             // Nobody knows of the lock any more; others may have it.
             return fail(libc::EIO);
         }
+        let inherits = self.inherits.load(Ordering::Relaxed) == mounts::life();
+        if inherits && self.slot.records_left().is_some_and(|is_known| !is_known(self.mount.opening())) {
+            return fail(libc::EIO);
+        }
         let flags = self.flags();
         self.slot.note_flags(flags);
         let handle = self.open_with(flags)?;
+        if inherits && let Some(fs) = self.mount.session() {
+            fs.inherits_locks(handle, table::owner());
+        }
         self.handle.store(handle.0, Ordering::Relaxed);
         self.life.store(mounts::life(), Ordering::Release);
         Ok(handle)

@@ -12,4 +12,5 @@ mod more_programs;
 mod places;
 mod processes;
 mod programs;
+mod record_locks;
 mod rig;

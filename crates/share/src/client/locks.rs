@@ -238,6 +238,25 @@ impl Remote {
         }
     }
 
+    /// The program that this process runs is about to make room for another one (exec). The record locks on the file `stay`, and are the next one's, in whichever session
+    /// it begins: those of the owners that have the same numbers there; or they end.
+    ///
+    /// # Errors
+    /// `TooManyLocks`: those of so many files cannot stay.
+    pub async fn keep_locks(&self, handle: Handle, stay: bool) -> Result<()> {
+        let mut r = request(Op::KeepLocks, handle.0);
+        r.flags = (stay as u32).into();
+        self.call(r).await.map(drop)
+    }
+
+    /// The program before this one has left record locks on the file ([`Remote::keep_locks`]), which ones is not known here: should they be lost with the manager, the
+    /// file is lost to this program, as with locks of its own.
+    pub fn inherits_locks(&self, handle: Handle, owner: LockOwner) {
+        self.link.change(handle, |file| file.locks = true);
+        let whole = RecordLock { start: 0, end: u64::MAX, kind: LockKind::Exclusive, pid: 0 };
+        self.link.locked(handle, owner, Ok(whole));
+    }
+
     /// As `FileSystem::getlk`.
     pub(super) async fn test_record(
         &self,

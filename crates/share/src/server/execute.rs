@@ -490,6 +490,7 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             let attr = fs.inner().getattr(ino, Some(handle)).await?;
             client.descriptions.leave(client, (&memory, offset), (handle, &attr), access)?;
         }
+        Op::KeepLocks => client.keep_locks(fs, client.handle(object)?, r.flags.get() & 1 != 0).await?,
         Op::Flock => {
             let (handle, kind, wait) = (client.handle(object)?, kind(r)?, r.flags.get() & 1 != 0);
             match r.other.get() {

@@ -1,6 +1,7 @@
 //! The thread of a server: looks for requests, polls what waits, sleeps.
 
 mod arriving;
+mod heirs;
 mod resting;
 mod stream;
 
@@ -215,7 +216,7 @@ impl<F: FileSystem> Poller<F> {
             CLEAN_UP => {
                 if session.clean_up.as_mut().is_some_and(|task| task.as_mut().poll(&mut cx).is_ready()) {
                     self.counters.calls += 1;
-                    self.connections.remove(&id);
+                    self.is_clean(id);
                 }
             }
             STREAM => {
@@ -415,7 +416,7 @@ impl<F: FileSystem> Poller<F> {
             return;
         };
         if std::mem::replace(&mut session.ending, true) {
-            return;
+            return self.end_left(id);
         }
         tracing::debug!(pid = connection.pid, session = id, "a session ends");
         let _ = epoll::delete(&self.epoll, &session.event);
@@ -439,8 +440,9 @@ impl<F: FileSystem> Poller<F> {
         let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
         let Some(session) = session.filter(|s| s.clean_up.is_none()) else { return };
         let (fs, client) = (self.fs.calling(id), session.client.clone());
-        let ends = self.bell.stopping() && self.options.opening.number != 0;
-        session.clean_up = Some(Box::pin(async move { client.clean_up(&fs, ends).await }));
+        let stopping = self.bell.stopping();
+        let ends = stopping && self.options.opening.number != 0;
+        session.clean_up = Some(Box::pin(async move { client.clean_up(&fs, ends, !stopping).await }));
         self.poll_task(id, CLEAN_UP);
     }
 
@@ -504,7 +506,7 @@ impl<F: FileSystem> Poller<F> {
     }
 
     fn publish(&mut self) {
-        let sessions = self.connections.values().filter_map(|c| c.session.as_ref());
+        let sessions = self.connections.values().filter_map(|c| c.session.as_ref()).filter(|s| !s.outlived);
         self.counters.sessions = 0;
         self.counters.handles = 0;
         for session in sessions {

@@ -1,5 +1,7 @@
 //! One client as the manager sees it.
 
+mod records;
+
 use super::arena::{Arena, Arenas};
 use super::closer::Line;
 use super::descriptions::{Descriptions, Memory};
@@ -13,11 +15,11 @@ use super::stats::Tally;
 use super::tasks::{Runs, Steps};
 use super::wakes::Wakes;
 use crate::region::{Region, SlotNo};
-use crate::wire;
 use foldhash::fast::FixedState;
 use format::shared::{HOLD_LINES, HOLDS_IN_LINE, MEMORIES, Reply, SLOTS};
 use fs::{Cred, Error, FileSystem, Handle, Ino, LockHolder, LockOwner, OpenFlags, Ordered, Promise, Result};
 use parking_lot::Mutex;
+use records::Kept;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::Future;
 use std::os::fd::OwnedFd;
@@ -30,6 +32,8 @@ use zerocopy::FromZeros;
 /// What calls need to know of their client; shared with the futures that run them.
 pub(crate) struct Client {
     pub session: u64,
+    /// The session whose owners of record locks are its own: that of the program that made room for its, or itself.
+    pub owners: u64,
     pub region: Arc<Region>,
     /// Of all clients.
     pub wakes: Arc<Wakes>,
@@ -76,6 +80,8 @@ struct Held {
     locking: HashMap<Ino, Asked, FixedState>,
     /// Owners of them, on each inode.
     owners: usize,
+    /// Those that outlast a program.
+    kept: HashMap<Ino, Kept, FixedState>,
     /// Files that it holds and that were opened for it (`super::holds`).
     holds: HashMap<Ino, Vec<(Handle, OpenFlags)>, FixedState>,
     /// Handles that keep inodes what they are, and that no call can use.
@@ -92,47 +98,15 @@ struct Asked {
     owners: HashSet<LockOwner>,
 }
 
-/// Owners of record locks on one file and in one session; more than threads and processes that share a session.
-const OWNERS_MAX: usize = 1024;
-/// And on all of its files.
-const OWNERS_ALL_MAX: usize = 1 << 16;
-
 impl Held {
     fn has(&self, ino: Ino) -> bool {
         self.handles.values().chain(self.closing.values()).any(|&i| i == ino)
     }
 }
 
-/// A call that asks for a record lock. While there is one, the last handle of the inode stays: without a handle nobody could take the lock back.
-pub(crate) struct Locking<'a> {
-    client: &'a Client,
-    ino: Ino,
-}
-
-impl Locking<'_> {
-    /// The call is over. What is to be closed now, as its client gave it back meanwhile.
-    pub fn end(self) -> Vec<Handle> {
-        let (client, ino) = (self.client, self.ino);
-        drop(self);
-        let held = client.held.lock();
-        let is_over =
-            held.locking.get(&ino).is_some_and(|a| a.calls == 0) && held.handles.values().all(|&i| i != ino);
-        let left = held.closing.iter().filter(|&(_, &i)| is_over && i == ino);
-        left.map(|(&handle, _)| handle).collect()
-    }
-}
-
-impl Drop for Locking<'_> {
-    fn drop(&mut self) {
-        if let Some(asked) = self.client.held.lock().locking.get_mut(&self.ino) {
-            asked.calls = asked.calls.saturating_sub(1);
-        }
-    }
-}
-
 impl Client {
     pub fn new(
-        session: u64,
+        (session, owners): (u64, u64),
         (region, wakes): (Arc<Region>, Arc<Wakes>),
         (cred, order): (Cred, Order),
         handles_max: usize,
@@ -143,6 +117,7 @@ impl Client {
         let held = Mutex::default();
         Client {
             session,
+            owners,
             region,
             wakes,
             cred,
@@ -287,7 +262,7 @@ impl Client {
     /// As [`Client::close`]. When the handle is kept, as a description may be there still, it is not waited until that is known, which is over with what is given.
     pub async fn close_or_keep<F: FileSystem>(&self, fs: &F, handle: Handle) -> Result<Option<Arc<Drain>>> {
         self.return_locks(fs, handle);
-        let owners: Vec<LockOwner> = {
+        let (owners, pin) = {
             let mut held = self.held.lock();
             // Until it is closed it is known, in case that the call is given up.
             let Some(ino) = held.closing.get(&handle).copied() else { return Ok(None) };
@@ -297,12 +272,13 @@ impl Client {
                     && held.closing.iter().all(|(&h, &i)| i != ino || h == handle)
             };
             let all_go = held.locking.contains_key(&ino) && is_last();
-            let asked = if all_go { held.locking.remove(&ino) } else { None };
-            held.owners -= asked.as_ref().map_or(0, |a| a.owners.len());
-            asked.into_iter().flat_map(|a| a.owners).collect()
+            if all_go { held.ends_locks(ino) } else { Default::default() }
         };
         for owner in owners {
             let _ = fs.flush(handle, owner).await;
+        }
+        if let Some(pin) = pin {
+            self.unpinned(fs.release(pin).await);
         }
         let looked = self.descriptions.keep(handle);
         let released = if looked.is_none() { fs.release(handle).await } else { Ok(()) };
@@ -329,70 +305,13 @@ impl Client {
         self.held.lock().handles.len()
     }
 
-    /// Owners of one client never meet those of another.
-    pub fn owner(&self, owner: u64) -> LockOwner {
-        LockOwner(self.session << 32 | wire::owner(LockOwner(owner)).0)
-    }
-
-    /// The other way round; `None`: it is another client's.
-    pub fn own(&self, owner: LockOwner) -> Option<u64> {
-        let own = wire::owner(LockOwner(owner.0 & 0xffff_ffff)).0;
-        (self.owner(own) == owner).then_some(own)
-    }
-
-    /// As [`Client::owner`], for taking locks through this handle. `Closed` when the client is gone: nobody would release them;
-    /// `TooManyLocks` (owners on this file, or all).
-    pub fn locks(&self, owner: u64, handle: Handle) -> Result<(LockOwner, Locking<'_>)> {
-        let owner = self.owner(owner);
-        let mut held = self.held.lock();
-        if held.gone {
-            return Err(Error::Closed);
+    /// Gives back everything the client held, but for locks that stay if its process `goes_on`. When it is the manager that ends, files without names stay
+    /// open: they would go with their handles, and the client may come for them again.
+    pub async fn clean_up<F: FileSystem>(&self, fs: &F, manager_ends: bool, goes_on: bool) {
+        let goes_on = goes_on && !self.evicted.load(Ordering::SeqCst);
+        if goes_on {
+            self.recall_kept(fs);
         }
-        let ino = held.handles.get(&handle).copied().ok_or(Error::BadHandle)?;
-        let all = held.owners;
-        let asked = held.locking.entry(ino).or_default();
-        if !asked.owners.contains(&owner) && (asked.owners.len() >= OWNERS_MAX || all >= OWNERS_ALL_MAX) {
-            return Err(Error::TooManyLocks);
-        }
-        let is_new = asked.owners.insert(owner);
-        asked.calls += 1;
-        held.owners += is_new as usize;
-        Ok((owner, Locking { client: self, ino }))
-    }
-
-    /// As [`Client::locks`], for a lock that the client has taken itself. `None`: nobody would release it.
-    pub fn adopt(&self, owner: u64, ino: Ino) -> Option<LockOwner> {
-        let owner = self.owner(owner);
-        let mut held = self.held.lock();
-        if held.gone || !held.has(ino) {
-            return None;
-        }
-        let asked = held.locking.entry(ino).or_default();
-        let fits = asked.owners.len() < OWNERS_MAX || asked.owners.contains(&owner);
-        let is_new = fits && asked.owners.insert(owner);
-        held.owners += is_new as usize;
-        fits.then_some(owner)
-    }
-
-    /// Whether there is room for more owners of locks.
-    pub fn may_ask_for_locks(&self) -> bool {
-        self.held.lock().owners < OWNERS_ALL_MAX
-    }
-
-    /// The record locks of this owner on the file behind a handle were given up.
-    pub fn unlocked(&self, handle: Handle, owner: LockOwner) {
-        let mut held = self.held.lock();
-        let Some(ino) = held.handles.get(&handle).copied() else { return };
-        // A call may be about to get one.
-        if let Some(asked) = held.locking.get_mut(&ino).filter(|a| a.calls == 0) {
-            let was = asked.owners.remove(&owner);
-            held.owners -= was as usize;
-        }
-    }
-
-    /// Gives back everything the client held. When it is the manager that ends, files without names stay open: they would go with their
-    /// handles, and the client may come for them again.
-    pub async fn clean_up<F: FileSystem>(&self, fs: &F, manager_ends: bool) {
         self.lent.give_back(fs);
         self.holders.part(self.session);
         self.directories.part(self.session);
@@ -400,18 +319,26 @@ impl Client {
         if let Err(e) = self.leases.end(self.session).await {
             tracing::error!("session {}: writes of its client are lost: {e}", self.session);
         }
-        let (handles, closing, mut locking, holds, pins) = {
+        let (handles, closing, mut locking, holds, pins, kept) = {
             let mut held = self.held.lock();
             held.gone = true;
+            let kept = held.kept_no_longer(goes_on);
+            let held = &mut *held;
+            let ended = held.locking.extract_if(|ino, _| !held.kept.contains_key(ino));
+            let locking: HashMap<Ino, Asked, FixedState> = ended.collect();
             let pins = std::mem::take(&mut held.pins);
             let (handles, closing) = (std::mem::take(&mut held.handles), std::mem::take(&mut held.closing));
-            (handles, closing, std::mem::take(&mut held.locking), std::mem::take(&mut held.holds), pins)
+            (handles, closing, locking, std::mem::take(&mut held.holds), pins, kept)
         };
         self.drop_locks(fs);
         for pin in pins {
-            if let Err(e) = fs.release(pin).await {
-                tracing::warn!("session {}: giving up what its client has pinned: {e}", self.session);
+            self.unpinned(fs.release(pin).await);
+        }
+        for (pin, ino) in kept {
+            for owner in locking.remove(&ino).into_iter().flat_map(|a| a.owners) {
+                let _ = fs.flush(pin, owner).await;
             }
+            self.unpinned(fs.release(pin).await);
         }
         let holds = holds.into_iter().flat_map(|(ino, all)| all.into_iter().map(move |(h, _)| (h, ino)));
         for (handle, ino) in handles.into_iter().chain(closing).chain(holds) {
@@ -434,6 +361,13 @@ impl Client {
                     tracing::warn!("session {}: closing a file that its client left open: {e}", self.session);
                 }
             }
+        }
+    }
+
+    /// Something that kept an inode is released.
+    fn unpinned(&self, released: Result<()>) {
+        if let Err(e) = released {
+            tracing::warn!("session {}: giving up what its client has pinned: {e}", self.session);
         }
     }
 
@@ -479,6 +413,8 @@ pub(crate) struct Session {
     /// When it last did something, in rounds of the poller.
     pub last: u64,
     pub ending: bool,
+    /// Nothing is left of it but record locks, until its process ends or begins another session.
+    pub outlived: bool,
     pub event: OwnedFd,
 }
 

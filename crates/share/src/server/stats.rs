@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// The classes, by the numbers of [`crate::wire::Op`]; 0 is what is no operation.
-const CLASSES: [&str; 55] = [
+const CLASSES: [&str; 56] = [
     "unknown",
     "ping",
     "lookup",
@@ -74,6 +74,7 @@ const CLASSES: [&str; 55] = [
     "leave",
     "pin",
     "unpin",
+    "keep_locks",
 ];
 const READ: usize = crate::wire::Op::Read as usize;
 const WRITE: usize = crate::wire::Op::Write as usize;

@@ -36,7 +36,7 @@ fn handles_of_others_and_forged_ones() {
         assert_ne!(handle, own);
         // Every call that takes a handle, or the number of a pin.
         let mut calls: Vec<Request> =
-            [READ, 19, 20, 21, 22, 23, 26, 32, 33, 34, 35, 36, 37, 39, 40, 47, 48, 52, 54]
+            [READ, 19, 20, 21, 22, 23, 26, 32, 33, 34, 35, 36, 37, 39, 40, 47, 48, 52, 54, 55]
                 .map(|op| Request { len: 100.into(), other: handle.into(), ..request(op, handle) })
                 .into();
         let about = |op, object| Request { flags: 1.into(), other: handle.into(), ..request(op, object) };

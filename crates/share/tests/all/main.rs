@@ -29,6 +29,7 @@ mod notices;
 mod order;
 mod passes;
 mod queues;
+mod records_stay;
 mod rig;
 mod session;
 mod sizes;

@@ -47,7 +47,7 @@ impl Rig {
         let lent = (leases as _, directories as _, Arc::default());
         let order = Order { of: fs::Ordered::default(), program: false };
         let client = Arc::new(Client::new(
-            uid as u64,
+            (uid as u64, uid as u64),
             (region, Arc::default()),
             (cred, order),
             100,

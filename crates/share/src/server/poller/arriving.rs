@@ -201,6 +201,8 @@ impl<F: FileSystem> Poller<F> {
 
     /// Gives a client its memory.
     fn begin(&mut self, id: u64) -> io::Result<()> {
+        let Some(pid) = self.connections.get(&id).map(|connection| connection.pid) else { return Ok(()) };
+        let owners = self.owners_for(id, pid);
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         let fd = memory::sealed(c"freehold session", SESSION_BYTES)?;
         let region = Region::map(&fd)?;
@@ -227,7 +229,7 @@ impl<F: FileSystem> Poller<F> {
         let ordered = &self.options.ordered;
         let order = Order { of: ordered.clone(), program: ordered.has_program(connection.pid) };
         let client = Client::new(
-            id,
+            (id, owners),
             (Arc::new(region), self.wakes.clone()),
             (connection.cred.clone(), order),
             self.options.handles_max,
@@ -247,9 +249,11 @@ impl<F: FileSystem> Poller<F> {
             active: false,
             last: self.round,
             ending: false,
+            outlived: false,
             event,
         });
         tracing::debug!(pid = connection.pid, session = id, "a session begins");
+        self.takes_over(id);
         Ok(())
     }
 }

@@ -14,7 +14,7 @@ impl<F: FileSystem> Poller<F> {
     /// Takes what a session has posted one way, and runs it as far as it goes at once. Whether there was anything.
     pub(super) fn take_stream(&mut self, id: u64) -> bool {
         let session = self.connections.get_mut(&id).and_then(|c| c.session.as_mut());
-        let Some(session) = session else { return false };
+        let Some(session) = session.filter(|s| !s.outlived) else { return false };
         let region = &session.client.region;
         // First of all: what is to be closed stands behind what was posted before it.
         let closes = region.take_closes(&mut session.stream.closes);

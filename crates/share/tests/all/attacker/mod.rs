@@ -155,6 +155,6 @@ pub const WAS_READ: u16 = 51;
 pub const PIN: u16 = 53;
 pub const UNPIN: u16 = 54;
 /// One more than the number of the last call.
-pub const OPS: u16 = 55;
+pub const OPS: u16 = 56;
 /// Flag of a call that opens its file first.
 pub const OPENS: u32 = 4;
