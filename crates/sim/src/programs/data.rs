@@ -22,6 +22,8 @@ pub(super) fn shown(bytes: &[u8]) -> String {
 
 /// Said of places in a directory: each file system has its own.
 pub(super) const OF_DIRECTORY: &str = "a place in a directory";
+/// Said of copies within a file.
+pub(super) const ONE_FILE: &str = "one file";
 
 fn stat_of(fd: libc::c_int) -> io::Result<libc::stat> {
     // SAFETY: a place for the answer.
@@ -110,7 +112,7 @@ fn copy(actor: &Actor, call: &str, words: &mut Words<'_>) -> Answer {
     // The kernel sends pages that it may be writing over by then: what comes of that nobody says. (It refuses copy_file_range within one range.)
     let inode = |fd| stat_of(fd).map(|stat| (stat.st_dev, stat.st_ino));
     if call == "sendfile" && inode(from)? == inode(to)? {
-        return Ok("one file".to_owned());
+        return Ok(ONE_FILE.to_owned());
     }
     while left > 0 {
         // SAFETY: numbers, and offsets that are not asked for.

@@ -360,6 +360,10 @@ impl Generator {
         if self.chance(40) {
             return format!("flock {slot} {}", self.one(&["SH", "EX", "UN"]));
         }
+        self.lock(slot)
+    }
+
+    fn lock(&mut self, slot: usize) -> String {
         let (command, kind) =
             (self.one(&["SETLK", "SETLK", "GETLK"]), self.one(&["RDLCK", "WRLCK", "UNLCK"]));
         let (from, len) = (self.rng.random_range(0..300), self.rng.random_range(0..200));

@@ -41,7 +41,11 @@ fn is_known(line: &str, answers: &[String; 2], through_mount: bool) -> bool {
         // A shared mapping is the mount's, which asks for the permissions of the file.
         "ENODEV" => calls(&["map"]),
         // Nothing is kept by a directory's descriptor, or one of O_PATH, when the program replaces itself, and no symlink ever.
-        "ENOENT" if answers[0].contains(", 0 links, ") || plain.starts_with('E') && line.contains('@') => {
+        "ENOENT"
+            if answers[0].contains(", 0 links, ")
+                || plain == data::ONE_FILE
+                || plain.starts_with('E') && line.contains('@') =>
+        {
             true
         }
         _ if plain == data::OF_DIRECTORY || answer == data::OF_DIRECTORY => true,

@@ -28,6 +28,9 @@ enum Kind {
     Status,
     Cut,
     Remove,
+    Lock,
+    /// Locks, and becomes another program.
+    Exec,
 }
 
 const KINDS: &[Kind] = &[
@@ -43,6 +46,9 @@ const KINDS: &[Kind] = &[
     Kind::Status,
     Kind::Cut,
     Kind::Remove,
+    Kind::Lock,
+    Kind::Lock,
+    Kind::Exec,
 ];
 
 impl Generator {
@@ -50,10 +56,13 @@ impl Generator {
     pub(super) fn change_mood(&mut self) {
         self.left = self.rng.random_range(20..120);
         let half = self.chance(50);
-        let kinds = std::array::from_fn(|_| KINDS[self.rng.random_range(0..KINDS.len())]);
+        let kinds: [Kind; 2] = std::array::from_fn(|_| KINDS[self.rng.random_range(0..KINDS.len())]);
         let pick = |rng: &mut SmallRng, of: [u32; 3]| of[rng.random_range(0..3)];
         let (slots, name) = (self.rng.random_range(2..5), self.one(NAMES));
         let (moves, others) = (pick(&mut self.rng, [1, 5, 20]), pick(&mut self.rng, [0, 0, 20]));
+        // What is locked is seen by others alone.
+        let locks = kinds.iter().any(|kind| matches!(kind, Kind::Lock | Kind::Exec));
+        let others = if locks { 30 } else { others };
         self.mood = half.then_some(Mood { name, kinds, slots, moves, others });
         if half {
             self.next = (0..slots).map(|slot| format!("open {slot} {name} RDWR+CREAT 420")).collect();
@@ -83,6 +92,12 @@ impl Generator {
             Kind::Status => format!("stat {}", mood.name),
             Kind::Cut => format!("ftruncate {slot} {offset}"),
             Kind::Remove => format!("unlink {}", mood.name),
+            Kind::Lock => self.lock(slot),
+            Kind::Exec => match self.rng.random_range(0..6) {
+                0 => "exec".to_owned(),
+                1 => format!("setfd {slot} {}", self.one(&["0", "0", "1"])),
+                _ => self.lock(slot),
+            },
         }
     }
 }
