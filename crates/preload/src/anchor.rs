@@ -37,6 +37,11 @@ impl Anchor {
         }
     }
 
+    /// The inode's generation.
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation
+    }
+
     /// Whether nothing has to be done for [`Anchor::holds`].
     #[inline]
     pub(crate) fn holds_now(&self) -> bool {

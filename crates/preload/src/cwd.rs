@@ -5,6 +5,8 @@
 //! they inherit, whose memory says where the process stands, and where the kernel thought it was then: should it have gone elsewhere
 //! since, the descriptor counts for nothing.
 
+mod kernel;
+
 use crate::anchor::Anchor;
 use crate::hook::{Out, Res, errno, fail, free, hook, text};
 use crate::memory::{self, Facts};
@@ -14,10 +16,14 @@ use crate::table;
 use crate::upward;
 use format::shared::OpenFile;
 use fs::{Access, FileSystem, FileType, Ino};
+use kernel::{kernel_inode, kernel_number, kernel_text};
 use libc::{AT_FDCWD, c_char, c_int};
 use share::lock::{self, Apart, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+/// Where the kernel stood when the program began: its path, and the number of the inode. It does not know that any more when the mount is made anew.
+pub(crate) type Began = (Vec<u8>, u64);
 
 /// Where the process stands.
 #[derive(Clone)]
@@ -30,9 +36,9 @@ pub(crate) enum Cwd {
         above: bool,
         text: Vec<u8>,
     },
-    /// Where the kernel says, in a volume: to find out which directory that is takes a session, which many programs have no other use for. Or wherever libc has gone
-    /// ([`moved`]).
-    Later,
+    /// Where the kernel says, in a volume: to find out which directory that is takes a session, which many programs have no other use for. With where that was when the
+    /// program began. Or wherever libc has gone ([`moved`]).
+    Later(Option<Began>),
 }
 
 /// For each processor the same: who looks takes the lock of his only, who changes it those of all. At first it is [`Cwd::FIRST`].
@@ -61,9 +67,10 @@ impl Cwd {
 fn look<T>(f: impl FnOnce(&Cwd) -> T) -> T {
     let cwd = CWD[lock::part_here(PARTS)].lock();
     match cwd.as_deref() {
-        Some(Cwd::Later) => {
+        Some(Cwd::Later(began)) => {
+            let began = began.clone();
             drop(cwd);
-            f(find().or_gone())
+            f(find(began).or_gone())
         }
         Some(Cwd::Volume(_, anchor)) if !anchor.holds_now() => {
             let here = cwd.clone();
@@ -76,13 +83,18 @@ fn look<T>(f: impl FnOnce(&Cwd) -> T) -> T {
 
 /// Where the process stands, when nobody has asked before.
 #[cold]
-fn find() -> Cwd {
+fn find(began: Option<Began>) -> Cwd {
     // A child of vfork can have no session, and may stand elsewhere than its parent, whose memory this is: the kernel knows.
     if borrowed_memory() {
         return Cwd::Kernel { above: false, text: kernel_text() };
     }
-    let found = kept().unwrap_or_else(|| here(kernel_text()));
-    change(|cwd| matches!(cwd, Cwd::Later).then(|| found.clone()));
+    let found = kept().unwrap_or_else(|| match here(kernel_text()) {
+        Cwd::Kernel { text, above } if text.is_empty() => {
+            began.and_then(at_begin).unwrap_or(Cwd::Kernel { text, above })
+        }
+        found => found,
+    });
+    change(|cwd| matches!(cwd, Cwd::Later(_)).then(|| found.clone()));
     found
 }
 
@@ -160,7 +172,7 @@ fn kept() -> Option<Cwd> {
 pub(crate) fn moved(back: bool) {
     if !borrowed_memory() {
         AWAY.store(!back, Ordering::Relaxed);
-        stand(Cwd::Later);
+        stand(Cwd::Later(None));
     }
 }
 
@@ -195,8 +207,22 @@ pub(crate) fn begin_first() {
     if KEPT.load(Ordering::Relaxed) < 0 {
         let text = kernel_text();
         let in_volume = mounts().iter().any(|m| is_below(&text, m));
-        stand(if in_volume { Cwd::Later } else { here(text) });
+        stand(if in_volume { Cwd::Later(kernel_number().map(|ino| (text, ino))) } else { here(text) });
     }
+}
+
+/// Programs that are started begin where the kernel stands, which is nowhere when the mount was made anew after it was sent there.
+pub(crate) fn before_start() {
+    let may_be_lost = !borrowed_memory()
+        && matches!(CWD[lock::part_here(PARTS)].lock().as_deref(), Some(Cwd::Volume(..) | Cwd::Later(_)));
+    if !may_be_lost || !kernel_text().is_empty() {
+        return;
+    }
+    let Cwd::Volume(dir, anchor) = now() else { return };
+    let goes = |below: &path::Text| upward::send_kernel(dir.mount, below);
+    let is_here = || kernel_inode().is_some_and(|(_, ino)| ino == dir.ino.0);
+    let moved = dir.path.as_ref().is_some_and(goes) && is_here();
+    keep(if moved { None } else { Some((&dir, anchor.generation())) });
 }
 
 pub(crate) fn now() -> Cwd {
@@ -207,7 +233,7 @@ pub(crate) fn now() -> Cwd {
 pub(crate) fn with<T>(f: impl FnOnce(&Dir) -> T) -> Option<T> {
     look(|cwd| match cwd {
         Cwd::Volume(dir, _) => Some(f(dir)),
-        Cwd::Kernel { .. } | Cwd::Later | Cwd::Gone => None,
+        Cwd::Kernel { .. } | Cwd::Later(_) | Cwd::Gone => None,
     })
 }
 
@@ -233,15 +259,6 @@ pub(crate) fn after_fork() {
     }
 }
 
-fn kernel_text() -> Vec<u8> {
-    let mut buffer = [0u8; 4096];
-    // SAFETY: the buffer with its length.
-    let n = unsafe { libc::syscall(libc::SYS_getcwd, buffer.as_mut_ptr(), buffer.len()) };
-    let text = &buffer[..n.clamp(1, 4096) as usize - 1];
-    // It may say "(unreachable)" and what it has.
-    if text.starts_with(b"/") { text.to_vec() } else { Vec::new() }
-}
-
 /// Finds out where a call to the kernel has led.
 pub(crate) fn begin() {
     keep(None);
@@ -258,6 +275,14 @@ fn here(text: Vec<u8>) -> Cwd {
         |m: &Mount| m.prefix.strip_prefix(&text[..ends]).is_some_and(|rest| rest.starts_with(b"/"));
     let above = !text.is_empty() && mounts().iter().any(is_above);
     Cwd::Kernel { above, text }
+}
+
+/// Where the program began, if that is still the same directory.
+fn at_begin((text, ino): Began) -> Option<Cwd> {
+    let Ok(To::Volume(found)) = path::resolve(AT_FDCWD, &text, true) else { return None };
+    let is_same = found.attr.kind == FileType::Directory && found.attr.ino.0 == ino;
+    let dir = Dir { mount: found.mount, ino: found.attr.ino, path: found.path };
+    is_same.then(|| Cwd::at(dir, found.attr.generation))
 }
 
 /// Whether a path leads to a mount or below.
@@ -285,16 +310,6 @@ fn in_volume(text: &[u8]) -> Option<(Dir, u32)> {
     let path = upward::path_of(mount, Ino(ino)).ok()?;
     let attr = mount.run(|fs| fs.getattr(Ino(ino), None)).ok()?;
     Some((Dir { mount, ino: Ino(ino), path: Some(path) }, attr.generation))
-}
-
-/// Device and inode of the kernel's current directory.
-fn kernel_inode() -> Option<(u64, u64)> {
-    // SAFETY: all zeros is a valid value, which the call fills; the path is a C string.
-    unsafe {
-        let mut st: libc::stat = std::mem::zeroed();
-        let done = libc::syscall(libc::SYS_newfstatat, AT_FDCWD, c".".as_ptr(), &mut st, 0);
-        (done == 0).then_some((st.st_dev, st.st_ino))
-    }
 }
 
 /// Whether the kernel stands in another directory of the volume than this one.
@@ -341,7 +356,7 @@ fn enter(mut dir: Dir, generation: u32) -> Res<c_int> {
 /// The absolute path of the current directory, which is known from then on; `Libc` when the kernel knows it.
 pub(crate) fn current() -> Res<Vec<u8>> {
     match now() {
-        Cwd::Kernel { .. } | Cwd::Later => Err(Out::Libc),
+        Cwd::Kernel { .. } | Cwd::Later(_) => Err(Out::Libc),
         Cwd::Gone => fail(libc::ENOENT),
         Cwd::Volume(Dir { mount, ino, path: known }, _) => {
             let path = known.map(|below| [&mount.prefix[..], &below].concat());

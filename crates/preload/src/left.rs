@@ -12,8 +12,9 @@ use libc::c_int;
 use share::Description;
 use std::sync::atomic::Ordering;
 
-/// A process is about to be started, which gets all descriptors.
+/// A process is about to be started, which gets all descriptors, and begins where the kernel stands.
 pub(crate) fn before_start() {
+    crate::cwd::before_start();
     for (fd, open) in all() {
         // What cannot be left is opened once more, if that is possible.
         let _ = leave(fd, &open);
@@ -27,6 +28,7 @@ pub(crate) fn before_exec() {
         return;
     }
     let _inside = inside();
+    crate::cwd::before_start();
     // SAFETY: a number.
     let stays = |fd: c_int| unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) } & i64::from(libc::FD_CLOEXEC) == 0;
     // All of them: this session ends now, and with it the handles, before the program comes to use any.
