@@ -89,6 +89,7 @@ pub mod mounts;
 pub mod observe;
 pub mod options;
 pub mod patience;
+mod rights;
 pub mod service;
 pub mod sessions;
 

@@ -16,9 +16,10 @@ use crate::control::Control;
 use crate::metrics::Exporter;
 use crate::observe::Observed;
 use crate::options::{ServeOptions, Share};
-use crate::{Error, Mount, Result, Volume, sessions};
+use crate::{Error, Mount, Result, Volume, rights, sessions};
 use fs::{Cred, FileSystem, Ino, Ordered, Watched};
 use share::server::place::{self, Place};
+use share::server::rights::Rights;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
@@ -46,7 +47,7 @@ pub struct Service {
     volume: Volume,
     mount: Mount,
     /// Serves other processes over shared memory, until the mount is gone.
-    sessions: Mutex<Option<(share::Server, sessions::Place)>>,
+    sessions: Mutex<Option<Sessions>>,
     news: Option<News>,
     observed: Arc<Observed>,
     control: Mutex<Option<Control>>,
@@ -124,7 +125,7 @@ impl Service {
         let news = News::open(image).inspect_err(|e| {
             tracing::warn!("{}: nobody can be told when it is closed: {e}", image.display())
         });
-        let observer = sessions.as_ref().map(|(server, _)| server.observer());
+        let observer = sessions.as_ref().map(|sessions| sessions.server.observer());
         let observed =
             Arc::new(Observed::new((image, point), &volume, media, &mount, (observer, &options.ordered)));
         let control = Control::open(image, Arc::downgrade(&observed))
@@ -175,7 +176,9 @@ impl Service {
     /// Those of [`Volume::close`]: what was not synced may be lost, and the next open will take over the log.
     pub fn finish(&self) -> Result<()> {
         self.mount.wait();
-        if let Some((server, place)) = self.sessions.lock().unwrap_or_else(|e| e.into_inner()).take() {
+        if let Some(Sessions { server, place, rights }) =
+            self.sessions.lock().unwrap_or_else(|e| e.into_inner()).take()
+        {
             // The next server at this place waits until this one is no longer to be found there.
             drop(place);
             if !server.stop() {
@@ -184,6 +187,9 @@ impl Service {
                     self.image.display()
                 );
                 self.volume.has_lost_some();
+            }
+            if let Err(e) = rights::leave(&self.volume.opening(), rights.left()) {
+                tracing::warn!("what programs have open is not told to the next server: {e}");
             }
         }
         drop(self.control.lock().unwrap_or_else(|e| e.into_inner()).take());
@@ -194,6 +200,13 @@ impl Service {
         }
         closed
     }
+}
+
+/// Other processes are served beside the mount.
+struct Sessions {
+    server: share::Server,
+    place: sessions::Place,
+    rights: Arc<Rights>,
 }
 
 /// What the kernel shows as the source of mounts of the volume in `image`: its path without symlinks, or the name of its NVMe controller.
@@ -227,7 +240,7 @@ fn open_sessions(
     point: &Path,
     options: &ServeOptions,
     node: Option<Place>,
-) -> io::Result<Option<(share::Server, sessions::Place)>> {
+) -> io::Result<Option<Sessions>> {
     // A client needs three descriptors; the kernel's default is for programs that have few.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
@@ -239,6 +252,7 @@ fn open_sessions(
     // SAFETY: geteuid has no preconditions.
     let only_user = (!options.mount.allow_other).then(|| unsafe { libc::geteuid() });
     let (opening, lock_timeout) = (volume.opening(), options.lock_timeout);
+    let rights = Arc::new(Rights::new(rights::take(&opening), options.volume.orphans_kept));
     let sessions = share::server::Options {
         only_user,
         opening,
@@ -246,13 +260,14 @@ fn open_sessions(
         place: node,
         pages_max: options.shared_cache(),
         ordered: options.ordered.clone(),
+        rights: rights.clone(),
         ..Default::default()
     };
     let sessions = if options.write_leases { sessions.lending() } else { sessions };
     let at = &place.socket;
     let server = share::Server::start_at_door(doors.door(), at, sessions)
         .map_err(|e| io::Error::new(e.kind(), format!("sessions at {}: {e}", at.display())))?;
-    Ok(Some((server, place)))
+    Ok(Some(Sessions { server, place, rights }))
 }
 
 /// The name of a socket: device and inode number of the image, or the number of the device, or the address of the controller;

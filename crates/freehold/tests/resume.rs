@@ -6,6 +6,7 @@ mod common;
 
 use common::{Place, can_mount, library};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -146,6 +147,89 @@ print(tries(lambda: os.pread(h, 99, 0)), tries(lambda: os.pwrite(h, b'XX', 0)), 
 "#;
 
 /// The next server has given the lost file's place to another program's file, before this one made its first call.
+/// What a user could not open any more: made without the permission, lost it since, has no name, or is a child's alone by then.
+const CLOSED: &str = r#"
+if os.geteuid() == 0: os.setgroups([]); os.setgid(4321); os.setuid(4321)
+def opens(name, mode, *flags): return os.open(j(t, 'u', name), os.O_RDWR | sum(flags), mode)
+a, b, e = opens('a', 0o400, os.O_CREAT), opens('b', 0o600, os.O_CREAT), opens('e', 0o444, os.O_CREAT | os.O_EXCL)
+n, r = opens('', 0o400, os.O_TMPFILE), os.open(j(t, 'u/b'), os.O_RDONLY)
+for f in (a, b, n, e): os.write(f, b'one')
+os.fchmod(b, 0); c = opens('c', 0o400, os.O_CREAT); os.write(c, b'child'); go, gone = os.pipe(), os.pipe()
+if os.fork() == 0:
+    os.read(go[0], 1); os.write(gone[1], repr((tries(lambda: os.pread(c, 9, 0)), tries(lambda: os.write(c, b'ren')))).encode()); os._exit(0)
+os.close(c); os.unlink(j(t, 'u/e'))
+def all():
+    print([tries(lambda: os.pread(f, 9, 0)) for f in (a, b, n, e, r)], [tries(lambda: os.write(f, b'+')) for f in (a, b, n, e, r)])
+pause(); all(); print(tries(lambda: opens('a', 0)), tries(lambda: opens('b', 0)), tries(lambda: os.open(j(t, 'u/b'), os.O_RDONLY)))
+os.write(go[1], b'x'); print(os.read(gone[0], 99).decode())
+"#;
+
+#[test]
+fn what_could_not_be_opened_any_more_goes_on() {
+    let Some(rig) = Rig::new() else { return };
+    let user = |rig: &Rig| {
+        // SAFETY: a number is asked for.
+        let options = if unsafe { libc::geteuid() } == 0 { " -o allow_other" } else { "" };
+        rig.p.line(&format!("mount a.img mnt --log log{options}")).ok();
+    };
+    rig.stop();
+    user(&rig);
+    let dir = rig.p.path("mnt/u");
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o777)).unwrap();
+    for killed in [false, true] {
+        let said = rig.across(CLOSED, || {
+            if killed {
+                rig.kill();
+            } else {
+                rig.stop();
+            }
+            user(&rig);
+        });
+        let of_five = |one: &str| format!("[{}]", [one; 5].join(", "));
+        let (data, wrote) = match killed {
+            false => ("[b'one', b'one', b'one', b'one', b'one']".into(), "[1, 1, 1, 1, 'EBADF']".into()),
+            true => (of_five("'EIO'"), of_five("'EIO'").replace("'EIO']", "'EBADF']")),
+        };
+        let child = if killed { "('EBADF', 'EBADF')" } else { "(b'child', 3)" };
+        assert_eq!(said, format!("{data} {wrote}\nEACCES EACCES EACCES\n{child}\n"), "killed: {killed}");
+        std::fs::read_dir(&dir).unwrap().for_each(|e| std::fs::remove_file(e.unwrap().path()).unwrap());
+    }
+    rig.done();
+}
+
+/// Where a program stands, and those that it has started and starts: the kernel's mount is another one by then.
+#[test]
+fn programs_stand_where_they_stood() {
+    let Some(rig) = Rig::new() else { return };
+    let script = r#"
+import subprocess
+os.makedirs(j(t, 'd/e'), exist_ok=True); os.chdir(j(t, 'd')); open('here', 'w').write('text'); open('e/here', 'w').write('below'); P = subprocess.PIPE
+for p in ('here', 'e/here', 'e', '.', '..'): f = os.open(p, os.O_RDONLY); os.fsync(f); os.close(f)
+def starts(): print([subprocess.run(c, stdout=P, stderr=subprocess.DEVNULL).stdout.decode().replace(t, '') for c in (['cat', 'here'], ['sh', '-c', 'cat here; cd e; cat here; pwd -P'], ['pwd'])])
+waiting = [subprocess.Popen(c, stdin=P, stdout=P) for c in (['cat', '-', 'here'], ['sh', '-c', 'read x; cat here; cd e; cat here; sh -c "cd ..; cat here"'])]
+while any(b'python' in open(f'/proc/{p.pid}/cmdline', 'rb').read() for p in waiting): pass
+import time; time.sleep(0.2)
+pause(); starts(); print([p.communicate(b'x\n')[0].decode() for p in waiting], os.getcwd()[len(t):], open('new', 'w').write('abc'), sorted(os.listdir('.')))
+os.chdir('e'); starts(); sys.stdout.flush()
+if os.fork() == 0: os.execvp('cat', ['cat', 'here'])
+os.wait()
+"#;
+    for killed in [false, true] {
+        let said = rig.across(script, || {
+            if killed {
+                rig.kill();
+            } else {
+                rig.stop();
+            }
+            rig.mount();
+        });
+        let want = "['text', 'textbelow/d/e\\n', '/d\\n']\n['x\\ntext', 'textbelowtext'] /d 3 ['e', 'here', 'new']\n['below', 'belowbelow/d/e\\n', '/d/e\\n']\nbelow";
+        assert_eq!(said, want, "killed: {killed}");
+    }
+    rig.done();
+}
+
 #[test]
 fn a_descriptor_of_a_lost_file_does_not_lead_to_another() {
     let Some(rig) = Rig::new() else { return };

@@ -78,7 +78,7 @@ ops! {
     /// object: directory; first: name; other: new directory; second: new name; flags.
     Rename = 14,
     /// object: inode; other: its generation, with mode 1; flags; extra 1: it is one of the client's holds; 2: it was left ([`Op::Leave`]) to who has a description:
-    /// len, offset and more as other, offset and more of [`Op::Flock`]. Value: handle.
+    /// len, offset and more as other, offset and more of [`Op::Flock`]; [`HAD_OPEN`]. Value: handle.
     Open = 15,
     /// object: directory; first: name; mode; flags; extra 1: data of a new file may come posted. Value: handle.
     Create = 16,
@@ -248,6 +248,9 @@ impl Op {
         )
     }
 }
+
+/// In `extra` of [`Op::Open`]: the client had it open in a session with an earlier manager.
+pub const HAD_OPEN: u64 = 3;
 
 /// A request without operands.
 pub fn request(op: Op, object: u64) -> Request {

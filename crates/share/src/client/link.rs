@@ -15,8 +15,9 @@ use super::resizes::Resizes;
 use super::{GONE, Remote, Session};
 use crate::lock::Mutex;
 use crate::spin::Patience;
-use crate::wire::{Op, request};
+use crate::wire::{HAD_OPEN, Op, request};
 use foldhash::fast::FixedState;
+use format::shared::Request;
 use fs::locks::ranges::Ranges;
 use fs::{Error, FileType, Handle, Ino, LockKind, LockOwner, OpenFlags, RecordLock, Result};
 use std::collections::{HashMap, HashSet};
@@ -444,7 +445,8 @@ impl Remote {
             true => request(Op::Opendir, file.ino.0),
             false => {
                 let flags = file.flags - OpenFlags::TRUNCATE - OpenFlags::EXCLUSIVE;
-                open_request(file.ino, Some(file.generation), flags)
+                let r = open_request(file.ino, Some(file.generation), flags);
+                Request { extra: HAD_OPEN.into(), ..r }
             }
         };
         let opened = match session.call_now(&r) {

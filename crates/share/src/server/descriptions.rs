@@ -17,6 +17,7 @@
 //!
 //! Tested in tests/all/descriptions.rs and, with programs, in `preload/tests/all/processes.rs`.
 
+mod keeper;
 mod memory;
 
 use super::closer::Line;
@@ -24,16 +25,16 @@ use super::drains::Drain;
 use super::session::Client;
 use foldhash::fast::FixedState;
 use fs::{Access, Attr, Cred, Error, FileSystem, Handle, Ino, LockKind, OpenFlags, Result};
+pub(crate) use keeper::Keeper;
 pub(crate) use memory::Memory;
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::SealFlags;
 use std::collections::HashMap;
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use std::{io, mem};
 
 /// Locked or left descriptions that one user can have: the second half only for locks, which files that are left do not keep anybody from, and of the first a half for files that nobody could
 /// open once more, which those that can be, for now, do not keep anybody from.
@@ -430,72 +431,4 @@ pub(crate) async fn flock<F: FileSystem>(
         }
     }
     Err(Error::BadHandle)
-}
-
-/// The thread that asks the kernel. Sleeps while no handle is kept.
-pub(crate) struct Keeper {
-    all: Arc<Descriptions>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl std::fmt::Debug for Keeper {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Keeper").finish_non_exhaustive()
-    }
-}
-
-impl Keeper {
-    /// Starts the thread. When it ends it closes what is kept, but with `leaves_nameless` files without a name, which others may come for.
-    pub fn start<F: FileSystem>(
-        fs: fs::Watched<F>,
-        all: Arc<Descriptions>,
-        leaves_nameless: bool,
-    ) -> io::Result<Keeper> {
-        let table = all.clone();
-        let thread = std::thread::Builder::new().name("freehold-flock".into()).spawn(move || {
-            let close = |handle| {
-                if let Err(e) = fs.block_on(fs.release(handle)) {
-                    tracing::warn!("closing a file whose lock outlived its session: {e}");
-                }
-            };
-            loop {
-                {
-                    let mut table = all.table.lock();
-                    while !table.stopping {
-                        let Some(due) = table.watched.values().map(|w| w.due).min() else {
-                            all.news.wait(&mut table);
-                            continue;
-                        };
-                        if all.news.wait_until(&mut table, due).timed_out() {
-                            break;
-                        }
-                    }
-                    if table.stopping {
-                        break;
-                    }
-                }
-                all.look(close);
-            }
-            let table = mem::take(&mut *all.table.lock());
-            table.watched.values().flat_map(|w| &w.waiting).for_each(|one| one.one_less());
-            for ((_, at), entry) in table.entries.into_iter().filter(|(_, entry)| entry.kept) {
-                let attr = fs.block_on(fs.getattr(entry.ino, Some(entry.handle)));
-                let nameless = leaves_nameless && attr.is_ok_and(|attr| attr.nlink == 0);
-                if !(nameless && entry.memory.has(at)) {
-                    close(entry.handle);
-                }
-            }
-        })?;
-        Ok(Keeper { all: table, thread: Some(thread) })
-    }
-}
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        self.all.table.lock().stopping = true;
-        self.all.news.notify_all();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
 }

@@ -104,6 +104,8 @@ struct Opens {
     held: bool,
     /// It was left to who has this description.
     left: Option<(Arc<Memory>, u64)>,
+    /// It was open in a session with an earlier manager.
+    had: bool,
 }
 
 /// Opens a file for a client.
@@ -113,8 +115,10 @@ async fn open<F: FileSystem>(fs: &F, client: &Arc<Client>, ino: Ino, opens: &Ope
     let is_left = |(memory, at): &(Arc<Memory>, u64)| {
         client.descriptions.is_left(client, (memory, *at), ino, opens.flags)
     };
-    let again =
-        opens.held && client.may_open_again(ino, opens.flags) || opens.left.as_ref().is_some_and(is_left);
+    let had = |generation| opens.had && client.rights.allow(&client.cred, (ino, generation), opens.flags);
+    let again = opens.held && client.may_open_again(ino, opens.flags)
+        || opens.left.as_ref().is_some_and(is_left)
+        || opens.generation.is_some_and(had);
     let checked = again.then(|| Cred { checked: true, ..client.cred.clone() });
     let cred = checked.as_ref().unwrap_or(&client.cred);
     let handle = match opens.generation {
@@ -163,7 +167,8 @@ async fn open_and_run<F: FileSystem>(
             return Err(GARBLED);
         }
         let flags = OpenFlags::from_bits(r.mode.get()).ok_or(Error::Invalid("unknown flags"))?;
-        let opens = Opens { flags, generation: Some(r.other.get() as u32), held: true, left: None };
+        let opens =
+            Opens { flags, generation: Some(r.other.get() as u32), held: true, left: None, had: false };
         let handle = open(fs, out.client, Ino(file), &opens).await?;
         (r.object, r.flags) = (handle.0.into(), (r.flags.get() & !(wire::OPENS | wire::OF_INODE)).into());
         opened = Some(handle);
@@ -294,7 +299,8 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
                 2 => Some((client.shown(r.more.get(), len)?, offset)),
                 _ => None,
             };
-            let opens = Opens { flags: flags(r)?, generation, held: r.extra.get() == 1, left };
+            let had = left.is_some() || r.extra.get() == wire::HAD_OPEN;
+            let opens = Opens { flags: flags(r)?, generation, held: r.extra.get() == 1, left, had };
             let handle = open(fs, client, ino, &opens).await?;
             match generation {
                 Some(generation) => out.noted = generation as u64,

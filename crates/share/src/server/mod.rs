@@ -20,6 +20,7 @@ mod locks;
 mod payload;
 pub mod place;
 mod poller;
+pub mod rights;
 mod session;
 pub mod stats;
 mod stuck;
@@ -40,6 +41,7 @@ use leases::{Leases, Ticker};
 use parking_lot::Mutex;
 use place::Place;
 use poller::Poller;
+use rights::Rights;
 use stats::Board;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -83,6 +85,8 @@ pub struct Options {
     pub place: Option<Place>,
     /// Whose fsync and fdatasync are answered with order alone.
     pub ordered: fs::Ordered,
+    /// What clients of the manager before this one had open; and, once this one is stopped, what they have open then.
+    pub rights: Arc<Rights>,
 }
 
 impl Default for Options {
@@ -102,6 +106,7 @@ impl Default for Options {
             stop_patience: Duration::from_secs(60),
             place: None,
             ordered: fs::Ordered::default(),
+            rights: Arc::default(),
         }
     }
 }
@@ -179,7 +184,9 @@ impl Server {
         let ticker = Ticker::start(leases.clone())?;
         let descriptions = Arc::<Descriptions>::default();
         let leaves_nameless = options.opening.number != 0;
-        let keeper = Keeper::start(fs.door(), descriptions.clone(), leaves_nameless)?;
+        let rights = options.rights.clone();
+        rights.keep(&door);
+        let keeper = Keeper::start(fs.door(), (descriptions.clone(), rights), leaves_nameless)?;
         let (lock_timeout, place) = (options.lock_timeout, options.place.clone());
         let poller = Poller::new(
             fs.clone(),

@@ -11,13 +11,17 @@ use super::drains::Drain;
 use super::holds::Holders;
 use super::leases::Lending;
 use super::locks::LockLeases;
+use super::rights::Rights;
 use super::stats::Tally;
 use super::tasks::{Runs, Steps};
 use super::wakes::Wakes;
 use crate::region::{Region, SlotNo};
 use foldhash::fast::FixedState;
 use format::shared::{HOLD_LINES, HOLDS_IN_LINE, MEMORIES, Reply, SLOTS};
-use fs::{Cred, Error, FileSystem, Handle, Ino, LockHolder, LockOwner, OpenFlags, Ordered, Promise, Result};
+use fs::{
+    Cred, Error, FileSystem, FileType, Handle, Ino, LockHolder, LockOwner, OpenFlags, Ordered, Promise,
+    Result, Watched,
+};
 use parking_lot::Mutex;
 use records::Kept;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -47,6 +51,7 @@ pub(crate) struct Client {
     pub leases: Arc<dyn Lending>,
     pub directories: Arc<dyn Making>,
     pub descriptions: Arc<Descriptions>,
+    pub rights: Arc<Rights>,
     /// Of those with its credentials.
     pub arena: Arc<Arena>,
     pub order: Order,
@@ -108,7 +113,7 @@ impl Client {
     pub fn new(
         (session, owners): (u64, u64),
         (region, wakes): (Arc<Region>, Arc<Wakes>),
-        (cred, order): (Cred, Order),
+        (cred, order, rights): (Cred, Order, Arc<Rights>),
         handles_max: usize,
         (arenas, arena, holders): (Arc<Arenas>, Arc<Arena>, Arc<Holders>),
         (leases, directories, descriptions): (Arc<dyn Lending>, Arc<dyn Making>, Arc<Descriptions>),
@@ -127,6 +132,7 @@ impl Client {
             leases,
             directories,
             descriptions,
+            rights,
             arena,
             tally,
             order,
@@ -306,8 +312,8 @@ impl Client {
     }
 
     /// Gives back everything the client held, but for locks that stay if its process `goes_on`. When it is the manager that ends, files without names stay
-    /// open: they would go with their handles, and the client may come for them again.
-    pub async fn clean_up<F: FileSystem>(&self, fs: &F, manager_ends: bool, goes_on: bool) {
+    /// open: they would go with their handles, and the client may come for them again, as for all others.
+    pub async fn clean_up<F: FileSystem>(&self, fs: &Watched<F>, manager_ends: bool, goes_on: bool) {
         let goes_on = goes_on && !self.evicted.load(Ordering::SeqCst);
         if goes_on {
             self.recall_kept(fs);
@@ -346,12 +352,18 @@ impl Client {
             for owner in locking.remove(&ino).into_iter().flat_map(|a| a.owners) {
                 let _ = fs.flush(handle, owner).await;
             }
+            let attr = if manager_ends { fs.getattr(ino, Some(handle)).await.ok() } else { None };
+            if let Some(attr) = attr.as_ref().filter(|attr| attr.kind == FileType::Regular)
+                && let Some(flags) = fs.opened_with(handle)
+            {
+                self.rights.leave(&self.cred, (ino, attr.generation), flags);
+            }
             if self.evicted.load(Ordering::SeqCst) {
                 self.descriptions.forget(handle);
             } else if self.descriptions.keep(handle).is_some() {
                 continue;
             }
-            if manager_ends && fs.getattr(ino, Some(handle)).await.is_ok_and(|attr| attr.nlink == 0) {
+            if attr.is_some_and(|attr| attr.nlink == 0) {
                 continue;
             }
             match fs.release(handle).await {

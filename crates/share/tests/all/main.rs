@@ -31,6 +31,7 @@ mod passes;
 mod queues;
 mod records_stay;
 mod rig;
+mod rights;
 mod session;
 mod sizes;
 mod stats;

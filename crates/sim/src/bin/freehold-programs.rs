@@ -1,7 +1,7 @@
 //! Random system calls of several programs in two places, compared. See `sim::programs`.
 
 use clap::Parser;
-use sim::programs::{Actor, Call, Generator, Place, Start, compare, confine, smaller};
+use sim::programs::{Actor, Call, Generator, INTERLUDE, Place, Start, compare, confine, smaller};
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,6 +22,12 @@ struct Arguments {
     /// What the programs in the second directory are started with, words with blanks between them.
     #[arg(long, default_value = "")]
     under: String,
+    /// All programs are started so, also the last one.
+    #[arg(long)]
+    all: bool,
+    /// Before every 20th call of each seed, a shell does this.
+    #[arg(long)]
+    interlude: Option<String>,
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -71,8 +77,10 @@ fn places(arguments: &Arguments) -> io::Result<[Place; 2]> {
     if root {
         confine(&[&plain, &other])?;
     }
-    let (plain_starts, starts) = (Start::four(&own, "", ""), Start::four(&own, &arguments.under, ""));
-    Ok([Place { dir: plain, starts: plain_starts }, Place { dir: other, starts }])
+    let last = if arguments.all { &arguments.under } else { "" };
+    let (plain_starts, starts) = (Start::four(&own, "", ""), Start::four(&own, &arguments.under, last));
+    let interlude = arguments.interlude.clone();
+    Ok([Place { dir: plain, starts: plain_starts, interlude: None }, Place { dir: other, starts, interlude }])
 }
 
 fn run(arguments: &Arguments) -> io::Result<bool> {
@@ -90,7 +98,13 @@ fn run(arguments: &Arguments) -> io::Result<bool> {
     }
     let (mut same, mut made) = (true, 0);
     for seed in arguments.seed..arguments.seed + arguments.seeds {
-        let calls: Vec<_> = Generator::new(seed, places[0].starts.len()).take(arguments.calls).collect();
+        let mut calls: Vec<_> = Generator::new(seed, places[0].starts.len()).take(arguments.calls).collect();
+        if arguments.interlude.is_some() {
+            // Locks do not outlast a manager.
+            calls.retain(|call| !call.line.contains("lock "));
+            let rests = (0..calls.len()).step_by(20).skip(1).rev().collect::<Vec<_>>();
+            rests.into_iter().for_each(|at| calls.insert(at, Call { actor: 0, line: INTERLUDE.to_owned() }));
+        }
         let name = format!("case.{case}.{seed}");
         let (alike, found) = compare(&places, &name, &calls)?;
         made += alike;

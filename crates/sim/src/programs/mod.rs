@@ -97,6 +97,21 @@ pub struct Place {
     pub dir: PathBuf,
     /// One for each program.
     pub starts: Vec<Start>,
+    /// What is done there now and then, for a shell.
+    pub interlude: Option<String>,
+}
+
+/// Instead of a call: what is done in a place while no call is made there.
+pub const INTERLUDE: &str = "interlude";
+
+impl Place {
+    fn interlude(&self) -> String {
+        let Some(command) = &self.interlude else { return "done".to_owned() };
+        match Command::new("sh").args(["-c", command]).status() {
+            Ok(status) if status.success() => "done".to_owned(),
+            other => format!("{command}: {other:?}"),
+        }
+    }
 }
 
 /// A call that came out differently.
@@ -163,14 +178,21 @@ pub fn compare(places: &[Place; 2], name: &str, calls: &[Call]) -> io::Result<(u
     for (place, top) in places.iter().zip(&tops) {
         std::fs::create_dir(top)?;
         std::fs::set_permissions(top, PermissionsExt::from_mode(0o777))?;
-        programs.push(
-            place.starts.iter().map(|start| Program::start(start, top)).collect::<io::Result<Vec<_>>>()?,
-        );
+        let mut started =
+            place.starts.iter().map(|start| Program::start(start, top)).collect::<io::Result<Vec<_>>>()?;
+        if place.interlude.is_some() {
+            // All of them are there before anything is done. This is a call that needs nothing of the place.
+            started.iter_mut().for_each(|program| _ = program.answer("getfd 0"));
+        }
+        programs.push(started);
     }
     let at_last = (0..programs[0].len()).map(|actor| Call { actor, line: "tree T".to_owned() });
     let (mut same, mut found) = (0, None);
     for (i, call) in calls.iter().cloned().chain(at_last).enumerate() {
-        let answers = [0, 1].map(|place: usize| programs[place][call.actor].answer(&call.line));
+        let answers = match call.line.as_str() {
+            INTERLUDE => [0, 1].map(|place: usize| places[place].interlude()),
+            line => [0, 1].map(|place: usize| programs[place][call.actor].answer(line)),
+        };
         if answers[0] != answers[1] && is_known(&call.line, &answers, call.actor + 1 == programs[1].len()) {
             break;
         }
@@ -189,10 +211,31 @@ pub fn compare(places: &[Place; 2], name: &str, calls: &[Call]) -> io::Result<(u
     drop(programs);
     for top in &tops {
         // Its programs may have moved it away, or put something else there.
-        let removed = std::fs::remove_dir_all(top).or_else(|_| std::fs::remove_file(top));
+        let removed = remove_tree(top).or_else(|_| std::fs::remove_file(top));
         removed.or_else(|e| if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) })?;
     }
     Ok((same, found))
+}
+
+/// Also what nobody but root may look into as it is.
+fn remove_tree(top: &Path) -> io::Result<()> {
+    fn open_up(dir: &Path) -> io::Result<()> {
+        std::fs::set_permissions(dir, PermissionsExt::from_mode(0o700))?;
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                open_up(&entry.path())?;
+            }
+        }
+        Ok(())
+    }
+    match std::fs::remove_dir_all(top) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+            open_up(top)?;
+            std::fs::remove_dir_all(top)
+        }
+        done => done,
+    }
 }
 
 /// Leaves out calls as long as there is still a difference.

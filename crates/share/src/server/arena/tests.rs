@@ -49,7 +49,7 @@ impl Rig {
         let client = Arc::new(Client::new(
             (uid as u64, uid as u64),
             (region, Arc::default()),
-            (cred, order),
+            (cred, order, Arc::default()),
             100,
             both,
             lent,

@@ -231,7 +231,7 @@ impl<F: FileSystem> Poller<F> {
         let client = Client::new(
             (id, owners),
             (Arc::new(region), self.wakes.clone()),
-            (connection.cred.clone(), order),
+            (connection.cred.clone(), order, self.options.rights.clone()),
             self.options.handles_max,
             (self.arenas.clone(), arena, self.holders.clone()),
             (self.leases.clone(), self.directories.clone(), self.descriptions.clone()),
