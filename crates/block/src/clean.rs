@@ -337,7 +337,7 @@ fn encode_entry(inode: &Inode, slot: Slot, out: &mut Vec<u8>) {
     header.tail_kind = TailKind::None as u8;
     let has_tail = inode.flags & TAIL_ON_MEDIUM != 0 || inode.tail.as_ref().is_some_and(|t| !t.is_empty());
     let without = inode.flags & HAS_XATTRS == 0;
-    header.flags = ((has_tail as u32 * ENTRY_HAS_TAIL) | (without as u32 * ENTRY_NO_XATTRS)).into();
+    header.flags |= (has_tail as u32 * ENTRY_HAS_TAIL) | (without as u32 * ENTRY_NO_XATTRS);
     out.extend_from_slice(&[0; 4]);
     let len = encode_compact(&header, inode.name.bytes(), b"", b"", out);
     out[..4].copy_from_slice(&(len as u32).to_le_bytes());

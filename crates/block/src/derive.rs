@@ -6,7 +6,7 @@
 use crate::core::Core;
 use crate::extents::Ext;
 use crate::index::{COOKIE_MAX, FIRST_COOKIE};
-use crate::inode::{HAS_XATTRS, Inode, SINCE_CHECKPOINT, Slot, TAIL_ON_MEDIUM, Tail, slot_of};
+use crate::inode::{HAS_XATTRS, Inode, LINKABLE, SINCE_CHECKPOINT, Slot, TAIL_ON_MEDIUM, Tail, slot_of};
 use crate::names::ROOT;
 use crate::space::Run;
 use crate::tails::{check_whole, tail_of_view};
@@ -85,7 +85,7 @@ impl<'c> Builder<'c> {
         }
         let mut inode = Inode::from_view(view);
         if from_log {
-            inode.flags = inode.flags & HAS_XATTRS | SINCE_CHECKPOINT;
+            inode.flags = inode.flags & (HAS_XATTRS | LINKABLE) | SINCE_CHECKPOINT;
             self.core.since_checkpoint.push(slot);
         }
         if view.kind == SlotKind::Free {

@@ -6,7 +6,9 @@
 
 use crate::extents::ExtentMap;
 use crate::rangeset::RangeSet;
-use format::inode::{ENTRY_HAS_TAIL, ENTRY_NO_XATTRS, InodeHeader, InodeView, SlotKind, TailKind, Timespec};
+use format::inode::{
+    self, ENTRY_HAS_TAIL, ENTRY_NO_XATTRS, InodeHeader, InodeView, SlotKind, TailKind, Timespec,
+};
 use format::xattr::Xattr;
 use format::{BlockNo, Ino};
 use fs::{Attr, FileType, Time};
@@ -294,6 +296,7 @@ impl Inode {
         } else {
             h.size = self.size.into();
         }
+        h.flags = if self.flags & LINKABLE != 0 { inode::LINKABLE.into() } else { 0.into() };
         h.blocks = self.blocks.into();
         h.mode = self.mode.into();
         h.uid = self.uid.into();
@@ -337,6 +340,9 @@ impl Inode {
         let may_have = h.flags.get() & (ENTRY_HAS_TAIL | ENTRY_NO_XATTRS) == ENTRY_HAS_TAIL;
         if may_have || h.xattr_len.get() > 0 || h.xattr_block.get() != 0 {
             inode.flags |= HAS_XATTRS;
+        }
+        if h.flags.get() & inode::LINKABLE != 0 {
+            inode.flags |= LINKABLE;
         }
         inode
     }

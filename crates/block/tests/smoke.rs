@@ -177,6 +177,50 @@ fn a_removed_directory_stays_removed() {
     }
 }
 
+/// A file that was made without a name may get one, also when the volume is opened again: by its log, and by its checkpoint. One that lost its name, or was made such that it never
+/// gets one, may not; nor may one lose that for good by having had one.
+#[test]
+fn a_file_without_a_name_gets_one_later() {
+    let (root, top) = (Cred::root(), fs::Ino::ROOT);
+    let flash = Arc::new(SimFlash::new(Config { wait_when_idle: true, ..Config::new(64 << 20) }).unwrap());
+    block::mkfs(flash.clone(), &MkfsOptions::default()).unwrap();
+    let orphans_kept = std::time::Duration::from_secs(30);
+    let options = OpenOptions { cache_bytes: 8 << 20, orphans_kept, ..OpenOptions::default() };
+    let volume = Volume::open(flash.clone(), options.clone()).unwrap();
+    let files = block_on(async {
+        let nameless = async |flags| volume.tmpfile(&root, top, 0o644, RW | flags).await.unwrap();
+        let (made, handle) = nameless(fs::OpenFlags::empty()).await;
+        volume.write(handle, 0, b"later").await.unwrap();
+        let (never, _) = nameless(fs::OpenFlags::EXCLUSIVE).await;
+        let (once, _) = nameless(fs::OpenFlags::empty()).await;
+        volume.link(&root, once.ino, top, b"once").await.unwrap();
+        volume.unlink(&root, top, b"once").await.unwrap();
+        let (lost, _) = volume.create(&root, top, b"lost", 0o644, RW).await.unwrap();
+        volume.unlink(&root, top, b"lost").await.unwrap();
+        volume.sync().await.unwrap();
+        [made, never, once, lost].map(|attr| attr.ino)
+    });
+    let lost_power = Arc::new(flash.crash_image(|_, _| false));
+    volume.close_blocking().unwrap();
+    for media in [flash, lost_power] {
+        let volume = Volume::open(media.clone(), options.clone()).unwrap();
+        block_on(async {
+            for never in &files[1..] {
+                let linked = volume.link(&root, *never, top, b"never").await.map(drop);
+                assert_eq!(linked, Err(fs::Error::NotFound), "{files:?}: {never}");
+            }
+            volume.link(&root, files[0], top, b"later").await.unwrap();
+            let handle = volume.open(&root, files[0], RW).await.unwrap();
+            let mut bytes = [0; 9];
+            assert_eq!(volume.read(handle, 0, &mut bytes).await, Ok(5));
+        });
+        volume.close_blocking().unwrap();
+        drop(volume);
+        let report = block::fsck::check(media, &Default::default(), &mut |_| {}).unwrap();
+        assert!(report.is_clean(), "{report:?}");
+    }
+}
+
 /// Much may be dirty while nobody syncs; while somebody does there is no more of it than a sync writes in a moment.
 #[test]
 fn less_is_dirty_while_programs_sync() {

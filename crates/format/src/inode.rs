@@ -20,6 +20,8 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"FHIN");
 pub const ENTRY_HAS_TAIL: u32 = 1;
 /// Flag of an entry of the index checkpoint: the inode has no extended attributes. Without it, it may have some.
 pub const ENTRY_NO_XATTRS: u32 = 2;
+/// Flag of an inode without a name: it may get one, as it was made without.
+pub const LINKABLE: u32 = 4;
 const NAME: &str = "inode";
 const CRC_AT: usize = 4;
 const _: () = assert!(size_of::<InodeHeader>() == INODE_HEADER);
@@ -75,7 +77,7 @@ media_struct! {
         uid: U32,
         /// group
         gid: U32,
-        /// only in the index checkpoint; bit 0: the inode's block has a tail or extended attributes; bit 1: it has no extended attributes
+        /// only in the index checkpoint: bit 0: the inode's block has a tail or extended attributes; bit 1: it has no extended attributes. bit 2: without a name, it may get one
         flags: U32,
         /// device number of device nodes: major << 32 | minor
         rdev: U64,

@@ -277,12 +277,16 @@ fn here(text: Vec<u8>) -> Cwd {
     Cwd::Kernel { above, text }
 }
 
-/// Where the program began, if that is still the same directory.
+/// Where the program began, if that is still the same directory. `None`: who knows.
 fn at_begin((text, ino): Began) -> Option<Cwd> {
-    let Ok(To::Volume(found)) = path::resolve(AT_FDCWD, &text, true) else { return None };
-    let is_same = found.attr.kind == FileType::Directory && found.attr.ino.0 == ino;
-    let dir = Dir { mount: found.mount, ino: found.attr.ino, path: found.path };
-    is_same.then(|| Cwd::at(dir, found.attr.generation))
+    match path::resolve(AT_FDCWD, &text, true) {
+        Ok(To::Volume(found)) if found.attr.kind == FileType::Directory && found.attr.ino.0 == ino => {
+            let dir = Dir { mount: found.mount, ino: found.attr.ino, path: found.path };
+            Some(Cwd::at(dir, found.attr.generation))
+        }
+        Ok(To::Volume(_)) | Err(Out::Errno(libc::ENOENT)) => Some(Cwd::Gone),
+        _ => None,
+    }
 }
 
 /// Whether a path leads to a mount or below.
