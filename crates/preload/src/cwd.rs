@@ -213,12 +213,19 @@ pub(crate) fn begin_first() {
 
 /// Programs that are started begin where the kernel stands, which is nowhere when the mount was made anew after it was sent there.
 pub(crate) fn before_start() {
-    let may_be_lost = !borrowed_memory()
-        && matches!(CWD[lock::part_here(PARTS)].lock().as_deref(), Some(Cwd::Volume(..) | Cwd::Later(_)));
-    if !may_be_lost || !kernel_text().is_empty() {
+    let here = CWD[lock::part_here(PARTS)].lock().clone();
+    let in_volume = matches!(here.as_deref(), Some(Cwd::Volume(..) | Cwd::Later(_)));
+    if !in_volume || borrowed_memory() || !kernel_text().is_empty() {
         return;
     }
-    let Cwd::Volume(dir, anchor) = now() else { return };
+    // What is known is told as it is: nobody waits for a manager here.
+    let (dir, anchor) = match here.as_deref() {
+        Some(Cwd::Volume(dir, anchor)) => (dir.clone(), anchor.clone()),
+        _ => match now() {
+            Cwd::Volume(dir, anchor) => (dir, anchor),
+            _ => return,
+        },
+    };
     let goes = |below: &path::Text| upward::send_kernel(dir.mount, below);
     let is_here = || kernel_inode().is_some_and(|(_, ino)| ino == dir.ino.0);
     let moved = dir.path.as_ref().is_some_and(goes) && is_here();
