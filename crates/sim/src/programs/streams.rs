@@ -225,7 +225,8 @@ fn tree(path: &Path, lines: &mut Vec<String>) -> io::Result<()> {
     lines.push(format!(
         "{} {:o} {} {}:{} {body}",
         path.display(),
-        meta.mode(),
+        // As in `calls`: below /proc a symlink says what a descriptor may.
+        if kind.is_symlink() { meta.mode() & libc::S_IFMT } else { meta.mode() },
         meta.nlink(),
         meta.uid(),
         meta.gid()
