@@ -1,7 +1,7 @@
 //! What programs have open when a server is stopped, for the next server of the same volume (`share::server::rights`).
 //!
 //! It is a file `open-VOLUME` in the directory where this user's servers have their sockets, which nobody else can write to; the next server takes it away. It counts
-//! for the one that follows the stop directly, and of which nothing was lost.
+//! for the one that follows the stop directly, and of which nothing was lost. Of volumes that are not served again it goes after a day.
 //!
 //! Tested in `tests/resume.rs`.
 
@@ -11,10 +11,13 @@ use share::offers::{is_trusted, own_directory};
 use share::server::rights::Right;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// More is nobody's doing.
 const BYTES_MAX: u64 = 64 << 20;
+/// After so long nobody comes for what was left of a volume.
+const KEPT: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Serialize, Deserialize)]
 struct Left {
@@ -35,6 +38,7 @@ fn place(opening: &Opening) -> Option<PathBuf> {
 /// Those of files.
 pub(crate) fn leave(opening: &Opening, rights: Vec<Right>) -> io::Result<()> {
     let Some(at) = place(opening).filter(|_| !rights.is_empty()) else { return Ok(()) };
+    at.parent().inspect(|dir| sweep(dir, KEPT));
     let all = rights
         .into_iter()
         .map(|Right { cred, inode, access }| (cred.0, cred.1, cred.2, inode.0.0, inode.1, access.bits()));
@@ -44,6 +48,18 @@ pub(crate) fn leave(opening: &Opening, rights: Vec<Right>) -> io::Result<()> {
     let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
     file.write_all(&serde_json::to_vec(&left)?)?;
     std::fs::rename(&new, &at)
+}
+
+/// Removes what is older in this directory: its volumes are served no more.
+fn sweep(dir: &Path, kept: Duration) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let is_left = entry.file_name().as_encoded_bytes().starts_with(b"open-");
+        let modified = entry.metadata().and_then(|meta| meta.modified());
+        let age = modified.ok().and_then(|at| at.elapsed().ok());
+        if is_left && age.is_some_and(|age| age > kept) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// What the server before this opening of the volume has left.
@@ -70,7 +86,7 @@ pub(crate) fn take(opening: &Opening) -> Vec<Right> {
     left.open.into_iter().map(right).collect()
 }
 
-fn read(at: &std::path::Path) -> io::Result<Left> {
+fn read(at: &Path) -> io::Result<Left> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(at)?;
     let meta = file.metadata()?;
@@ -80,4 +96,27 @@ fn read(at: &std::path::Path) -> io::Result<Left> {
     let mut bytes = Vec::new();
     file.take(BYTES_MAX).read_to_end(&mut bytes)?;
     Ok(serde_json::from_slice(&bytes)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_old_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str| std::fs::write(dir.path().join(name), b"").unwrap();
+        let all = || {
+            let names = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name());
+            let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        ["open-1", "at-2.sock"].into_iter().for_each(put);
+        std::thread::sleep(Duration::from_millis(20));
+        sweep(dir.path(), KEPT);
+        assert_eq!(all(), ["at-2.sock", "open-1"]);
+        sweep(dir.path(), Duration::from_millis(10));
+        assert_eq!(all(), ["at-2.sock"]);
+    }
 }
