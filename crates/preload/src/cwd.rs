@@ -226,9 +226,7 @@ pub(crate) fn before_start() {
             _ => return,
         },
     };
-    let goes = |below: &path::Text| upward::send_kernel(dir.mount, below);
-    let is_here = || kernel_inode().is_some_and(|(_, ino)| ino == dir.ino.0);
-    let moved = dir.path.as_ref().is_some_and(goes) && is_here();
+    let moved = dir.path.as_ref().is_some_and(|below| kernel::send_back(dir.mount, below, dir.ino));
     keep(if moved { None } else { Some((&dir, anchor.generation())) });
 }
 
@@ -287,6 +285,8 @@ fn here(text: Vec<u8>) -> Cwd {
 /// Where the program began, if that is still the same directory. `None`: who knows.
 fn at_begin((text, ino): Began) -> Option<Cwd> {
     match path::resolve(AT_FDCWD, &text, true) {
+        // Where the kernel, which has no path any more, knows the number still: it was sent elsewhere, past us.
+        _ if kernel_number().is_some_and(|now| now != ino) => None,
         Ok(To::Volume(found)) if found.attr.kind == FileType::Directory && found.attr.ino.0 == ino => {
             let dir = Dir { mount: found.mount, ino: found.attr.ino, path: found.path };
             Some(Cwd::at(dir, found.attr.generation))

@@ -429,8 +429,12 @@ impl State {
         if !self.locked.load(Ordering::SeqCst) {
             return None;
         }
-        let inherits = self.inherits.load(Ordering::Relaxed) == mounts::life();
-        if inherits { Some(self.handle()) } else { self.handle_if_open().map(Ok) }
+        if self.inherits_locks() { Some(self.handle()) } else { self.handle_if_open().map(Ok) }
+    }
+
+    /// Whether an earlier program of this process has left record locks that it took through it.
+    fn inherits_locks(&self) -> bool {
+        self.inherits.load(Ordering::Relaxed) == mounts::life()
     }
 
     /// The program has just begun, with this description. There may be record locks that the program before it took.

@@ -85,7 +85,7 @@ impl State {
             // Nobody knows of the lock any more; others may have it.
             return fail(libc::EIO);
         }
-        let inherits = self.inherits.load(Ordering::Relaxed) == mounts::life();
+        let inherits = self.inherits_locks();
         if inherits && self.slot.records_left().is_some_and(|is_known| !is_known(self.mount.opening())) {
             return fail(libc::EIO);
         }
