@@ -296,7 +296,9 @@ impl Inode {
         } else {
             h.size = self.size.into();
         }
-        h.flags = if self.flags & LINKABLE != 0 { inode::LINKABLE.into() } else { 0.into() };
+        if self.flags & LINKABLE != 0 {
+            h.flags = inode::LINKABLE.into();
+        }
         h.blocks = self.blocks.into();
         h.mode = self.mode.into();
         h.uid = self.uid.into();

@@ -65,6 +65,10 @@ impl Rig {
         assert!(matches!(said.code, Some(0 | 1)), "{said:?}");
     }
 
+    fn end(&self, killed: bool) {
+        if killed { self.kill() } else { self.stop() }
+    }
+
     /// Runs a script that pauses once; meanwhile `restart` is done. What it says afterwards.
     fn across(&self, script: &str, restart: impl FnOnce()) -> String {
         self.around(script, restart, || {})
@@ -179,11 +183,7 @@ fn what_could_not_be_opened_any_more_goes_on() {
     std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o777)).unwrap();
     for killed in [false, true] {
         let said = rig.across(CLOSED, || {
-            if killed {
-                rig.kill();
-            } else {
-                rig.stop();
-            }
+            rig.end(killed);
             user(&rig);
         });
         let of_five = |one: &str| format!("[{}]", [one; 5].join(", "));
@@ -217,11 +217,7 @@ os.wait()
 "#;
     for killed in [false, true] {
         let said = rig.across(script, || {
-            if killed {
-                rig.kill();
-            } else {
-                rig.stop();
-            }
+            rig.end(killed);
             rig.mount();
         });
         let want = "['text', 'textbelow/d/e\\n', '/d\\n']\n['x\\ntext', 'textbelowtext'] /d 3 ['e', 'here', 'new']\n['below', 'belowbelow/d/e\\n', '/d/e\\n']\nbelow";

@@ -325,27 +325,21 @@ impl Client {
         if let Err(e) = self.leases.end(self.session).await {
             tracing::error!("session {}: writes of its client are lost: {e}", self.session);
         }
-        let (handles, closing, mut locking, holds, pins, kept) = {
+        let (handles, closing, mut locking, holds, pins) = {
             let mut held = self.held.lock();
             held.gone = true;
-            let kept = held.kept_no_longer(goes_on);
             let held = &mut *held;
             let ended = held.locking.extract_if(|ino, _| !held.kept.contains_key(ino));
             let locking: HashMap<Ino, Asked, FixedState> = ended.collect();
             let pins = std::mem::take(&mut held.pins);
             let (handles, closing) = (std::mem::take(&mut held.handles), std::mem::take(&mut held.closing));
-            (handles, closing, locking, std::mem::take(&mut held.holds), pins, kept)
+            (handles, closing, locking, std::mem::take(&mut held.holds), pins)
         };
         self.drop_locks(fs);
         for pin in pins {
             self.unpinned(fs.release(pin).await);
         }
-        for (pin, ino) in kept {
-            for owner in locking.remove(&ino).into_iter().flat_map(|a| a.owners) {
-                let _ = fs.flush(pin, owner).await;
-            }
-            self.unpinned(fs.release(pin).await);
-        }
+        self.end_kept(fs, goes_on).await;
         let holds = holds.into_iter().flat_map(|(ino, all)| all.into_iter().map(move |(h, _)| (h, ino)));
         for (handle, ino) in handles.into_iter().chain(closing).chain(holds) {
             // Through whichever handle of the file.

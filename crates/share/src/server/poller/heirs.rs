@@ -78,7 +78,7 @@ impl<F: FileSystem> Poller<F> {
             return;
         };
         let (fs, client) = (self.fs.calling(id), session.client.clone());
-        session.clean_up = Some(Box::pin(async move { client.end_kept(&fs).await }));
+        session.clean_up = Some(Box::pin(async move { client.end_kept(&fs, false).await }));
         self.poll_task(id, super::CLEAN_UP);
     }
 }

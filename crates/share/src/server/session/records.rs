@@ -68,12 +68,6 @@ impl Held {
         self.owners -= asked.as_ref().map_or(0, |a| a.owners.len());
         (asked.into_iter().flat_map(|a| a.owners).collect(), self.kept.remove(&ino).map(|kept| kept.pin))
     }
-
-    /// Files whose locks end with the session, with what keeps them.
-    pub(super) fn kept_no_longer(&mut self, goes_on: bool) -> Vec<(Handle, Ino)> {
-        let ends = self.kept.extract_if(|_, kept| !(goes_on && kept.stay));
-        ends.map(|(ino, kept)| (kept.pin, ino)).collect()
-    }
 }
 
 impl Client {
@@ -190,14 +184,15 @@ impl Client {
         }
     }
 
-    /// Gives up the locks that were left of a session.
-    pub async fn end_kept<F: FileSystem>(&self, fs: &F) {
-        let (kept, mut locking) = {
-            let mut held = self.held.lock();
-            (std::mem::take(&mut held.kept), std::mem::take(&mut held.locking))
+    /// Gives up locks that were to outlast a program, or have done so; not those that stay for the next one, if the process `goes_on`.
+    pub async fn end_kept<F: FileSystem>(&self, fs: &F, goes_on: bool) {
+        let ended: Vec<_> = {
+            let held = &mut *self.held.lock();
+            let ended = held.kept.extract_if(|_, kept| !(goes_on && kept.stay));
+            ended.map(|(ino, kept)| (kept.pin, held.locking.remove(&ino))).collect()
         };
-        for (ino, Kept { pin, .. }) in kept {
-            for owner in locking.remove(&ino).into_iter().flat_map(|asked| asked.owners) {
+        for (pin, asked) in ended {
+            for owner in asked.into_iter().flat_map(|asked| asked.owners) {
                 let _ = fs.flush(pin, owner).await;
             }
             self.unpinned(fs.release(pin).await);
