@@ -3,7 +3,7 @@
 use super::kept::Kept;
 use super::resizes::Resize;
 use super::unwanted::Opens;
-use super::waiting::{awaits, is_run_here, register, start_helper};
+use super::waiting::{NAP, awaits, is_run_here, register, start_helper};
 use super::{Remote, Session};
 use crate::wire::{self, Op};
 use format::shared::{CALL_DATA_MAX, DATA_MAX, PAYLOAD_MAX, Reply, Request, state};
@@ -161,7 +161,7 @@ impl Session {
             let done = || region.state(number).load(Ordering::Acquire) == state::DONE;
             while !self.looks_for(done) && self.check_alive() {
                 // Many threads that look would keep the manager from the processor that it was just woken for.
-                self.sleep_until_answered(number);
+                self.sleep_until_answered(number, NAP);
             }
         }
         // From now on the slot may be another call's.

@@ -304,7 +304,7 @@ fn looks(session: &Session, waiting: &Waiting<'_>, mut ready: impl FnMut() -> bo
 }
 
 /// How long somebody who waits for several slots sleeps at most: he is woken for the first of them, and the others may be answered before.
-const NAP: Duration = Duration::from_micros(200);
+pub(super) const NAP: Duration = Duration::from_micros(200);
 
 /// Waits until one of the slots is answered, the future is woken, or it is time to look at other things.
 fn sleep(session: &Session, slots: Slots, woken: &AtomicU32, more: bool, watch: Option<Watch>) {
@@ -356,14 +356,16 @@ fn sleep(session: &Session, slots: Slots, woken: &AtomicU32, more: bool, watch: 
 }
 
 impl Session {
-    /// Sleeps until what was posted in a slot is done, but not for long: others may have the slot by now.
-    pub(super) fn sleep_until_answered(&self, slot: usize) {
+    /// Sleeps until what was posted in a slot is done, but not for longer than that: others may have the slot by now. False when nothing is waited for there.
+    pub(super) fn sleep_until_answered(&self, slot: usize, most: Duration) -> bool {
         let word = self.region.state(slot);
         let posted =
             word.compare_exchange(state::POSTED, state::SLEEPING, Ordering::AcqRel, Ordering::Acquire);
-        if matches!(posted, Ok(_) | Err(state::SLEEPING)) {
-            let _ = futex::wait(word, futex::Flags::empty(), state::SLEEPING, Some(&timespec(NAP)));
+        let sleeps = matches!(posted, Ok(_) | Err(state::SLEEPING));
+        if sleeps {
+            let _ = futex::wait(word, futex::Flags::empty(), state::SLEEPING, Some(&timespec(most)));
         }
+        sleeps
     }
 }
 

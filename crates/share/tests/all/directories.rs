@@ -5,11 +5,13 @@
 //! of the manager and are in anybody's sync, that of two who make the same file one does, and that none of them fails on a full volume. Random calls:
 //! tests/all/directories_random.rs. Clients that do not keep to the rules: tests/all/directory_attacks.rs.
 
+use crate::rig::between::Between;
 use crate::rig::{NEW, Rig, volume, volume_on_flash, without_power};
 use fs::client::OpenOptions as Open;
-use fs::{Blocking, Error, FileSystem, RenameFlags};
+use fs::{Blocking, Error, FileSystem, RenameFlags, Watched};
 use share::Remote;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// A directory under a lease. What was made for that is there still.
 fn lent<F: FileSystem>(rig: &Rig<F>, client: &Blocking<Remote>, dir: &str) {
@@ -136,6 +138,49 @@ fn nobody_waits_in_a_throng() {
         assert_eq!(rig.beside.read(&name).unwrap(), name.as_bytes());
     }
     assert_eq!(names(&rig.beside, "d").len(), threads as usize);
+}
+
+/// Threads that find all slots taken, most of them by calls whose threads have not come by for the answers yet, sleep until there is room, and leave the processors to the manager.
+#[test]
+fn whoever_waits_for_room_sleeps() {
+    let doors = Watched::new(volume(128 << 20));
+    let between = Between::before(&doors);
+    let rig = Rig::over(doors);
+    let client = rig.client();
+    lent(&rig, &client, "d");
+    let held = client.open("d/held", NEW).unwrap();
+    (0..40).for_each(|i| drop(client.open(format!("d/e{i}"), NEW).unwrap()));
+    let remote = client.client().fs().clone();
+    let mut answered: Vec<_> = (0..32).map(|_| Box::pin(remote.statfs())).collect();
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(answered.iter_mut().all(|call| call.as_mut().poll(&mut cx).is_pending()));
+    std::thread::sleep(Duration::from_millis(100));
+    // The manager stands at the first of these, and all others are behind it.
+    let gate = between.holds(held.ino());
+    held.write_at(b"held", 0).unwrap();
+    (0..23).for_each(|i| drop(client.open(format!("d/f{i}"), NEW).unwrap()));
+    let processor_time = || {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+    };
+    let (client, wait) = (&client, Duration::from_millis(500));
+    let took: Vec<Duration> = std::thread::scope(|s| {
+        let makes = |i: usize| {
+            s.spawn(move || {
+                let begun = processor_time();
+                (0..20).for_each(|k| drop(client.open(format!("d/g{i}-{k}"), NEW).unwrap()));
+                processor_time() - begun
+            })
+        };
+        let threads: Vec<_> = (0..4).map(makes).collect();
+        std::thread::sleep(wait);
+        assert!(threads.iter().all(|thread| !thread.is_finished()), "there was room");
+        gate.opens();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(took.iter().all(|took| *took < wait / 5), "{took:?}");
+    drop(answered);
+    assert_eq!(names(&rig.beside, "d").len(), 1 + 40 + 23 + 4 * 20);
 }
 
 /// Closing such a file is not even a request; many are closed at once, also when the manager sleeps and when the lease was taken back meanwhile.

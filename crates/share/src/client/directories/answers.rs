@@ -1,6 +1,10 @@
 //! Waiting for what was posted: for room in the slots, or for an answer after all.
 
 use super::*;
+use std::time::Duration;
+
+/// How long somebody sleeps at most who waits for room: the manager wakes him, unless it is gone.
+const LONG_NAP: Duration = Duration::from_millis(2);
 
 impl Session {
     /// Whether the lease with this number is this session's still.
@@ -45,9 +49,18 @@ impl Session {
         waiting.let_others_go_first();
         if !(ready() || waiting.are_few() && self.looks_for(ready)) {
             self.ring();
-            // Behind this one there are as many as shall be left when there is room: the manager goes on with them while this thread wakes.
-            let slot = self.directories.table.lock().posted_before((SLOTS as u32 - SPARE - ROOM) as usize);
-            self.sleep_until_answered(slot);
+            // With this one so many are done as there is to be room for; the manager goes on with those behind it while this thread wakes.
+            let behind = (abandoned.count_ones() - ROOM) as usize;
+            let expected = self.directories.table.lock().posted_before(behind);
+            let is_under_way = |slot: &SlotNo| {
+                abandoned & 1 << slot != 0 && self.region.state(*slot).load(Ordering::Acquire) != state::DONE
+            };
+            // Among them are others than what was posted under leases, so it may be done already.
+            let slot = Some(expected).filter(is_under_way).or_else(|| (0..SLOTS).find(is_under_way));
+            // Whoever neither waits nor sleeps is in the way of the manager: many such threads have kept it from its processor for seconds.
+            if slot.is_some_and(|slot| !self.sleep_until_answered(slot, LONG_NAP)) {
+                std::thread::sleep(Duration::from_micros(50));
+            }
             self.check_alive();
         }
         true
@@ -58,7 +71,7 @@ impl Session {
         self.ring();
         let done = || self.region.closed().load(Ordering::Acquire).wrapping_sub(nth) as i64 >= 0;
         while !(self.looks_for(|| done() || self.is_dead()) && done()) && self.check_alive() {
-            std::thread::sleep(std::time::Duration::from_micros(50));
+            std::thread::sleep(Duration::from_micros(50));
         }
     }
 
@@ -76,7 +89,7 @@ impl Session {
                 let taken = region.one_way().load(Ordering::SeqCst) >> slot & 1 == 0;
                 return Err(Failed::Lost { taken });
             }
-            std::thread::sleep(std::time::Duration::from_micros(50));
+            std::thread::sleep(Duration::from_micros(50));
         }
         let reply: Reply = region.get(slot);
         region.state(slot).store(state::FREE, Ordering::Relaxed);
