@@ -22,6 +22,7 @@ mod region;
 pub mod server;
 mod socket;
 pub mod spin;
+mod streams;
 mod wire;
 mod yields;
 

@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 /// What the processor can map by one entry of its tables.
 pub(crate) const HUGE: usize = 2 << 20;
 
+/// Bytes of a line of the processor's caches.
+const LINE: usize = 64;
+
 /// A shared mapping.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -161,12 +164,47 @@ impl Mapping {
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
     }
 
+    /// As [`Mapping::copy_in`], past the caches of the processor where it can do that: for what this processor does not read soon.
+    pub fn stream_in(&self, offset: usize, from: &[u8]) {
+        let (head, lines) = lines(self.at(offset, from.len()), from.len());
+        self.copy_in(offset, &from[..head]);
+        stream(self.at(offset + head, lines), &from[head..][..lines]);
+        self.copy_in(offset + head + lines, &from[head + lines..]);
+    }
+
     /// Copies bytes at `offset` to `to`.
     pub fn copy_out(&self, offset: usize, to: &mut [u8]) {
         let from = self.at(offset, to.len());
         // SAFETY: as in `copy_in`. When the other side writes meanwhile the copy is a mixture, which is checked afterwards
         // like anything else that comes from there.
         unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) }
+    }
+}
+
+/// Of so many bytes at an address, how many come before the first whole line of a cache, and how many are whole lines.
+fn lines(at: *mut u8, len: usize) -> (usize, usize) {
+    let head = at.align_offset(LINE).min(len);
+    (head, (len - head) / LINE * LINE)
+}
+
+/// Copies whole lines to where whole lines of a mapping are.
+fn stream(to: *mut u8, from: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller has checked the range of the mapping, which begins at a line and has as many as `from`, and `from` is another object. SSE2 is there on every such processor. The fence
+    // makes what was stored visible before anything that is stored afterwards, as with ordinary stores.
+    unsafe {
+        use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+        let (from, to, parts) = (from.as_ptr().cast::<__m128i>(), to.cast::<__m128i>(), from.len() / 16);
+        for part in (0..parts).step_by(LINE / 16) {
+            let line = [0, 1, 2, 3].map(|i| _mm_loadu_si128(from.add(part + i)));
+            (0..line.len()).for_each(|i| _mm_stream_si128(to.add(part + i), line[i]));
+        }
+        _mm_sfence();
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: as above.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len())
     }
 }
 
@@ -231,6 +269,24 @@ mod tests {
         assert_eq!(&back, b"hello");
         a.word(4096).store(7, Ordering::Release);
         assert_eq!(b.long(4096).load(Ordering::Acquire), 7);
+    }
+
+    #[test]
+    fn streamed_bytes_come_to_their_place_and_no_other() {
+        let memory = Mapping::new(sealed(c"test", 8192).unwrap(), 8192).unwrap();
+        let from: Vec<u8> = (0..700).map(|i| i as u8 | 1).collect();
+        for (at, len) in [0, 1, 15, 63, 64, 65].into_iter().flat_map(|at| (0..=400).map(move |len| (at, len)))
+        {
+            memory.copy_in(1000, &[0; 800]);
+            memory.stream_in(1024 + at, &from[at..at + len]);
+            let mut there = [7; 800];
+            memory.copy_out(1000, &mut there);
+            let expected = (0..800).map(|i| {
+                let byte = (i as usize).checked_sub(24 + at).filter(|&byte| byte < len);
+                byte.map_or(0, |byte| from[at + byte])
+            });
+            assert!(expected.eq(there), "{len} bytes at {at}");
+        }
     }
 
     #[test]

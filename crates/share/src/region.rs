@@ -1,6 +1,7 @@
 //! A session's memory as both sides see it: slots, their words, their messages. Layout: `format::shared`.
 
 use crate::memory::Mapping;
+use crate::streams;
 use format::shared::*;
 use fs::Memory;
 use rustix::thread::futex;
@@ -152,7 +153,7 @@ impl Region {
     /// Copies bytes to the payload of a slot, from `at` on. It may go on in those behind.
     pub fn put_payload(&self, slot: SlotNo, at: usize, from: &[u8]) {
         assert!(at + from.len() <= Self::payload_room(slot));
-        self.0.copy_in(Self::payload_at(slot) + at, from);
+        streams::hand_over(&self.0, Self::payload_at(slot) + at, from);
     }
     /// Copies the payload of a slot, from `at` on.
     pub fn get_payload(&self, slot: SlotNo, at: usize, to: &mut [u8]) {

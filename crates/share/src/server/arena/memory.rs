@@ -85,7 +85,8 @@ impl Arena {
         self.field(page, offset_of!(PageHeader, generation))
             .store(len | generation as u64, Ordering::Relaxed);
         let at = ARENA_DATA_AT + page as usize * PAGE;
-        self.memory.copy_in(at, bytes);
+        // Pages lie anywhere, and another process reads them, if anybody does.
+        self.memory.stream_in(at, bytes);
         if bytes.len() < PAGE {
             self.memory.copy_in(at + bytes.len(), &[0; PAGE][bytes.len()..]);
         }
