@@ -33,6 +33,8 @@ pub struct Machine {
     pub flush_cost: f64,
     /// The same through a loop device; what the peers have.
     pub flush_cost_loop: Option<f64>,
+    /// How far the processors were from each other at the start, seconds ([`super::exchange`]).
+    pub line_round_trip: Option<f64>,
     /// Versions of the tools that made the peers.
     pub tools: Vec<String>,
 }
@@ -71,6 +73,7 @@ pub fn describe(bench: &mut Bench) -> Result<Machine> {
         queue,
         flush_cost,
         flush_cost_loop,
+        line_round_trip: super::exchange::round_trip(),
         tools,
     })
 }
@@ -114,6 +117,9 @@ impl fmt::Display for Machine {
             self.memory >> 20,
             self.load
         )?;
+        if let Some(time) = self.line_round_trip {
+            writeln!(f, "a line of the caches to another processor and back: {:.0} ns", time * 1e9)?;
+        }
         writeln!(f, "images on {}; {}", self.below, self.queue)?;
         write!(f, "4 KiB overwrite + flush: {:.0} us on a file", self.flush_cost * 1e6)?;
         if let Some(cost) = self.flush_cost_loop {

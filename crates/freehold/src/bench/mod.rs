@@ -17,6 +17,7 @@ mod data;
 mod device;
 mod driver;
 mod durable;
+mod exchange;
 mod files;
 mod fuse_rows;
 mod lab;

@@ -5,6 +5,7 @@
 //! processes.
 
 use super::driver::Bench;
+use super::exchange;
 use super::lab::MountGuard;
 use super::ours;
 use super::sample::{Goal, Kind, Sample};
@@ -167,9 +168,9 @@ fn is_full(bench: &Bench) -> bool {
     bench.scale.files >= 500_000
 }
 
-/// A sample of which only the rate and the time are known.
-fn sample(value: f64, seconds: f64, ops: u64) -> Sample {
-    Sample { value, seconds, ops, ..Sample::default() }
+/// A sample of which only the rate and the time are known, and what was measured before.
+fn sample(value: f64, seconds: f64, ops: u64, line_round_trip: Option<f64>) -> Sample {
+    Sample { value, seconds, ops, line_round_trip, ..Sample::default() }
 }
 
 /// Where a program runs.
@@ -205,10 +206,11 @@ fn calls(bench: &mut Bench, place: &Place<'_>, program: &Path) -> Result<()> {
             command.arg("--shared");
         }
         command.args(["--only", &case.kinds.iter().map(|k| k.0).collect::<Vec<_>>().join(",")]);
+        let apart = exchange::round_trip();
         let rows = output(command, CALLS)?;
         for row in rows.as_array().context("no rows")? {
             let number = |name: &str| row[name].as_f64().with_context(|| format!("no {name}"));
-            let found = sample(number("per_second")?, number("seconds")?, number("calls")? as u64);
+            let found = sample(number("per_second")?, number("seconds")?, number("calls")? as u64, apart);
             let kind = row["kind"].as_str().unwrap_or("?");
             if !case.kinds.iter().any(|asked| asked.0 == kind) {
                 // Files are made in any case.
@@ -243,11 +245,12 @@ fn personality(bench: &Bench, place: &Place<'_>, program: &Path, name: &str) -> 
     let mut command = place.command(program);
     command.arg(name).arg("--dir").arg(&dir);
     command.args(["--json", "-", "--processes", "2", "--scale", scale, "--seconds", seconds]);
+    let apart = exchange::round_trip();
     let report = output(command, name)?;
     let all = report["all"]["ops_per_s"].as_f64().context("no rate")?;
     let seconds = report["seconds"].as_f64().context("no time")?;
     ensure!(report["error_count"] == 0, "{name}: {}", report["errors"]);
-    Ok(sample(all, seconds, 0))
+    Ok(sample(all, seconds, 0, apart))
 }
 
 /// Measures the rows.

@@ -103,6 +103,9 @@ pub struct Sample {
     pub machine_cpu_seconds: f64,
     /// Requests to the device, where it is known.
     pub device: Option<DeviceOps>,
+    /// How far the processors were from each other just before, seconds ([`super::exchange`]), where several processes were measured.
+    #[serde(default)]
+    pub line_round_trip: Option<f64>,
 }
 
 /// When a row passes.
@@ -241,6 +244,7 @@ impl Stamp {
             cpu_seconds: cpu,
             machine_cpu_seconds: machine,
             device: device.zip(self.device).map(|(now, then)| now.since(&then)),
+            line_round_trip: None,
         }
     }
 }
