@@ -64,7 +64,7 @@ use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 /// "FHSHARED"
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FHSHARED");
 /// Version of everything in this file.
-pub const VERSION: u32 = 21;
+pub const VERSION: u32 = 22;
 /// Slots of a session: calls that it can have under way.
 pub const SLOTS: usize = 64;
 /// Most bytes of file data in one slot.
@@ -246,8 +246,10 @@ media_struct! {
         /// atomic: a ring of pairs: a handle, of a file made under a directory lease, that is to be closed; and the number of the last request that was posted one way
         /// before that. No request, so no answer; written by the client
         closing: [U64; 128],
+        /// atomic: not 0 while so many threads of the client wait for answers that the processors have enough to do when the manager sleeps; written by the client
+        throng: U32,
         /// zero
-        reserved4: [u8; 2688],
+        reserved4: [u8; 2684],
     }
 }
 

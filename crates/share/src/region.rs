@@ -93,6 +93,9 @@ impl Region {
     pub fn crowded(&self) -> &AtomicU32 {
         self.0.word(offset_of!(SessionHeader, crowded))
     }
+    pub fn throng(&self) -> &AtomicU32 {
+        self.0.word(offset_of!(SessionHeader, throng))
+    }
 
     pub fn may_hold(&self) -> &AtomicU32 {
         self.0.word(offset_of!(SessionHeader, may_hold))

@@ -6,10 +6,12 @@
 
 use crate::spin::processors;
 use crate::yields::{ALONE, Yields};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 /// Waiting threads for each processor, from which on there is always one that can go on.
 const MANY: usize = 2;
+/// So many times as many are told of to the manager: it may sleep, as the processors have enough to do until it is woken.
+const TOLD: usize = 2;
 /// What they may lose ([`Yields::new`]): others of them go on meanwhile on the other processors.
 const TOGETHER: u64 = 2;
 
@@ -32,19 +34,35 @@ impl Default for Throng {
 }
 
 /// A thread that waits, for as long as it does.
-pub(super) struct Waiting<'a>(&'a Throng);
+pub(super) struct Waiting<'a> {
+    throng: &'a Throng,
+    /// The word by which the manager is told whether there are many.
+    told: &'a AtomicU32,
+}
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Relaxed);
+        let waiting = self.throng.waiting.fetch_sub(1, Relaxed) - 1;
+        // Not to and fro with each of them: the manager reads it in a line of its own.
+        if waiting <= self.throng.many {
+            tell(self.told, false);
+        }
+    }
+}
+
+fn tell(told: &AtomicU32, are_many: bool) {
+    if told.load(Relaxed) != are_many as u32 {
+        told.store(are_many as u32, Relaxed);
     }
 }
 
 impl Throng {
-    /// The calling thread waits from now on.
-    pub fn enter(&self) -> Waiting<'_> {
-        self.waiting.fetch_add(1, Relaxed);
-        Waiting(self)
+    /// The calling thread waits from now on; `told` says to the manager whether many do.
+    pub fn enter<'a>(&'a self, told: &'a AtomicU32) -> Waiting<'a> {
+        if self.waiting.fetch_add(1, Relaxed) >= TOLD * self.many {
+            tell(told, true);
+        }
+        Waiting { throng: self, told }
     }
 
     /// See [`Yields::offer`]; for a thread that is one of few.
@@ -56,13 +74,13 @@ impl Throng {
 impl Waiting<'_> {
     /// Whether so few threads wait that the others need no processor of theirs.
     pub fn are_few(&self) -> bool {
-        self.0.waiting.load(Relaxed) <= self.0.many
+        self.throng.waiting.load(Relaxed) <= self.throng.many
     }
 
     /// Lets others have the processor for a turn, if there are many who wait soon themselves.
     pub fn let_others_go_first(&self) {
         if !self.are_few() {
-            self.0.together.offer();
+            self.throng.together.offer();
         }
     }
 }
@@ -73,15 +91,28 @@ mod tests {
 
     #[test]
     fn where_few_wait_everybody_sleeps() {
-        let throng = Throng { many: 2, ..Throng::default() };
-        let waiting = [throng.enter(), throng.enter()];
-        waiting[0].let_others_go_first();
-        drop(throng.enter());
+        let (throng, told) = (Throng { many: 2, ..Throng::default() }, AtomicU32::new(0));
+        let enter = || throng.enter(&told);
+        let waiting = [enter(), enter()];
         waiting[0].let_others_go_first();
         assert!(waiting[0].are_few() && throng.together.is_new());
-        let third = throng.enter();
+        let third = enter();
         assert!(!waiting[0].are_few() && !third.are_few());
         waiting[0].let_others_go_first();
         assert!(!throng.together.is_new() && throng.alone.is_new());
+    }
+
+    #[test]
+    fn the_manager_is_told_of_many() {
+        let (throng, told) = (Throng { many: 2, ..Throng::default() }, AtomicU32::new(0));
+        let enter = || throng.enter(&told);
+        let mut waiting: Vec<Waiting> = (0..4).map(|_| enter()).collect();
+        assert_eq!(told.load(Relaxed), 0);
+        waiting.push(enter());
+        assert_eq!(told.load(Relaxed), 1);
+        waiting.truncate(3);
+        assert_eq!(told.load(Relaxed), 1, "soon there may be as many again");
+        waiting.truncate(2);
+        assert_eq!(told.load(Relaxed), 0);
     }
 }

@@ -309,7 +309,7 @@ pub(super) const NAP: Duration = Duration::from_micros(200);
 /// Waits until one of the slots is answered, the future is woken, or it is time to look at other things.
 fn sleep(session: &Session, slots: Slots, woken: &AtomicU32, more: bool, watch: Option<Watch>) {
     let ready = || slots.any_done(session) || woken.load(Ordering::Acquire) == 1;
-    let waiting = session.throng.enter();
+    let waiting = session.throng.enter(session.region.throng());
     if slots.is_empty() {
         session.ring();
         waiting.let_others_go_first();

@@ -45,7 +45,7 @@ impl Session {
             (0..SLOTS).filter(is_done).count() as u32 >= ROOM || self.is_dead()
         };
         // Where other threads have something to do, somebody who sleeps is not in their way.
-        let waiting = self.throng.enter();
+        let waiting = self.throng.enter(self.region.throng());
         waiting.let_others_go_first();
         if !(ready() || waiting.are_few() && self.looks_for(ready)) {
             self.ring();

@@ -49,6 +49,11 @@ impl<F: FileSystem> Poller<F> {
             patience.yields = if self.gap > GAP { Duration::ZERO } else { patience.yields.min(YIELDS) };
         }
         let in_flight = self.fs.attend(true) == Devices::Busy;
+        let are_many = |(region, _): &(&Region, u64)| region.throng().load(Ordering::Relaxed) != 0;
+        if crowded && !in_flight && regions.iter().any(are_many) {
+            // Who has been answered goes on meanwhile, on this processor too, and several have asked for something when one of them wakes this thread.
+            (patience.looks_in_a_crowd, patience.yields) = (Duration::ZERO, Duration::ZERO);
+        }
         if in_flight && !self.devices_tell {
             // Whoever does not wait for transfers that are in flight has another thread wait for them.
             crowded = false;
