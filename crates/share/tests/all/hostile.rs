@@ -119,6 +119,7 @@ fn memory_that_changes_all_the_time() {
         attacker.ring(u64::MAX);
         attacker.long(offset_of!(SessionHeader, cancel)).store(x, Ordering::SeqCst);
         attacker.word(offset_of!(SessionHeader, asleep)).store(x as u32, Ordering::SeqCst);
+        attacker.word(offset_of!(SessionHeader, throng)).store(x as u32, Ordering::SeqCst);
         attacker.bytes(0, &x.to_le_bytes());
     }
     still_there(&server);

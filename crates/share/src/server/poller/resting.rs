@@ -1,6 +1,6 @@
 //! What the thread of a server does when there is nothing to do: it looks for a while, and sleeps.
 
-use super::{DEVICES, Poller};
+use super::{DEVICES, PUBLISH, Poller};
 use crate::region::Region;
 use fs::{Devices, FileSystem};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -50,7 +50,8 @@ impl<F: FileSystem> Poller<F> {
         }
         let in_flight = self.fs.attend(true) == Devices::Busy;
         let are_many = |(region, _): &(&Region, u64)| region.throng().load(Ordering::Relaxed) != 0;
-        if crowded && !in_flight && regions.iter().any(are_many) {
+        let in_throng = crowded && !in_flight && regions.iter().any(are_many);
+        if in_throng {
             // Who has been answered goes on meanwhile, on this processor too, and several have asked for something when one of them wakes this thread.
             (patience.looks_in_a_crowd, patience.yields) = (Duration::ZERO, Duration::ZERO);
         }
@@ -77,12 +78,15 @@ impl<F: FileSystem> Poller<F> {
                 rung()
             }
         };
-        if !busy {
+        // That looks at every session, and somebody rings soon.
+        let publishes_later = in_throng && self.published_at.elapsed() < PUBLISH;
+        if !busy && !publishes_later {
             self.publish();
         }
         self.counters.sleeps += !busy as u64;
         self.changes.runs_nowhere();
         let again = self.closer.tries_again().then_some(AGAIN);
+        let again = if publishes_later { Some(PUBLISH.as_millis() as i64) } else { again };
         self.events(if busy { Some(0) } else { again });
         self.rested(begun);
         self.bell.set_asleep(false);
