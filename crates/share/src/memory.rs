@@ -168,7 +168,8 @@ impl Mapping {
     pub fn stream_in(&self, offset: usize, from: &[u8]) {
         let (head, lines) = lines(self.at(offset, from.len()), from.len());
         self.copy_in(offset, &from[..head]);
-        stream(self.at(offset + head, lines), &from[head..][..lines]);
+        // SAFETY: the range was checked and begins at a line; `from` is another object, as in `copy_in`.
+        unsafe { stream(self.at(offset + head, lines), &from[head..][..lines]) };
         self.copy_in(offset + head + lines, &from[head + lines..]);
     }
 
@@ -187,11 +188,13 @@ fn lines(at: *mut u8, len: usize) -> (usize, usize) {
     (head, (len - head) / LINE * LINE)
 }
 
-/// Copies whole lines to where whole lines of a mapping are.
-fn stream(to: *mut u8, from: &[u8]) {
+/// Copies whole lines.
+///
+/// # Safety
+/// As many bytes as `from` has can be written at `to`, which is a multiple of [`LINE`], and `from` is not among them.
+unsafe fn stream(to: *mut u8, from: &[u8]) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller has checked the range of the mapping, which begins at a line and has as many as `from`, and `from` is another object. SSE2 is there on every such processor. The fence
-    // makes what was stored visible before anything that is stored afterwards, as with ordinary stores.
+    // SAFETY: the caller sees to the addresses. SSE2 is there on every such processor. The fence makes what was stored visible before anything that is stored afterwards, as with ordinary stores.
     unsafe {
         use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
         let (from, to, parts) = (from.as_ptr().cast::<__m128i>(), to.cast::<__m128i>(), from.len() / 16);
