@@ -58,13 +58,12 @@ impl Choice {
 
     /// A copy took so long. One that was interrupted took much longer, and says little.
     fn took(&self, kind: Kind, len: usize, nanoseconds: u64) {
-        let took = (nanoseconds << 20) / len.max(1) as u64;
-        let took = u32::try_from(took).unwrap_or(u32::MAX).max(1);
+        let took = u32::try_from((nanoseconds << 20) / len as u64).unwrap_or(u32::MAX);
         let cost = &self.costs[kind as usize];
         let now = match cost.load(Ordering::Relaxed) {
             0 => took,
             before if took < before => before / 2 + took / 2,
-            before => before.saturating_add((took - before).min(before) / 8).max(1),
+            before => before.saturating_add((took - before).min(before) / 8),
         };
         cost.store(now.max(1), Ordering::Relaxed);
     }

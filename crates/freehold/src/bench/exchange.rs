@@ -82,10 +82,10 @@ mod tests {
     #[test]
     fn a_line_takes_nanoseconds() {
         let processors = sched_getaffinity(None).unwrap().count();
-        match round_trip() {
+        // Others may have something to do at the moment.
+        match (0..20).find_map(|_| round_trip()) {
             Some(time) => assert!(processors > 1 && (5e-9..1e-4).contains(&time), "{time} s"),
-            // Or there was too much to do.
-            None => println!("not measured on {processors} processors"),
+            None => assert_eq!(processors, 1),
         }
         assert_eq!(sched_getaffinity(None).unwrap().count(), processors, "who asks stays where he was");
     }
