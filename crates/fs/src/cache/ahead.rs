@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// How far it goes ahead of what is in use, bytes: what programs write at once after a while in which nobody did anything finds its memory there.
-const DISTANCE: usize = 256 << 20;
+/// How far it goes ahead of what is in use, bytes: as far again as that, but at least and at most so far.
+const DISTANCE: [usize; 2] = [64 << 20, 256 << 20];
 /// With less than this left, bytes, it is as urgent as everything else; and it is told four times as often as that is used up.
 const NEAR: usize = 16 << 20;
-/// No more than this part of the arena.
+/// At most this part of the arena is touched ahead.
 const PART: usize = 4;
 /// Bytes between two looks at what is wanted now: a huge page.
 const STEP: usize = 2 << 20;
@@ -43,8 +43,8 @@ pub(super) struct Ahead {
 #[derive(Debug)]
 struct Shared {
     arena: Arc<Arena>,
-    /// How far to go, bytes.
-    distance: usize,
+    /// Longest distance, bytes.
+    most: usize,
     /// Bytes from the start of the arena that are in use.
     used: AtomicUsize,
     over: AtomicBool,
@@ -54,9 +54,9 @@ impl Ahead {
     /// # Errors
     /// No thread can be started.
     pub fn start(arena: Arc<Arena>) -> io::Result<Ahead> {
-        let distance = DISTANCE.min(arena.len() / PART);
+        let most = DISTANCE[1].min(arena.len() / PART);
         let shared =
-            Arc::new(Shared { arena, distance, used: AtomicUsize::new(0), over: AtomicBool::new(false) });
+            Arc::new(Shared { arena, most, used: AtomicUsize::new(0), over: AtomicBool::new(false) });
         let theirs = shared.clone();
         // Nobody waits for its end: at that priority it may take a while.
         let thread = std::thread::Builder::new()
@@ -64,7 +64,7 @@ impl Ahead {
             .spawn(move || theirs.run())?
             .thread()
             .clone();
-        let next = shared.told_after();
+        let next = shared.told_after(0);
         Ok(Ahead { shared, thread, next })
     }
 
@@ -72,7 +72,7 @@ impl Ahead {
     pub fn reached(&mut self, frames: usize) {
         let used = frames * PAGE;
         if used >= self.next {
-            self.next = used + self.shared.told_after();
+            self.next = used + self.shared.told_after(used);
             self.shared.used.store(used, Ordering::Release);
             self.thread.unpark();
         }
@@ -87,9 +87,14 @@ impl Drop for Ahead {
 }
 
 impl Shared {
+    /// How far to go when so many bytes are in use.
+    fn distance(&self, used: usize) -> usize {
+        used.max(DISTANCE[0]).min(self.most)
+    }
+
     /// After how many more bytes it is told again.
-    fn told_after(&self) -> usize {
-        (NEAR / 4).min(self.distance / 2)
+    fn told_after(&self, used: usize) -> usize {
+        (NEAR / 4).min(self.distance(used) / 2)
     }
 
     fn run(&self) {
@@ -98,10 +103,11 @@ impl Shared {
         while !self.over.load(Ordering::Acquire) {
             let used = self.used.load(Ordering::Acquire);
             at = at.max(used);
-            let end = (used + self.distance).min(self.arena.len());
+            let distance = self.distance(used);
+            let end = (used + distance).min(self.arena.len());
             if at < end {
                 // Whoever comes before it does the same work, and others wait for him. No more than that: what is not wanted yet can wait.
-                let urgent = at - used < NEAR.min(self.distance / 2);
+                let urgent = at - used < NEAR.min(distance / 2);
                 if idle == urgent {
                     idle = !urgent;
                     run_when_idle(idle);
