@@ -1,230 +1,21 @@
-//! Making and removing files without waiting.
+//! Making and removing files under a lease on their directory.
 //!
-//! Verifies, over the block engine, that creates and unlinks in a directory that one client has to itself are posted, that everybody sees each of them when it
-//! has returned (other sessions, other doors), that they are in order with everything else, that they outlive their client and a clean stop
-//! of the manager and are in anybody's sync, that of two who make the same file one does, and that none of them fails on a full volume. Random calls:
+//! Verifies, over the block engine, that everybody sees what one client does in a directory that it has to itself when that has returned (other sessions, other
+//! doors), that it is in order with everything else, that it outlives its client and a clean stop of the manager and is in anybody's sync, that of two who make
+//! the same file one does, and that none of it fails on a full volume. Who waits for it: tests/all/unwaited.rs. Random calls:
 //! tests/all/directories_random.rs. Clients that do not keep to the rules: tests/all/directory_attacks.rs.
 
-use crate::rig::between::Between;
-use crate::rig::{NEW, Rig, volume, volume_on_flash, without_power};
+use crate::rig::{NEW, Rig, bytes, lent, made_and_lent, names, volume, volume_on_flash, without_power};
 use fs::client::OpenOptions as Open;
-use fs::{Blocking, Error, FileSystem, RenameFlags, Watched};
+use fs::{Blocking, Error, FileSystem, RenameFlags};
 use share::Remote;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
-
-/// A directory under a lease. What was made for that is there still.
-fn lent<F: FileSystem>(rig: &Rig<F>, client: &Blocking<Remote>, dir: &str) {
-    client.mkdir(dir, 0o755).unwrap();
-    again(rig, client, dir);
-}
-
-/// As [`lent`], of a directory that is there.
-fn again<F: FileSystem>(rig: &Rig<F>, client: &Blocking<Remote>, dir: &str) {
-    for n in 0..40 {
-        drop(client.open(format!("{dir}/lent-{n}"), Open::new().write(true).create(true)).unwrap());
-        if rig.doors.lends_directories() {
-            return;
-        }
-    }
-    panic!("no lease on {dir}");
-}
-
-fn names<F: FileSystem>(client: &Blocking<F>, dir: &str) -> Vec<String> {
-    let mut all: Vec<String> = client
-        .read_dir(dir)
-        .unwrap()
-        .map(|e| String::from_utf8_lossy(e.unwrap().name.as_encoded_bytes()).into_owned())
-        .filter(|name| !name.starts_with("lent-"))
-        .collect();
-    all.sort();
-    all
-}
-
-#[test]
-fn nobody_waits_for_creates_and_unlinks() {
-    let rig = Rig::new(volume(128 << 20));
-    let client = rig.client();
-    lent(&rig, &client, "d");
-    let n = 20_000;
-    for i in 0..n {
-        let file = client.open(format!("d/f{i}"), NEW).unwrap();
-        if i % 1000 == 0 {
-            let attr = file.metadata().unwrap();
-            assert_eq!(attr, client.stat(format!("d/f{i}")).unwrap());
-            assert_eq!((attr.size, attr.nlink), (0, 1));
-        }
-    }
-    assert!(rig.doors.lends_directories());
-    // A message, behind all that was posted.
-    assert_eq!(names(&client, "d").len(), n as usize);
-    let stats = |name: &str| rig.count(name);
-    let (posted, asked) = (stats("post_create"), stats("create"));
-    assert!(posted > n - 10 && asked < 10, "{posted} posted, {asked} asked");
-    assert!(stats("release") >= posted, "closed: {}", stats("release"));
-    for i in 0..n {
-        client.unlink(format!("d/f{i}")).unwrap();
-    }
-    assert!(names(&client, "d").is_empty());
-    assert!(stats("post_unlink") > n - 10 && stats("unlink") < 10);
-    assert!(rig.doors.lends_directories());
-    assert!(names(&rig.beside, "d").is_empty() && !rig.doors.lends_directories());
-}
-
-/// Whoever removes and makes what he found in the directory waits for each name once.
-#[test]
-fn nobody_waits_twice_for_what_was_there() {
-    let rig = Rig::new(volume(128 << 20));
-    let client = rig.client();
-    client.mkdir("d", 0o755).unwrap();
-    let n = 500;
-    let make = |client: &Blocking<Remote>, i: u32| {
-        client.open(format!("d/f{i}"), Open::new().write(true).create(true)).unwrap().close().unwrap();
-    };
-    (0..n).for_each(|i| drop(rig.beside.open(format!("d/f{i}"), NEW).unwrap()));
-    again(&rig, &client, "d");
-    for _ in 0..4 {
-        for i in 0..n {
-            client.unlink(format!("d/f{i}")).unwrap();
-            assert!(client.stat(format!("d/f{i}")).is_err());
-            assert_eq!(client.unlink(format!("d/f{i}")).map_err(|e| e.errno()), Err(libc::ENOENT));
-            make(&client, i);
-        }
-    }
-    assert!(rig.doors.lends_directories());
-    assert_eq!(names(&rig.beside, "d").len(), n as usize);
-    let removed = (rig.count("unlink"), rig.count("post_unlink"));
-    assert_eq!(removed, (5 * n as u64, 3 * n as u64), "once each, and when it is not there");
-    let made = (rig.count("create"), rig.count("post_create"));
-    assert!(made.0 < 45 && made.1 == 4 * n as u64, "{made:?}");
-}
-
-/// Threads of one program, more than there are slots: they get the lease while others are about to make and remove files there, and then none of them needs a message that others
-/// do not need. Each name has its own thread at any time, which knows whether it is there.
-#[test]
-fn nobody_waits_in_a_throng() {
-    let rig = Rig::new(volume(128 << 20));
-    let (client, threads, rounds) = (rig.client(), 80, 100);
-    client.mkdir("d", 0o755).unwrap();
-    (0..threads).for_each(|i| drop(rig.beside.open(format!("d/f{i}"), NEW).unwrap()));
-    std::thread::scope(|s| {
-        for i in 0..threads {
-            let client = &client;
-            s.spawn(move || {
-                let name = format!("d/f{i}");
-                for round in 0..rounds {
-                    client.unlink(&name).unwrap();
-                    assert!(client.stat(&name).is_err());
-                    if round % 8 == 0 {
-                        assert_eq!(client.unlink(&name).map_err(|e| e.errno()), Err(libc::ENOENT));
-                    }
-                    let file = client.open(&name, NEW).unwrap();
-                    file.write_at(name.as_bytes(), 0).unwrap();
-                    file.close().unwrap();
-                    assert_eq!(
-                        client.open(&name, Open::new().write(true).create_new(true)).map(drop),
-                        Err(Error::Exists)
-                    );
-                    assert_eq!(client.stat(&name).unwrap().size, name.len() as u64);
-                }
-            });
-        }
-    });
-    let all = threads * rounds;
-    let (posted, asked) = (rig.count("post_create"), rig.count("create"));
-    assert!(posted > all * 3 / 4, "{posted} posted of {all}, {asked} messages");
-    for i in 0..threads {
-        let name = format!("d/f{i}");
-        assert_eq!(rig.beside.read(&name).unwrap(), name.as_bytes());
-    }
-    assert_eq!(names(&rig.beside, "d").len(), threads as usize);
-}
-
-/// Threads that find all slots taken, most of them by calls whose threads have not come by for the answers yet, sleep until there is room, and leave the processors to the manager.
-#[test]
-fn whoever_waits_for_room_sleeps() {
-    let doors = Watched::new(volume(128 << 20));
-    let between = Between::before(&doors);
-    let rig = Rig::over(doors);
-    let client = rig.client();
-    lent(&rig, &client, "d");
-    let held = client.open("d/held", NEW).unwrap();
-    (0..40).for_each(|i| drop(client.open(format!("d/e{i}"), NEW).unwrap()));
-    let remote = client.client().fs().clone();
-    let mut answered: Vec<_> = (0..32).map(|_| Box::pin(remote.statfs())).collect();
-    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-    assert!(answered.iter_mut().all(|call| call.as_mut().poll(&mut cx).is_pending()));
-    std::thread::sleep(Duration::from_millis(100));
-    // The manager stands at the first of these, and all others are behind it.
-    let gate = between.holds(held.ino());
-    held.write_at(b"held", 0).unwrap();
-    (0..23).for_each(|i| drop(client.open(format!("d/f{i}"), NEW).unwrap()));
-    let processor_time = || {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
-    };
-    let (client, wait) = (&client, Duration::from_millis(500));
-    let took: Vec<Duration> = std::thread::scope(|s| {
-        let makes = |i: usize| {
-            s.spawn(move || {
-                let begun = processor_time();
-                (0..20).for_each(|k| drop(client.open(format!("d/g{i}-{k}"), NEW).unwrap()));
-                processor_time() - begun
-            })
-        };
-        let threads: Vec<_> = (0..4).map(makes).collect();
-        std::thread::sleep(wait);
-        assert!(threads.iter().all(|thread| !thread.is_finished()), "there was room");
-        gate.opens();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    assert!(took.iter().all(|took| *took < wait / 5), "{took:?}");
-    drop(answered);
-    assert_eq!(names(&rig.beside, "d").len(), 1 + 40 + 23 + 4 * 20);
-}
-
-/// Closing such a file is not even a request; many are closed at once, also when the manager sleeps and when the lease was taken back meanwhile.
-#[test]
-fn nobody_waits_for_closing() {
-    let rig = Rig::new(volume(128 << 20));
-    let client = rig.client();
-    lent(&rig, &client, "d");
-    let handles = || rig.server.as_ref().unwrap().stats().sessions.iter().map(|s| s.handles).sum::<u64>();
-    // The manager counts after it has gone to sleep, too.
-    let eventually = |want: u64| {
-        let begun = std::time::Instant::now();
-        while handles() != want {
-            assert!(begun.elapsed().as_secs() < 10, "{} open, not {want}", handles());
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-    };
-    eventually(0);
-    for round in 0..20 {
-        let files: Vec<_> = (0..200).map(|i| client.open(format!("d/f{round}-{i}"), NEW).unwrap()).collect();
-        eventually(200);
-        let taken_back = round % 4 == 3;
-        if taken_back {
-            assert_eq!(names(&rig.beside, "d").len(), 200 * (round + 1));
-        }
-        if round % 4 == 2 {
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
-        for file in files {
-            file.close().unwrap();
-        }
-        eventually(0);
-        if taken_back {
-            again(&rig, &client, "d");
-        }
-    }
-    assert_eq!(names(&rig.beside, "d").len(), 20 * 200);
-}
 
 #[test]
 fn everybody_sees_it_at_once() {
     let rig = Rig::new(volume(128 << 20));
     let (a, b) = (rig.client(), rig.client());
-    lent(&rig, &a, "d");
+    made_and_lent(&rig, &a, "d");
     let mut lost = 0;
     for i in 0..30_000u32 {
         let name = format!("d/f{i}");
@@ -262,7 +53,7 @@ fn everybody_sees_it_at_once() {
 fn who_looks_at_new_files_in_their_order_asks_for_many_at_a_time() {
     let rig = Rig::new(volume(128 << 20));
     let (client, other) = (rig.client(), rig.client());
-    lent(&rig, &client, "d");
+    made_and_lent(&rig, &client, "d");
     let n = 2000;
     let size = |i: u32| i % 7;
     for i in 0..n {
@@ -285,7 +76,7 @@ fn who_looks_at_new_files_in_their_order_asks_for_many_at_a_time() {
         assert_eq!(rig.beside.stat(format!("d/f{i}")).unwrap(), attr);
     }
     // What others do to files that were asked for ahead is seen.
-    again(&rig, &client, "d");
+    lent(&rig, &client, "d");
     for i in 0..100 {
         drop(client.open(format!("d/g{i}"), NEW).unwrap());
     }
@@ -304,52 +95,11 @@ fn who_looks_at_new_files_in_their_order_asks_for_many_at_a_time() {
     }
 }
 
-/// Bytes that no other file has.
-fn bytes(of: u32, len: usize) -> Vec<u8> {
-    (0..len as u32).map(|i| (of.wrapping_mul(131) + i / 5) as u8).collect()
-}
-
-#[test]
-fn nobody_waits_for_the_data_of_new_files() {
-    let rig = Rig::new(volume(256 << 20));
-    let client = rig.client();
-    lent(&rig, &client, "d");
-    let (n, before) = (4000, rig.calls());
-    let len = |i: u32| match i % 100 {
-        0 => 200_000,
-        _ => 1 + i as usize * 37 % 9000,
-    };
-    for i in 0..n {
-        let file = client.open(format!("d/f{i}"), NEW).unwrap();
-        let data = bytes(i, len(i));
-        let (first, rest) = data.split_at(data.len() / 3);
-        file.write_all_at(first, 0).unwrap();
-        file.write_all_at(rest, first.len() as u64).unwrap();
-        file.close().unwrap();
-    }
-    let (posted, all) = (rig.count("post_write"), rig.calls() - before);
-    let waited: u64 = ["write", "create", "promise", "room"].iter().map(|name| rig.count(name)).sum();
-    println!("{all} calls, {posted} writes posted, {waited} messages");
-    assert!(rig.doors.lends_directories() && posted >= 2 * n as u64 - 10);
-    // The way to the directory is asked for each time, as its attributes change.
-    let rest = all - rig.count("walk");
-    assert!(waited < 80 && rest < 4 * n as u64 + 300, "{waited} messages were waited for, of {all} calls");
-    for i in (0..n).filter(|i| i % 100 == 0 || i % 61 == 3) {
-        let (name, want) = (format!("d/f{i}"), bytes(i, len(i)));
-        assert_eq!(client.stat(&name).unwrap().size, want.len() as u64);
-        assert!(client.read(&name).unwrap() == want, "{name}");
-    }
-    for i in 0..n {
-        assert!(rig.beside.read(format!("d/f{i}")).unwrap() == bytes(i, len(i)), "f{i}");
-    }
-    assert!(!rig.doors.lends_directories());
-}
-
 #[test]
 fn everybody_sees_the_data_at_once() {
     let rig = Rig::new(volume(128 << 20));
     let (a, b) = (rig.client(), rig.client());
-    lent(&rig, &a, "d");
+    made_and_lent(&rig, &a, "d");
     for i in 0..4000u32 {
         let (name, data) = (format!("d/f{i}"), bytes(i, 10 + i as usize % 7000));
         let file = a.open(&name, NEW).unwrap();
@@ -383,7 +133,7 @@ fn everybody_sees_the_data_at_once() {
 
 fn again_lent<F: FileSystem>(rig: &Rig<F>, client: &Blocking<Remote>) {
     if !rig.doors.lends_directories() {
-        again(rig, client, "d");
+        lent(rig, client, "d");
     }
 }
 
@@ -416,7 +166,7 @@ fn of_two_who_make_a_file_one_does() {
 fn what_came_before_comes_first() {
     let rig = Rig::new(volume(128 << 20));
     let client = rig.client();
-    lent(&rig, &client, "d");
+    made_and_lent(&rig, &client, "d");
     for i in 0..2000u32 {
         let (name, other) = (format!("d/f{i}"), format!("d/o{i}"));
         let file = client.open(&name, NEW).unwrap();
@@ -466,11 +216,11 @@ fn what_came_before_comes_first() {
     }
     // A directory that goes while it is lent.
     for i in 0..50 {
-        lent(&rig, &client, &format!("e{i}"));
+        made_and_lent(&rig, &client, &format!("e{i}"));
         names_all(&client, &format!("e{i}")).iter().for_each(|name| client.unlink(name).unwrap());
         client.rmdir(format!("e{i}")).unwrap();
         assert!(client.open(format!("e{i}/f"), NEW).is_err());
-        lent(&rig, &client, &format!("g{i}"));
+        made_and_lent(&rig, &client, &format!("g{i}"));
         assert!(rig.beside.rmdir(format!("g{i}")).is_err(), "it is not empty");
         client.chmod(format!("g{i}"), 0o500).unwrap();
         rig.beside.chmod(format!("g{i}"), 0o700).unwrap();
@@ -488,7 +238,7 @@ fn it_outlives_its_client_and_its_manager() {
     let mut rig = Rig::new(volume(128 << 20));
     for round in 0..60 {
         let client = rig.client();
-        lent(&rig, &client, &format!("d{round}"));
+        made_and_lent(&rig, &client, &format!("d{round}"));
         let files: Vec<_> = (0..50).map(|i| client.open(format!("d{round}/f{i}"), NEW).unwrap()).collect();
         if round % 3 == 0 {
             // The manager goes, and another one comes.
@@ -508,7 +258,7 @@ fn it_outlives_its_client_and_its_manager() {
 fn none_fails_on_a_full_volume() {
     let rig = Rig::new(volume(40 << 20));
     let client = rig.client();
-    lent(&rig, &client, "d");
+    made_and_lent(&rig, &client, "d");
     // All that promises leave.
     let fill = rig.beside.open("fill", NEW).unwrap();
     let mut at = 0;
@@ -541,7 +291,7 @@ fn it_is_in_the_sync_of_anybody() {
     let other = b.open("other", NEW).unwrap();
     for round in 0..12 {
         let dir = format!("d{round}");
-        lent(&rig, &a, &dir);
+        made_and_lent(&rig, &a, &dir);
         (0..40).for_each(|i| drop(a.open(format!("{dir}/f{i}"), NEW).unwrap()));
         (0..40).step_by(2).for_each(|i| a.unlink(format!("{dir}/f{i}")).unwrap());
         match round % 4 {

@@ -37,4 +37,5 @@ mod sizes;
 mod stats;
 mod stopping;
 mod trees;
+mod unwaited;
 mod windows;

@@ -5,17 +5,13 @@
 //! else, in anybody's sync, and there after its client or the manager has ended; that it does not fail on a full volume; and that files that are
 //! closed are lent to nobody. Random calls against a model, with files that stay open. Clients that do not keep to the rules: tests/all/new_file_attacks.rs.
 
-use crate::rig::{NEW, Rig, volume, volume_on_flash, without_power};
+use crate::rig::{NEW, Rig, bytes, volume, volume_on_flash, without_power};
 use block::Volume;
 use fs::client::{BlockingFile, OpenOptions as Open};
 use fs::{Blocking, Client, Cred, FileSystem, RenameFlags};
 use share::Remote;
 use sim::{Model, system_clock};
 use std::sync::Arc;
-
-fn bytes(of: u32, len: usize) -> Vec<u8> {
-    (0..len as u32).map(|i| (of.wrapping_mul(131) + i / 5) as u8).collect()
-}
 
 /// Nothing is lent any more, a moment after the last file was closed.
 fn is_quiet<F: FileSystem>(rig: &Rig<F>) -> bool {

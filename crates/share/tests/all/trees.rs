@@ -4,25 +4,13 @@
 //! them, and knows what it has made, and what is not there, without asking; that what it knows is what everybody else sees; that whoever comes to any of it ends the lease, and each
 //! sees what the other has done; and that all of it outlives a power failure behind a sync. Random calls: tests/all/directories_random.rs.
 
-use crate::rig::{NEW, Rig, volume, volume_on_flash, without_power};
+use crate::rig::{NEW, Rig, lent, volume, volume_on_flash, without_power};
 use fs::client::OpenOptions as Open;
 use fs::watched::{Change, Watcher};
 use fs::{Attr, Blocking, Error, FileSystem, FileType, RenameFlags};
 use share::Remote;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A directory that the client has to itself from now on.
-fn lent<F: FileSystem>(rig: &Rig<F>, client: &Blocking<Remote>, dir: &str) {
-    let ino = client.stat(dir).unwrap().ino;
-    for n in 0..40 {
-        drop(client.open(format!("{dir}/lent-{n}"), Open::new().write(true).create(true)).unwrap());
-        if rig.doors.lends_on(ino) {
-            return;
-        }
-    }
-    panic!("no lease on {dir}");
-}
 
 fn messages<F: FileSystem>(rig: &Rig<F>) -> u64 {
     ["create", "mkdir", "rmdir", "unlink", "walk", "lookup", "getattr"]

@@ -115,6 +115,41 @@ impl<F: FileSystem> Rig<F> {
     }
 }
 
+/// The client has the directory to itself from now on. What was made for that is there still.
+pub fn lent<F: FileSystem>(rig: &Rig<F>, client: &Blocking<Remote>, dir: &str) {
+    let ino = client.stat(dir).unwrap().ino;
+    for n in 0..40 {
+        drop(client.open(format!("{dir}/lent-{n}"), Open::new().write(true).create(true)).unwrap());
+        if rig.doors.lends_on(ino) {
+            return;
+        }
+    }
+    panic!("no lease on {dir}");
+}
+
+/// As [`lent`], of a new directory.
+pub fn made_and_lent<F: FileSystem>(rig: &Rig<F>, client: &Blocking<Remote>, dir: &str) {
+    client.mkdir(dir, 0o755).unwrap();
+    lent(rig, client, dir);
+}
+
+/// What is in the directory, in order, without what was made for [`lent`].
+pub fn names<F: FileSystem>(client: &Blocking<F>, dir: &str) -> Vec<String> {
+    let mut all: Vec<String> = client
+        .read_dir(dir)
+        .unwrap()
+        .map(|e| String::from_utf8_lossy(e.unwrap().name.as_encoded_bytes()).into_owned())
+        .filter(|name| !name.starts_with("lent-"))
+        .collect();
+    all.sort();
+    all
+}
+
+/// Bytes that no other file has.
+pub fn bytes(of: u32, len: usize) -> Vec<u8> {
+    (0..len as u32).map(|i| (of.wrapping_mul(131) + i / 5) as u8).collect()
+}
+
 /// Numbers that look random, the same for the same seed.
 pub struct Random(pub u64);
 
