@@ -360,7 +360,7 @@ pub trait FileSystem: Send + Sync + 'static {
     /// A descriptor of the file was closed: `owner`'s record locks on it are released.
     fn flush(&self, handle: Handle, owner: LockOwner) -> impl Future<Output = Result<()>> + Send;
 
-    /// Closes a file or directory: its flock locks are released, and an inode without a name goes away with its last handle.
+    /// Closes a file or directory: its flock locks and the record locks that it owns itself ([`LockOwner::of_handle`]) are released, and an inode without a name goes away with its last handle.
     fn release(&self, handle: Handle) -> impl Future<Output = Result<()>> + Send;
 
     /// As [`FileSystem::release`], of a handle that nobody has closed: its door is gone, and the program behind it was told nothing of what it wrote.

@@ -103,6 +103,16 @@ impl Want {
             Want::Whole(_, kind) => kind,
         }
     }
+
+    /// A record lock that its owner would wait for in a circle for ever ([`RecordLock::OF_DESCRIPTION`]).
+    fn for_ever(&self) -> Option<(LockOwner, RecordLock)> {
+        match *self {
+            Want::Record(owner, lock) => {
+                (owner.handle().is_none() && lock.pid != RecordLock::OF_DESCRIPTION).then_some((owner, lock))
+            }
+            Want::Whole(..) => None,
+        }
+    }
 }
 
 fn exclusive(a: LockKind, b: LockKind) -> bool {
@@ -355,18 +365,20 @@ impl LockTable {
         });
     }
 
-    /// Takes the whole-file lock from `handle`, which is being closed. Calls that still wait for one fail with `BadHandle`.
+    /// Takes from `handle`, which is being closed, the lock on the whole file and the record locks that it owns itself. Calls that still wait for one fail with `BadHandle`.
     pub fn release_handle(&self, ino: Ino, handle: Handle) {
-        let mut cancelled = Vec::new();
-        self.change(ino, |locks, _| {
+        let (mut cancelled, owner) = (Vec::new(), LockOwner::of_handle(handle));
+        let own = [LockHolder::Handle(handle), LockHolder::Owner(owner)];
+        self.change(ino, |locks, spans| {
             locks.waiters.retain_mut(|w| {
-                let stays = !matches!(w.want, Want::Whole(h, _) if h == handle);
+                let stays = !own.contains(&w.want.holder());
                 if !stays {
                     cancelled.push(std::mem::replace(&mut w.waker, Waker::noop().clone()));
                 }
                 stays
             });
-            locks.take_whole(handle) || !cancelled.is_empty()
+            let had_records = locks.take_records(owner, 0, u64::MAX, spans);
+            locks.take_whole(handle) || had_records || !cancelled.is_empty()
         });
         cancelled.into_iter().for_each(Waker::wake);
     }
@@ -431,8 +443,7 @@ impl Acquire<'_> {
         if !self.wait {
             return Poll::Ready(Err(Error::WouldBlock));
         }
-        if let Want::Record(owner, lock) = want
-            && lock.pid != RecordLock::OF_DESCRIPTION
+        if let Some((owner, lock)) = want.for_ever()
             && inner.deadlocks(owner, self.ino, lock)
         {
             return Poll::Ready(Err(Error::Deadlock));
@@ -451,9 +462,7 @@ impl Acquire<'_> {
         let id = inner.next_waiter;
         inner.next_waiter += 1;
         self.id = Some(id);
-        if let Want::Record(owner, lock) = want
-            && lock.pid != RecordLock::OF_DESCRIPTION
-        {
+        if let Some((owner, lock)) = want.for_ever() {
             inner.waiting.entry(owner).or_default().push((id, self.ino, lock));
         }
         let waiter = Waiter { id, want, waker: cx.waker().clone(), woken: false, since: Instant::now() };

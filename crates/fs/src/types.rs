@@ -444,9 +444,23 @@ impl RecordLock {
     pub const OF_DESCRIPTION: u32 = u32::MAX;
 }
 
-/// Who holds locks: one value for each process and file table (the door chooses it), or for each open file (flock).
+/// Who holds record locks: one value for each process and file table, chosen by the door, of 63 bits; or a handle ([`LockOwner::of_handle`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockOwner(pub u64);
+
+impl LockOwner {
+    const HANDLE: u64 = 1 << 63;
+
+    /// An open file as the owner of record locks (F_OFD_SETLK). They go with the handle.
+    pub const fn of_handle(handle: Handle) -> LockOwner {
+        LockOwner(Self::HANDLE | handle.0)
+    }
+
+    /// The other way round; `None`: it is a process.
+    pub fn handle(self) -> Option<Handle> {
+        (self.0 & Self::HANDLE != 0).then_some(Handle(self.0 & !Self::HANDLE))
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -89,7 +89,7 @@ impl<F: FileSystem> Door<F> {
         }
         // Locks of open file descriptions have the description as owner, which no flush ever names.
         for owner in owners {
-            let _ = self.fs.setlk(Handle(fh), LockOwner(owner), Err((0, u64::MAX)), false).await;
+            let _ = self.fs.setlk(Handle(fh), owner_of(owner), Err((0, u64::MAX)), false).await;
         }
         seconds
     }
@@ -102,7 +102,7 @@ impl<F: FileSystem> Door<F> {
 
     pub(crate) async fn flush(&self, head: &InHeader, body: &[u8]) -> Outcome {
         let (a, _) = take::<abi::FlushIn>(body).ok_or(MALFORMED)?;
-        let (handle, owner) = (Handle(a.fh), LockOwner(a.lock_owner));
+        let (handle, owner) = (Handle(a.fh), owner_of(a.lock_owner));
         self.handles.flushed(a.fh, a.lock_owner);
         match &self.changers {
             Some(changers) if !changers.may_include(a.fh, head.pid) => {
@@ -243,7 +243,7 @@ impl<F: FileSystem> Door<F> {
     pub(crate) async fn getlk(&self, body: &[u8]) -> Outcome {
         let (a, _) = take::<abi::LkIn>(body).ok_or(MALFORMED)?;
         let lock = record_lock(&a)?.map_err(|_| Errno(libc::EINVAL))?;
-        let out = match self.fs.getlk(Handle(a.fh), LockOwner(a.owner), lock).await? {
+        let out = match self.fs.getlk(Handle(a.fh), owner_of(a.owner), lock).await? {
             None => abi::LkOut { start: a.start, end: a.end, kind: libc::F_UNLCK as u32, pid: 0 },
             Some(l) => abi::LkOut {
                 start: l.start,
@@ -266,7 +266,7 @@ impl<F: FileSystem> Door<F> {
             let kind = lock.ok().map(|l| l.kind);
             self.interrupts.guard(head.unique, Gives::Soon, self.fs.flock(handle, kind, wait)).await?;
         } else {
-            let owner = LockOwner(a.owner);
+            let owner = owner_of(a.owner);
             let call = self.fs.setlk(handle, owner, lock, wait);
             self.interrupts.guard(head.unique, Gives::Soon, call).await?;
             if lock.is_ok() {
@@ -275,6 +275,11 @@ impl<F: FileSystem> Door<F> {
         }
         Ok(Answer::Empty)
     }
+}
+
+/// The kernel's number of an owner of record locks, of which one bit is not the door's. It looks random: two that differ in nothing else are not met.
+fn owner_of(number: u64) -> LockOwner {
+    LockOwner(number & u64::MAX >> 1)
 }
 
 /// See [`Door::flags_for`].

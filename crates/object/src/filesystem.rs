@@ -480,7 +480,8 @@ impl<S: Store> FileSystem for ObjectFs<S> {
             };
             self.core.open_file(handle, need)?;
         }
-        self.core.locks.setlk(ino, owner, lock, wait).await
+        self.core.locks.setlk(ino, owner, lock, wait).await?;
+        if owner.handle().is_some() { self.core.is_open_still(ino, handle) } else { Ok(()) }
     }
 
     fn lend_locks(&self, handle: Handle, keeper: Arc<dyn Keeper>) -> bool {
@@ -501,7 +502,6 @@ impl<S: Store> FileSystem for ObjectFs<S> {
     async fn flock(&self, handle: Handle, kind: Option<LockKind>, wait: bool) -> Result<()> {
         let ino = self.core.inode_of(handle)?;
         self.core.locks.flock(ino, handle, kind, wait).await?;
-        // Who closed it in between has found no lock of its, and nobody would ever give this one up.
-        self.core.inode_of(handle).map(drop).inspect_err(|_| self.core.locks.release_handle(ino, handle))
+        self.core.is_open_still(ino, handle)
     }
 }

@@ -70,6 +70,11 @@ impl<S: Store> Core<S> {
         self.scans.lock().get(&handle).map(|scan| scan.dir).ok_or(Error::BadHandle)
     }
 
+    /// A handle has got a lock. Who closed it in between has found none of its, and nobody would ever give this one up. `BadHandle`.
+    pub fn is_open_still(&self, ino: Ino, handle: Handle) -> Result<()> {
+        self.inode_of(handle).map(drop).inspect_err(|_| self.locks.release_handle(ino, handle))
+    }
+
     /// Takes a handle away, with its locks, and returns what it was open for, if that was a file. `BadHandle`.
     pub fn let_go(&self, handle: Handle) -> Result<Option<Arc<Open>>> {
         if let Some(scan) = self.scans.lock().remove(&handle) {

@@ -16,7 +16,7 @@ use crate::mounts::{self, Mount};
 use crate::pool::{self, Made, Origin, Since};
 use crate::slot::{self, Slot};
 use crate::table;
-use fs::{FileSystem, FileType, Handle, Ino, LockOwner};
+use fs::{FileSystem, FileType, Handle, Ino};
 use libc::c_int;
 use share::lock::{self, Apart, Mutex};
 use std::cell::UnsafeCell;
@@ -63,18 +63,17 @@ pub(crate) struct State {
     handle: AtomicU64,
     /// In which life of the process the handle was opened; 0 when there is none.
     life: AtomicU64,
+    /// One thread at a time opens it, or says what it has locked.
     opening: parking_lot::Mutex<()>,
     /// What keeps the inode while there is no handle.
     anchor: Later,
-    /// Record locks were asked for through it.
+    /// The process asked for record locks through it.
     locked: AtomicBool,
-    /// Also such whose owner it is itself.
-    owns: AtomicBool,
     /// In which life of the process there are some that an earlier program of the process took; 0 when there are none.
     inherits: AtomicU64,
     /// There may be some in [`FORMER`].
     has_former: AtomicBool,
-    /// The manager may look whether others have it: a lock of the whole file was asked for through it, or the file was left to them.
+    /// The manager may look whether others have it: a lock of its own was asked for, or the file was left to them.
     watched: AtomicBool,
     /// A copy was sent to another process.
     pub shared: AtomicBool,
@@ -258,12 +257,6 @@ fn end(description: &'static Description) {
     let state = state.take();
     if let Some(state) = state {
         let (mount, handle) = (state.mount, state.handle_if_open());
-        if state.owns.load(Ordering::Relaxed)
-            && let Some(handle) = handle
-        {
-            // The manager would keep them as long as the process has the file open otherwise.
-            let _ = mount.run(|fs| fs.flush(handle, state.owner()));
-        }
         crate::left::at_end(&state);
         let watched = state.watched.load(Ordering::Relaxed);
         let mut shared = state.is_known_to_others() || state.slot.is_published();
@@ -314,7 +307,6 @@ impl State {
             opening: parking_lot::Mutex::new(()),
             anchor: Later::default(),
             locked: AtomicBool::new(false),
-            owns: AtomicBool::new(false),
             inherits: AtomicU64::new(0),
             has_former: AtomicBool::new(false),
             watched: AtomicBool::new(false),
@@ -392,17 +384,8 @@ impl State {
         self.ino == other.ino && std::ptr::eq(self.mount, other.mount)
     }
 
-    /// It as the owner of record locks (F_OFD_SETLK): its slot tells it from other files and processes.
-    pub(crate) fn owner(&self) -> LockOwner {
-        let slot = std::ptr::from_ref(self.slot).addr() as u64;
-        LockOwner(1 << 31 | slot >> 9 & 0x7fff_ffff)
-    }
-
-    /// Record locks are asked for through it; `own`: of which it is the owner itself.
-    pub(crate) fn locks(&self, own: bool) {
-        if own {
-            self.owns.store(true, Ordering::Relaxed);
-        }
+    /// The process asks for record locks through it.
+    pub(crate) fn locks(&self) {
         self.locked.store(true, Ordering::SeqCst);
         LOCKING.store(true, Ordering::SeqCst);
     }
@@ -441,7 +424,7 @@ impl State {
     pub(crate) fn inherit_locks(&self) {
         if self.slot.records_left().is_some() {
             self.inherits.store(mounts::life(), Ordering::Relaxed);
-            self.locks(false);
+            self.locks();
         }
     }
 
@@ -450,6 +433,23 @@ impl State {
         self.slot.show(fd, true)?;
         self.watched.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Runs a call that has the description behind `fd` lock something, or give it up, and says whether it has locks then: all who have it are told.
+    pub(crate) fn locked_by(&self, fd: c_int, locks: bool, call: impl FnOnce() -> Res<bool>) -> Res<()> {
+        // Giving up is over, and said, before another thread says that it has got something; who waits for that keeps nobody back.
+        let first = (!locks).then(|| self.opening.lock());
+        let locked = call()?;
+        let _one = first.unwrap_or_else(|| self.opening.lock());
+        self.slot.is_locked_by(fd, locked.then(|| self.mount.opening()))?;
+        if locks {
+            self.slot.show(fd, true)
+        } else if locked || self.slot.is_published() {
+            // Another process may be about to lock something.
+            Ok(())
+        } else {
+            self.slot.show(fd, false)
+        }
     }
 
     /// Whether no other process can have the description, nor could since it was opened.

@@ -11,7 +11,7 @@ use crate::table;
 use crate::{parked, rings};
 use fs::{FileSystem, FileType, LockKind, RecordLock};
 use libc::{c_int, c_uint, c_ulong, off_t};
-use std::sync::atomic::Ordering;
+use share::Description;
 
 /// The kernel made descriptor `new` a copy of `old`.
 fn copied(old: c_int, new: c_int) -> Res<c_int> {
@@ -167,7 +167,7 @@ unsafe fn control(fd: c_int, command: c_int, argument: usize) -> Res<c_int> {
         | libc::F_OFD_SETLKW => {
             // SAFETY: as the caller says.
             match unsafe { (argument as *mut libc::flock).as_mut() } {
-                Some(lock) if !nowhere(lock) => record_lock(&open, command, lock),
+                Some(lock) if !nowhere(lock) => record_lock(fd, &open, command, lock),
                 _ => fail(libc::EFAULT),
             }
         }
@@ -215,15 +215,14 @@ fn range(open: &Open, lock: &libc::flock) -> Res<(u64, u64)> {
     }
 }
 
-fn record_lock(open: &Open, command: c_int, lock: &mut libc::flock) -> Res<c_int> {
-    let whole = matches!(command, libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW);
-    if whole && lock.l_pid != 0 {
+fn record_lock(fd: c_int, open: &Open, command: c_int, lock: &mut libc::flock) -> Res<c_int> {
+    let of_description = matches!(command, libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW);
+    if of_description && lock.l_pid != 0 {
         return fail(libc::EINVAL);
     }
-    let handle = open.handle()?;
-    let owner = if whole { open.owner() } else { table::owner() };
+    let (handle, owner) = (open.handle()?, table::owner());
     let (start, end) = range(open, lock)?;
-    let pid = if whole { RecordLock::OF_DESCRIPTION } else { mounts::pid() };
+    let pid = if of_description { RecordLock::OF_DESCRIPTION } else { mounts::pid() };
     let kind = match lock.l_type as c_int {
         libc::F_RDLCK => Some(LockKind::Shared),
         libc::F_WRLCK => Some(LockKind::Exclusive),
@@ -233,7 +232,13 @@ fn record_lock(open: &Open, command: c_int, lock: &mut libc::flock) -> Res<c_int
     let wanted = kind.map(|kind| RecordLock { start, end, kind, pid });
     if matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
         let wanted = wanted.ok_or(Out::Errno(libc::EINVAL))?;
-        match open.mount.run(|fs| fs.getlk(handle, owner, wanted))? {
+        let found = if of_description {
+            let test = |d: &Description<'_>| open.mount.run(|fs| fs.getlk_description(handle, d, wanted));
+            open.slot.with_description(fd, test)?
+        } else {
+            open.mount.run(|fs| fs.getlk(handle, owner, wanted))?
+        };
+        match found {
             None => lock.l_type = libc::F_UNLCK as _,
             Some(found) => {
                 let exclusive = found.kind == LockKind::Exclusive;
@@ -246,32 +251,41 @@ fn record_lock(open: &Open, command: c_int, lock: &mut libc::flock) -> Res<c_int
         }
         return Ok(0);
     }
-    open.locks(whole);
-    let wait = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
-    waiting(wait, |wait| open.mount.run(|fs| fs.setlk(handle, owner, wanted.ok_or((start, end)), wait)))?;
+    let (wait, wanted) = (matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW), wanted.ok_or((start, end)));
+    if of_description {
+        let set =
+            |d: &Description<'_>, wait| open.mount.run(|fs| fs.setlk_description(handle, d, wanted, wait));
+        return lock_for_all(fd, open, (wanted.is_ok(), wait), set);
+    }
+    open.locks();
+    waiting(wait, |wait| open.mount.run(|fs| fs.setlk(handle, owner, wanted, wait)))?;
     Ok(0)
 }
 
-/// Locks the whole file for the open file description, whoever else has that, or gives the lock up.
+/// Locks the whole file for the open file description, or gives the lock up.
 fn whole_lock(fd: c_int, open: &Open, kind: Option<LockKind>, wait: bool) -> Res<c_int> {
     let handle = open.handle()?;
-    if kind.is_some() {
+    let set = |d: &Description<'_>, wait| open.mount.run(|fs| fs.flock_description(handle, d, kind, wait));
+    lock_for_all(fd, open, (kind.is_some(), wait), set)
+}
+
+/// Makes a call that has the open file description lock something, whoever else has that, or give it up, and tells whether it has locks then.
+fn lock_for_all(
+    fd: c_int,
+    open: &Open,
+    (locks, wait): (bool, bool),
+    set: impl Fn(&Description<'_>, bool) -> Res<bool>,
+) -> Res<c_int> {
+    if locks {
         // First of all: should this process end, the manager has to know who else has the description.
         open.watch(fd)?;
     }
-    open.slot.with_description(fd, |description| {
-        let flock = |wait| open.mount.run(|fs| fs.flock_description(handle, description, kind, wait));
-        waiting(wait && kind.is_some(), flock)
-    })?;
-    open.slot.is_locked_by(fd, kind.map(|_| open.mount.opening()))?;
-    if kind.is_none() && open.slot.left.load(Ordering::Relaxed) == 0 {
-        open.slot.show(fd, false)?;
-    }
-    Ok(0)
+    let call = || open.slot.with_description(fd, |d| waiting(wait && locks, |wait| set(d, wait)));
+    open.locked_by(fd, locks, call).map(|()| 0)
 }
 
 /// Makes a call that may wait for a lock. While it waits, signals interrupt it as they do in the kernel.
-fn waiting(wait: bool, call: impl Fn(bool) -> Res<()>) -> Res<()> {
+fn waiting<T>(wait: bool, call: impl Fn(bool) -> Res<T>) -> Res<T> {
     if !wait {
         return call(false);
     }
@@ -319,10 +333,10 @@ hook! {
             _ => libc::F_WRLCK,
         } as _;
         match command {
-            libc::F_LOCK => record_lock(&open, libc::F_SETLKW, &mut lock),
-            libc::F_TLOCK | libc::F_ULOCK => record_lock(&open, libc::F_SETLK, &mut lock),
+            libc::F_LOCK => record_lock(fd, &open, libc::F_SETLKW, &mut lock),
+            libc::F_TLOCK | libc::F_ULOCK => record_lock(fd, &open, libc::F_SETLK, &mut lock),
             libc::F_TEST => {
-                record_lock(&open, libc::F_GETLK, &mut lock)?;
+                record_lock(fd, &open, libc::F_GETLK, &mut lock)?;
                 if lock.l_type == libc::F_UNLCK as i16 { Ok(0) } else { fail(libc::EACCES) }
             }
             _ => fail(libc::EINVAL),

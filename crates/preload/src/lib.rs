@@ -19,9 +19,8 @@
 //! How it is made: [`hook`](self) replaces functions; `mounts` has the sessions; `path` decides where a path leads; `arena`, `description` and `table`
 //! make open files of descriptors; then one file for each family of calls.
 //!
-//! An open file survives dup, fork, clone, vfork, posix_spawn and exec, with its offset and its flock lock shared (see `arena`); the other process opens
-//! the inode again at first use, which is also possible where it has no name any more or a mode that forbids it by then (`left`). Record locks stay over exec (`left::before_exec`). Not there yet: those of open file
-//! descriptions (F_OFD_SETLK) do not follow; descriptors that come by recvmmsg(2) are not ours.
+//! An open file survives dup, fork, clone, vfork, posix_spawn and exec, with its offset and the locks that are its own shared (see `slot`); the other process opens
+//! the inode again at first use, which is also possible where it has no name any more or a mode that forbids it by then (`left`). Record locks of the process stay over exec (`left::before_exec`).
 //!
 //! Paths of /dev and /proc that name a descriptor of ours are followed (`named`), but not those of another process's descriptors, which show
 //! our memory.

@@ -30,6 +30,18 @@ pub(crate) unsafe fn descriptors_in(message: *const libc::msghdr) -> Vec<c_int> 
     found
 }
 
+/// A message has come.
+///
+/// # Safety
+/// As of [`descriptors_in`].
+unsafe fn received(message: *const libc::msghdr) {
+    // SAFETY: as the caller says.
+    let descriptors = unsafe { descriptors_in(message) };
+    // SAFETY: it always succeeds. Of another user's memory nothing is believed.
+    let user = unsafe { libc::geteuid() };
+    descriptors.into_iter().for_each(|fd| table::adopt_one(fd, Some(user)));
+}
+
 hook! {
     fn pipe(to: *mut c_int) -> c_int { Err(Out::Libc) }
     fn pipe2(to: *mut c_int, flags: c_int) -> c_int { Err(Out::Libc) }
@@ -46,10 +58,17 @@ hook! {
         if n < 0 {
             return fail(errno());
         }
-        // Of another user's memory nothing is believed.
-        let user = libc::geteuid();
-        descriptors_in(message).into_iter().for_each(|fd| table::adopt_one(fd, Some(user)));
+        received(message);
         Ok(n)
+    }
+    fn recvmmsg(socket: c_int, messages: *mut libc::mmsghdr, n: c_uint, flags: c_int, timeout: *mut libc::timespec) -> c_int {
+        parked::close();
+        let got = outside(|| recvmmsg::real(socket, messages, n, flags, timeout));
+        if got < 0 {
+            return fail(errno());
+        }
+        (0..got as usize).for_each(|i| received(&raw const (*messages.add(i)).msg_hdr));
+        Ok(got)
     }
     fn epoll_create(size: c_int) -> c_int { Err(Out::Libc) }
     fn epoll_create1(flags: c_int) -> c_int { Err(Out::Libc) }

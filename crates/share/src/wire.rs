@@ -117,12 +117,13 @@ ops! {
     Seek = 33,
     /// object, other: handles; offset, extra: offsets; len. Value: bytes.
     CopyRange = 34,
-    /// object: handle; extra: owner; offset, len: first and last byte; mode: kind; more: process.
+    /// object: handle; extra: owner; offset, len: first and last byte; mode: kind; more: process. For those of a description that processes share: other: number of the memory that
+    /// was shown; extra: the byte; more: the session. `ESTALE`: it was shown in another session.
     Getlk = 35,
-    /// As `Getlk`; mode 2: release; flags 1: wait.
+    /// As `Getlk`; mode 2: release; flags 1: wait. Value 1: the description has locks after that.
     Setlk = 36,
     /// object: handle; mode: kind, 2: release; flags 1: wait. For a description that processes share: other: number of the memory that was shown; offset: the
-    /// byte; more: the session. `ESTALE`: it was shown in another session.
+    /// byte; more: the session. `ESTALE`: it was shown in another session. Value 1: the description has locks after that.
     Flock = 37,
     /// object: inode, which no longer is one of the client's holds.
     Unhold = 38,

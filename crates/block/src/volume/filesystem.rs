@@ -524,15 +524,15 @@ impl FileSystem for Volume {
                 return Err(Error::BadHandle);
             }
         }
-        self.inner.shared.locks.setlk(open.ino, owner, lock, wait).await
+        let (ino, locks) = (open.ino, &self.inner.shared.locks);
+        locks.setlk(ino, owner, lock, wait).await?;
+        if owner.handle().is_some() { self.is_open_still(ino, handle) } else { Ok(()) }
     }
 
     async fn flock(&self, handle: Handle, kind: Option<LockKind>, wait: bool) -> Result<()> {
         let ino = self.handle(handle)?.ino;
-        let locks = &self.inner.shared.locks;
-        locks.flock(ino, handle, kind, wait).await?;
-        // Who closed it in between has found no lock of its, and nobody would ever give this one up.
-        self.handle(handle).map(drop).inspect_err(|_| locks.release_handle(ino, handle))
+        self.inner.shared.locks.flock(ino, handle, kind, wait).await?;
+        self.is_open_still(ino, handle)
     }
 
     fn lend_locks(&self, handle: Handle, keeper: Arc<dyn Keeper>) -> bool {

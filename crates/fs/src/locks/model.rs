@@ -345,6 +345,34 @@ fn whole_file_locks() {
     assert!(table.is_empty());
 }
 
+/// Record locks of open files: they go with the handle, and so does who waits for one; and no circle of waiting is ever refused.
+#[test]
+fn record_locks_of_handles() {
+    let table = LockTable::new();
+    let (a, b) = (Handle(1), Handle(2));
+    let of = LockOwner::of_handle;
+    assert_eq!((of(a).handle(), owner(3).handle()), (Some(a), None));
+    let now = |owner, lock| block_on(table.setlk(INO, owner, lock, false));
+    assert_eq!(now(of(a), Ok(excl(0, 9))), Ok(()));
+    assert_eq!(now(of(a), Err((3, 3))), Ok(()));
+    assert_eq!((now(of(b), Ok(excl(3, 3))), now(of(b), Ok(excl(4, 4)))), (Ok(()), Err(Error::WouldBlock)));
+    assert_eq!(
+        (now(owner(1), Ok(excl(20, 20))), now(owner(1), Ok(excl(0, 0)))),
+        (Ok(()), Err(Error::WouldBlock))
+    );
+    let mut process = Pending::new(table.setlk(INO, owner(1), Ok(excl(0, 0)), true));
+    let mut waits = Pending::new(table.setlk(INO, of(a), Ok(excl(20, 20)), true));
+    let mut other = Pending::new(table.setlk(INO, of(b), Ok(excl(5, 5)), true));
+    assert!(process.poll().is_pending() && waits.poll().is_pending() && other.poll().is_pending());
+    table.release_handle(INO, a);
+    assert_eq!(waits.poll(), Poll::Ready(Err(Error::BadHandle)));
+    assert_eq!((process.poll(), other.poll()), (Poll::Ready(Ok(())), Poll::Ready(Ok(()))));
+    assert_eq!(table.getlk(INO, of(a), excl(0, u64::MAX)).map(|l| l.start), Some(0));
+    table.release_handle(INO, b);
+    table.release_owner(INO, owner(1));
+    assert!(table.is_empty());
+}
+
 #[test]
 fn threads_take_turns() {
     let table = LockTable::new();

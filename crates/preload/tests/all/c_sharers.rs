@@ -245,3 +245,87 @@ fn flags_that_another_process_changes() {
         rig.same("timeout 60 ./a $T; echo $?");
     }
 }
+
+/// Record locks that the open file itself owns: whoever has it after fork or exec has them, and they go with the last of its descriptors, wherever that is.
+const OWNED: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static int lock(int fd, int command, int type, int at, int len) { struct flock l = { .l_type = type, .l_start = at, .l_len = len }; errno = 0; return fcntl(fd, command, &l) ? errno : command == F_OFD_GETLK || command == F_GETLK ? l.l_type * 100 + l.l_start * 10 + (l.l_pid == -1) : 0; }
+static void say(int what) { printf("%d ", what); fflush(stdout); }
+static int child(void) { int pid = fork(); if (!pid) return 1; waitpid(pid, NULL, 0); return 0; }
+#define SET(fd, type, at, len) say(lock(fd, F_OFD_SETLK, type, at, len))
+#define GET(fd, type, at, len) say(lock(fd, F_OFD_GETLK, type, at, len))
+int main(int n, char **a) {
+    char number[20]; int one, two, pid, go[2]; chdir(a[1]);
+    if (n > 2) {
+        one = atoi(a[2]); two = open("f", O_RDWR); SET(two, F_WRLCK, 3, 1); SET(one, F_WRLCK, 3, 1); GET(two, F_WRLCK, 0, 9); say(lock(two, F_GETLK, F_RDLCK, 0, 9));
+        SET(one, F_UNLCK, 2, 1); SET(two, F_WRLCK, 2, 1); SET(one, F_RDLCK, 2, 1); close(one); SET(two, F_WRLCK, 0, 0); printf("\n"); return 0;
+    }
+    one = open("f", O_CREAT | O_RDWR, 0644); two = open("f", O_RDWR);
+    SET(one, F_WRLCK, 0, 9); GET(one, F_WRLCK, 0, 9);
+    if (child()) { SET(one, F_RDLCK, 0, 9); GET(one, F_WRLCK, 0, 9); SET(two, F_WRLCK, 0, 1); SET(one, F_UNLCK, 0, 4); SET(two, F_WRLCK, 0, 4); _exit(0); }
+    SET(two, F_RDLCK, 0, 5); SET(two, F_WRLCK, 4, 1); SET(two, F_RDLCK, 4, 1); SET(one, F_RDLCK, 1, 1); SET(two, F_UNLCK, 0, 0); SET(one, F_UNLCK, 0, 0); printf("\n");
+    pipe(go); SET(one, F_WRLCK, 5, 1); pid = fork(); if (!pid) { char c; close(go[1]); read(go[0], &c, 1); _exit(0); }
+    close(go[0]); close(one); SET(two, F_RDLCK, 5, 1); GET(two, F_RDLCK, 0, 0); close(go[1]); waitpid(pid, NULL, 0); SET(two, F_WRLCK, 0, 0); SET(two, F_UNLCK, 0, 0); printf("\n");
+    one = open("f", O_RDWR); SET(one, F_WRLCK, 0, 2); pid = fork(); if (!pid) { say(lock(two, F_OFD_SETLKW, F_WRLCK, 0, 1)); _exit(0); }
+    usleep(100000); SET(one, F_UNLCK, 0, 1); waitpid(pid, NULL, 0); SET(one, F_WRLCK, 0, 1); GET(one, F_RDLCK, 0, 0); SET(two, F_UNLCK, 0, 0); SET(one, F_UNLCK, 0, 0); printf("\n");
+    say(flock(one, LOCK_EX)); SET(one, F_WRLCK, 1, 1); if (child()) { say(flock(one, LOCK_UN)); say(flock(two, LOCK_EX | LOCK_NB)); SET(two, F_WRLCK, 1, 1); SET(one, F_UNLCK, 0, 0); SET(two, F_WRLCK, 1, 1); _exit(0); }
+    say(flock(one, LOCK_EX | LOCK_NB) ? errno : 0); SET(one, F_WRLCK, 1, 1); close(two); say(flock(one, LOCK_EX | LOCK_NB)); SET(one, F_WRLCK, 2, 8); printf("\n");
+    sprintf(number, "%d", one); execl("/proc/self/exe", "a", a[1], number, NULL); return 9;
+}
+"#;
+
+#[test]
+fn locks_of_open_files_follow_them() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", OWNED, &["-w"]) {
+        rig.same("timeout 20 ./a $T; echo $?");
+    }
+}
+
+/// Several messages at once, of which some carry an open file.
+const SENT: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static char control[3][CMSG_SPACE(2 * sizeof(int))], text[3]; static struct iovec parts[3]; static struct mmsghdr all[3];
+static void begin(int carries) {
+    memset(all, 0, sizeof all);
+    for (int i = 0; i < 3; i++) {
+        text[i] = 'a' + i; parts[i] = (struct iovec) { text + i, 1 }; all[i].msg_hdr.msg_iov = parts + i; all[i].msg_hdr.msg_iovlen = 1;
+        if (carries & 1 << i) { all[i].msg_hdr.msg_control = control[i]; all[i].msg_hdr.msg_controllen = sizeof control[i]; }
+    }
+}
+static void put(int i, int *fds) { struct cmsghdr *c = CMSG_FIRSTHDR(&all[i].msg_hdr); c->cmsg_level = SOL_SOCKET; c->cmsg_type = SCM_RIGHTS; c->cmsg_len = CMSG_LEN(2 * sizeof(int)); memcpy(CMSG_DATA(c), fds, 2 * sizeof(int)); }
+int main(int n, char **a) {
+    int ends[2], status; char data[20]; chdir(a[1]); socketpair(AF_UNIX, SOCK_DGRAM, 0, ends);
+    if (fork() == 0) {
+        int got[2]; close(ends[0]); begin(7); n = recvmmsg(ends[1], all, 3, MSG_WAITFORONE, NULL); printf("%d %.3s\n", n, text);
+        for (int i = 0; i < 3; i += 2) { memcpy(got, CMSG_DATA(CMSG_FIRSTHDR(&all[i].msg_hdr)), sizeof got); memset(data, 0, 20); n = read(got[0], data, 4); printf("%d %s %d\n", n, data, (int)write(got[1], "more", 4)); }
+        begin(0); printf("%d\n", recvmmsg(ends[1], all, 3, 0, NULL)); return 0;
+    }
+    close(ends[1]); int one[2], two[2]; FILE *f = fopen("f", "w"); fputs("1234567890", f); fclose(f);
+    one[0] = open("f", O_RDONLY); one[1] = open("g", O_CREAT | O_WRONLY, 0644); two[0] = dup(one[0]); two[1] = open("h", O_CREAT | O_WRONLY, 0644);
+    begin(5); put(0, one); put(2, two); printf("%d ", sendmmsg(ends[0], all, 3, 0)); begin(0); usleep(100000); printf("%d\n", sendmmsg(ends[0], all, 3, 0));
+    wait(&status); printf("%d\n", (int)lseek(one[0], 0, SEEK_CUR)); return status;
+}
+"#;
+
+#[test]
+fn what_comes_in_many_messages() {
+    let rig = Rig::new();
+    if compiles(&rig, "a", SENT, &["-w"]) {
+        rig.same("timeout 20 ./a $T; echo $?; cd $T; cat g h");
+    }
+}

@@ -73,6 +73,23 @@ pub(super) fn lock_request(
     r
 }
 
+/// A request for a lock that keeps `owner` from getting this one.
+pub(super) fn test_request(handle: Handle, owner: LockOwner, lock: RecordLock) -> Request {
+    let set = lock_request(handle, owner, Ok(lock), false);
+    Request { op: (Op::Getlk as u16).into(), ..set }
+}
+
+/// The lock that was found.
+pub(super) fn found(answer: &Answer<'_>) -> Result<Option<RecordLock>> {
+    if answer.len() == 0 {
+        return Ok(None);
+    }
+    let bytes: [u8; 32] = answer.bytes().try_into().map_err(|_| GARBLED)?;
+    let n = |i: usize| u64::from_le_bytes(std::array::from_fn(|b| bytes[8 * i + b]));
+    let kind = if n(2) == 1 { LockKind::Exclusive } else { LockKind::Shared };
+    Ok(Some(RecordLock { start: n(0), end: n(1), kind, pid: n(3) as u32 }))
+}
+
 /// A request for a lock of a whole file, or with `None` for its release.
 pub(super) fn flock_request(handle: Handle, kind: Option<LockKind>, wait: bool) -> Request {
     let mut r = request(Op::Flock, handle.0);

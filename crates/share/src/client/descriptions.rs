@@ -1,13 +1,13 @@
-//! Locks of whole files that belong to an open file description which several processes have (see the manager's side, `server::descriptions`).
+//! Locks that belong to an open file description which several processes have, of whole files and of records (see the manager's side, `server::descriptions`).
 
-use super::asking::{flock_request, open_request};
+use super::asking::{flock_request, found, lock_request, open_request, test_request};
 use super::call::Answer;
 use super::{Remote, Session};
 use crate::lock::Mutex;
 use crate::socket;
 use crate::wire::{Op, request};
 use format::shared::{MAGIC, MEMORIES, Request, Show, Shown};
-use fs::{Error, FileType, Handle, Ino, LockKind, OpenFlags, Result};
+use fs::{Error, FileType, Handle, Ino, LockKind, LockOwner, OpenFlags, RecordLock, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::HashMap;
 use std::io;
@@ -95,33 +95,80 @@ fn described(r: Request, (number, at, session): (u32, u64, u64)) -> Request {
     Request { other: (number as u64).into(), offset: at.into(), more: session.into(), ..r }
 }
 
+/// The same for a request about record locks.
+fn of_records(r: Request, (number, at, session): (u32, u64, u64)) -> Request {
+    Request { other: (number as u64).into(), extra: at.into(), more: session.into(), ..r }
+}
+
+/// Whose the locks are is said by the description.
+const NOBODY: LockOwner = LockOwner(0);
+
 impl Remote {
     /// As [`fs::FileSystem::flock`], for a description that this and other processes may have: they have the lock together, until one of them
-    /// gives it up or none of them has the description any more. `handle` is this process's handle of the file.
+    /// gives it up or none of them has the description any more. `handle` is this process's handle of the file. Whether the description has locks after that.
     ///
     /// # Errors
-    /// `TooManyOpen`: the user has too many such locks.
+    /// `TooManyOpen`: the user has too many descriptions with locks.
     pub async fn flock_description(
         &self,
         handle: Handle,
         description: &Description<'_>,
         kind: Option<LockKind>,
         wait: bool,
-    ) -> Result<()> {
+    ) -> Result<bool> {
+        let request = |waits, of| described(flock_request(handle, kind, waits), of);
+        self.lock_for(handle, description, wait, request).await
+    }
+
+    /// As [`fs::FileSystem::setlk`], for record locks that the description owns itself (F_OFD_SETLK), as of [`Remote::flock_description`].
+    ///
+    /// # Errors
+    /// `TooManyOpen`, as above.
+    pub async fn setlk_description(
+        &self,
+        handle: Handle,
+        description: &Description<'_>,
+        lock: std::result::Result<RecordLock, (u64, u64)>,
+        wait: bool,
+    ) -> Result<bool> {
+        let request = |waits, of| of_records(lock_request(handle, NOBODY, lock, waits), of);
+        self.lock_for(handle, description, wait, request).await
+    }
+
+    /// As [`fs::FileSystem::getlk`], for the description (F_OFD_GETLK).
+    pub async fn getlk_description(
+        &self,
+        handle: Handle,
+        description: &Description<'_>,
+        lock: RecordLock,
+    ) -> Result<Option<RecordLock>> {
+        let request = |number, session| {
+            of_records(test_request(handle, NOBODY, lock), (number, description.at, session))
+        };
+        found(&self.call_about(description, request).await?)
+    }
+
+    /// Makes a call that sets a lock of a description. The request is told whether it waits, and which description it is about.
+    async fn lock_for(
+        &self,
+        handle: Handle,
+        description: &Description<'_>,
+        wait: bool,
+        request: impl Fn(bool, (u32, u64, u64)) -> Request,
+    ) -> Result<bool> {
         self.link.change(handle, |file| file.locks = true);
         loop {
             let turn = self.turn(wait);
-            let request = |number, session| {
-                described(flock_request(handle, kind, turn.waits()), (number, description.at, session))
-            };
+            let request = |number, session| request(turn.waits(), (number, description.at, session));
             let done = self.call_about(description, request).await;
             if turn.asks_again(&done).await? {
                 continue;
             }
             let answer = done?;
-            self.link.flocked(handle, kind);
+            let locked = answer.value != 0;
+            self.link.is_locked(handle, locked);
             if answer.session() == self.now().serial {
-                return Ok(());
+                return Ok(locked);
             }
         }
     }

@@ -503,7 +503,7 @@ impl FileSystem for Remote {
                 continue;
             }
             let answer = done?;
-            self.link.flocked(handle, kind);
+            self.link.is_locked(handle, kind.is_some());
             if answer.session() == self.now().serial {
                 return Ok(());
             }

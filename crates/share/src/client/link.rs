@@ -19,7 +19,7 @@ use crate::wire::{HAD_OPEN, Op, request};
 use foldhash::fast::FixedState;
 use format::shared::Request;
 use fs::locks::ranges::Ranges;
-use fs::{Error, FileType, Handle, Ino, LockKind, LockOwner, OpenFlags, RecordLock, Result};
+use fs::{Error, FileType, Handle, Ino, LockOwner, OpenFlags, RecordLock, Result};
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -58,8 +58,8 @@ impl Connect {
 #[derive(Debug, Default)]
 struct Locks {
     records: HashMap<Ino, Ranges, FixedState>,
-    /// Of whole files, and what they are handles of.
-    whole: HashMap<Handle, Ino, FixedState>,
+    /// Open files that have locks of their own, and what they are handles of.
+    own: HashMap<Handle, Ino, FixedState>,
 }
 
 impl Locks {
@@ -216,7 +216,7 @@ impl Link {
             }
         }
         if file.locks {
-            self.locks.lock().whole.remove(&handle);
+            self.locks.lock().own.remove(&handle);
         }
         Some(file)
     }
@@ -318,13 +318,13 @@ impl Link {
         });
     }
 
-    /// A lock of the whole file was granted, or released with `None`.
-    pub fn flocked(&self, handle: Handle, kind: Option<LockKind>) {
+    /// An open file has locks of its own now, or none.
+    pub fn is_locked(&self, handle: Handle, locked: bool) {
         let Some(file) = self.file(handle) else { return };
         let mut locks = self.locks.lock();
-        match kind {
-            Some(_) => locks.whole.insert(handle, file.ino),
-            None => locks.whole.remove(&handle),
+        match locked {
+            true => locks.own.insert(handle, file.ino),
+            false => locks.own.remove(&handle),
         };
     }
 
@@ -427,7 +427,7 @@ impl Remote {
         }
         let locks = std::mem::take(&mut *link.locks.lock());
         let locked: HashSet<Ino, FixedState> =
-            locks.records.into_keys().chain(locks.whole.into_values()).collect();
+            locks.records.into_keys().chain(locks.own.into_values()).collect();
         link.files.change_all(|file| file.gone |= locked.contains(&file.ino));
         link.files.handles().into_iter().try_for_each(|handle| match self.take_along(new, handle) {
             Err(Error::Closed) => Err(Error::Closed),

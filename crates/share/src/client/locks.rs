@@ -4,11 +4,11 @@
 //! first, and said in the session's memory. What cannot be done here is a message, which ends the lease: waiting for a lock, and more locks than there is room for. Leases that
 //! were of little use, and refusals, make asking rarer.
 
-use super::asking::{kind_number, lock_request};
+use super::asking::{found, lock_request, test_request};
 use super::{Remote, Session};
 use crate::lock::Mutex;
 use crate::locked::Locked;
-use crate::wire::{self, GARBLED, Op, request};
+use crate::wire::{self, Op, request};
 use foldhash::fast::FixedState;
 use format::shared::{LEASED_LOCKS, LOCK_LEASES};
 use fs::locks::ranges::Ranges;
@@ -267,17 +267,7 @@ impl Remote {
         if let Some(found) = self.test_here(handle, owner, lock) {
             return Ok(found);
         }
-        let mut r = request(Op::Getlk, handle.0);
-        (r.extra, r.offset, r.len) = (owner.0.into(), lock.start.into(), lock.end.into());
-        (r.mode, r.more) = (kind_number(Some(lock.kind)).into(), (lock.pid as u64).into());
-        let answer = self.call(r).await?;
-        if answer.len() == 0 {
-            return Ok(None);
-        }
-        let bytes: [u8; 32] = answer.bytes().try_into().map_err(|_| GARBLED)?;
-        let n = |i: usize| u64::from_le_bytes(std::array::from_fn(|b| bytes[8 * i + b]));
-        let kind = if n(2) == 1 { LockKind::Exclusive } else { LockKind::Shared };
-        Ok(Some(RecordLock { start: n(0), end: n(1), kind, pid: n(3) as u32 }))
+        found(&self.call(test_request(handle, owner, lock)).await?)
     }
 
     /// As `FileSystem::setlk`.

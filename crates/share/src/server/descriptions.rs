@@ -1,10 +1,11 @@
-//! What belongs to open file descriptions that processes share, after fork and exec: locks of whole files (flock(2)), and files that cannot be opened once more.
+//! What belongs to open file descriptions that processes share, after fork and exec: locks of whole files (flock(2)), record locks that it owns itself (F_OFD_SETLK), and files
+//! that cannot be opened once more.
 //!
 //! Each process has a session and a handle of its own, and neither knows who else has the description. The kernel knows: a client lets the description
 //! stand for one byte of a memory (a memfd) by a lock of the kernel's on that byte (F_OFD_SETLK), which goes with the last descriptor of the
 //! description, wherever that is. The client shows the manager the memory; with each call for a lock comes the byte.
 //!
-//! The lock of a description is that of the first handle through which it was asked for. When that handle is closed, or its session ends, while the
+//! The locks of a description are those of the first handle through which it was asked for. When that handle is closed, or its session ends, while the
 //! description is still there, the handle stays: it is kept here, and a thread asks the kernel again and again, until the description is gone and
 //! the handle is closed. That thread does nothing else, as a client could make the kernel's answer take long. Those of other users do not wait for that: they are
 //! asked about first, and nobody waits for an answer for longer than a few turns of the thread.
@@ -24,7 +25,9 @@ use super::closer::Line;
 use super::drains::Drain;
 use super::session::Client;
 use foldhash::fast::FixedState;
-use fs::{Access, Attr, Cred, Error, FileSystem, Handle, Ino, LockKind, OpenFlags, Result};
+use fs::{
+    Access, Attr, Cred, Error, FileSystem, Handle, Ino, LockKind, LockOwner, OpenFlags, RecordLock, Result,
+};
 pub(crate) use keeper::Keeper;
 pub(crate) use memory::Memory;
 use parking_lot::{Condvar, Mutex};
@@ -67,12 +70,54 @@ struct Entry {
     uid: u32,
     /// The handle is nobody's but ours.
     kept: bool,
-    /// It has a lock, or may have.
-    locked: bool,
-    /// Calls that may get it the lock.
+    /// It has a lock of the whole file, or may have.
+    whole: bool,
+    /// It has record locks, or may have.
+    records: bool,
+    /// Calls that may get it locks.
     calls: usize,
     /// To whom the file is left, and the access.
     left: Option<(Cred, OpenFlags)>,
+}
+
+impl Entry {
+    fn is_locked(&self) -> bool {
+        self.whole || self.records
+    }
+
+    fn has(&mut self, lock: &Lock) -> &mut bool {
+        if matches!(lock, Lock::Whole(_)) { &mut self.whole } else { &mut self.records }
+    }
+}
+
+/// What is asked for, or given up.
+#[derive(Clone, Copy)]
+pub(crate) enum Lock {
+    /// flock(2).
+    Whole(Option<LockKind>),
+    /// As [`FileSystem::setlk`] has it; without an owner those of the description.
+    Records(Option<LockOwner>, std::result::Result<RecordLock, (u64, u64)>),
+}
+
+impl Lock {
+    async fn set<F: FileSystem>(self, fs: &F, handle: Handle, wait: bool) -> Result<()> {
+        match self {
+            Lock::Whole(kind) => fs.flock(handle, kind, wait).await,
+            Lock::Records(owner, lock) => {
+                let owner = owner.unwrap_or(LockOwner::of_handle(handle));
+                fs.setlk(handle, owner, lock, wait).await
+            }
+        }
+    }
+
+    fn gives_up(&self) -> bool {
+        matches!(self, Lock::Whole(None) | Lock::Records(_, Err(_)))
+    }
+
+    /// Whether nothing of its sort is left.
+    fn gives_all_up(&self) -> bool {
+        matches!(self, Lock::Whole(None) | Lock::Records(_, Err((0, u64::MAX))))
+    }
 }
 
 /// A handle that is kept: of which description.
@@ -145,7 +190,17 @@ impl Table {
             *of_user += 1;
             self.handles.insert(handle, key);
             let memory = memory.clone();
-            let entry = Entry { memory, handle, ino, uid, kept: false, locked: false, calls: 0, left: None };
+            let entry = Entry {
+                memory,
+                handle,
+                ino,
+                uid,
+                kept: false,
+                whole: false,
+                records: false,
+                calls: 0,
+                left: None,
+            };
             self.entries.insert(key, entry);
         }
         self.entries.get_mut(&key).filter(|entry| entry.ino == ino).ok_or(Error::BadHandle)
@@ -190,11 +245,17 @@ impl Descriptions {
         Ok(memory)
     }
 
-    /// The handle that has the lock of a description of this file, or is to have it: `own`, if there is none yet.
-    fn holder(&self, memory: &Arc<Memory>, at: u64, own: (Handle, Ino), uid: u32) -> Result<Asking<'_>> {
+    /// The handle that has the locks of a description of this file, or is to have this one: `own`, if there is none yet.
+    fn holder(
+        &self,
+        (memory, at): (&Arc<Memory>, u64),
+        own: (Handle, Ino),
+        uid: u32,
+        lock: &Lock,
+    ) -> Result<Asking<'_>> {
         let mut table = self.table.lock();
         let entry = table.entry((memory, at), own, (uid, USER_MAX))?;
-        entry.locked = true;
+        *entry.has(lock) = true;
         entry.calls += 1;
         let handle = entry.handle;
         self.count.store(table.entries.len(), Ordering::SeqCst);
@@ -231,22 +292,29 @@ impl Descriptions {
         })
     }
 
-    /// A handle has no lock any more. Whether it was kept here for that alone, and is to be closed.
-    fn unlocked(&self, handle: Handle) -> bool {
-        let stays = {
+    /// A handle has given something up. Whether it has locks still, and whether it was kept here for them alone, and is to be closed.
+    fn unlocked(&self, handle: Handle, lock: &Lock) -> (bool, bool) {
+        let (locked, left) = {
             let Table { entries, handles, .. } = &mut *self.table.lock();
-            let entry = handles.get(&handle).and_then(|key| entries.get_mut(key));
-            entry.is_some_and(|entry| {
-                entry.locked = entry.calls > 0;
-                entry.locked || entry.left.is_some()
-            })
+            let Some(entry) = handles.get(&handle).and_then(|key| entries.get_mut(key)) else {
+                return (false, false);
+            };
+            if lock.gives_all_up() {
+                *entry.has(lock) = entry.calls > 0;
+            }
+            (entry.is_locked(), entry.left.is_some())
         };
-        !stays && self.forget(handle)
+        (locked, !locked && !left && self.forget(handle))
     }
 
-    /// The handle that has the lock of a description, if there is one.
-    fn held(&self, memory: &Memory, at: u64) -> Option<Handle> {
-        self.table.lock().entries.get(&(memory.id(), at)).map(|entry| entry.handle)
+    /// The handle that has the locks of a description; `own` if there is none.
+    fn held(&self, (memory, at): (&Memory, u64), own: Handle) -> Handle {
+        self.table.lock().entries.get(&(memory.id(), at)).map_or(own, |entry| entry.handle)
+    }
+
+    /// The owner of a description's record locks, for one that has this handle of the file.
+    pub fn owner(&self, description: (&Memory, u64), own: Handle) -> LockOwner {
+        LockOwner::of_handle(self.held(description, own))
     }
 
     /// A handle is nothing to a description any more. Whether it was kept here, and is to be closed.
@@ -293,6 +361,13 @@ impl Descriptions {
         asked.one_less();
         self.news.notify_all();
         any.then_some(asked)
+    }
+
+    /// As [`Descriptions::ask_again`], and waits for that.
+    async fn asked_again(&self, ino: Ino) {
+        if let Some(asked) = self.ask_again(ino) {
+            asked.over().await;
+        }
     }
 
     /// Asks about those that are due, for one turn, and closes what nobody has any more.
@@ -351,7 +426,7 @@ impl Descriptions {
             *table.spent.entry(uid).or_default() += took;
         }
         // Without the entry it was unlocked meanwhile, and closed; the description may have another handle by now.
-        let locked = table.entry_with(key, handle).map(|entry| entry.locked);
+        let locked = table.entry_with(key, handle).map(|entry| entry.is_locked());
         if let Some(locked) = locked
             && stays
         {
@@ -384,50 +459,66 @@ fn worked() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// A call of flock(2). Who does not want to wait for a lock must not find one whose description has just gone.
-pub(crate) async fn flock_now<F: FileSystem>(
+/// A call that sets a lock through a handle. Who does not want to wait for one must not find one whose description has just gone.
+pub(crate) async fn set<F: FileSystem>(
     fs: &F,
     client: &Client,
     (handle, ino): (Handle, Ino),
-    kind: Option<LockKind>,
+    lock: Lock,
     wait: bool,
 ) -> Result<()> {
-    match fs.flock(handle, kind, wait).await {
+    match lock.set(fs, handle, wait).await {
         Err(Error::WouldBlock) if !wait => {
-            if let Some(asked) = client.descriptions.ask_again(ino) {
-                asked.over().await;
-            }
+            client.descriptions.asked_again(ino).await;
             // Also when there are none: the last one may have been closed since.
-            fs.flock(handle, kind, wait).await
+            lock.set(fs, handle, wait).await
         }
         done => done,
     }
 }
 
-/// A call of flock(2) through a description: byte `at` of `memory`.
-pub(crate) async fn flock<F: FileSystem>(
+/// As [`FileSystem::getlk`], as of [`set`].
+pub(crate) async fn found<F: FileSystem>(
     fs: &F,
     client: &Client,
-    own: Handle,
+    (handle, ino): (Handle, Ino),
+    owner: LockOwner,
+    lock: RecordLock,
+) -> Result<Option<RecordLock>> {
+    match fs.getlk(handle, owner, lock).await? {
+        Some(found) if found.pid == RecordLock::OF_DESCRIPTION => {
+            client.descriptions.asked_again(ino).await;
+            fs.getlk(handle, owner, lock).await
+        }
+        found => Ok(found),
+    }
+}
+
+/// A call that sets a lock through a description: byte `at` of `memory`. 1: it has locks after that.
+pub(crate) async fn set_shared<F: FileSystem>(
+    fs: &F,
+    client: &Client,
+    (own, ino): (Handle, Ino),
     (memory, at): (&Arc<Memory>, u64),
-    kind: Option<LockKind>,
+    lock: Lock,
     wait: bool,
-) -> Result<()> {
-    let (all, ino) = (&client.descriptions, client.inode(own)?);
-    let Some(kind) = kind else {
-        let handle = all.held(memory, at).unwrap_or(own);
-        fs.flock(handle, None, false).await?;
-        if all.unlocked(handle) {
+) -> Result<u64> {
+    let all = &client.descriptions;
+    if lock.gives_up() {
+        let handle = all.held((memory, at), own);
+        lock.set(fs, handle, false).await?;
+        let (locked, is_over) = all.unlocked(handle, &lock);
+        if is_over {
             fs.release(handle).await?;
         }
-        return Ok(());
-    };
+        return Ok(locked as u64);
+    }
     for _ in 0..TRIES {
-        let asking = all.holder(memory, at, (own, ino), client.cred.uid)?;
-        match flock_now(fs, client, (asking.handle, ino), Some(kind), wait).await {
+        let asking = all.holder((memory, at), (own, ino), client.cred.uid, &lock)?;
+        match set(fs, client, (asking.handle, ino), lock, wait).await {
             // It was closed, by force, while this call was on its way.
             Err(Error::BadHandle) if asking.handle != own => drop(all.forget(asking.handle)),
-            done => return done,
+            done => return done.map(|()| 1),
         }
     }
     Err(Error::BadHandle)

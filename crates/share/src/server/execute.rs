@@ -1,13 +1,14 @@
 //! Running one call: the request is taken apart and checked, the file system is asked, the answer is written.
 
 mod foresight;
+mod locking;
 mod posted;
 mod reading;
 pub(super) mod telling;
 
 pub(crate) use posted::close;
 
-use super::descriptions::{self, Memory};
+use super::descriptions::Memory;
 use super::payload::{Out, Payload};
 use super::session::Client;
 use crate::region::SlotNo;
@@ -15,8 +16,8 @@ use crate::wire::{self, GARBLED, Op};
 use format::shared::{DATA_MAX, Reply, Request};
 use fs::ordered::Synced;
 use fs::{
-    Access, Attr, Cred, DirEntry, Error, Fallocate, FileSystem, Handle, Ino, LockKind, OpenFlags, RecordLock,
-    RenameFlags, Result, Seek, Source, Time, Watched, XattrFlags,
+    Access, Attr, Cred, DirEntry, Error, Fallocate, FileSystem, Handle, Ino, OpenFlags, RenameFlags, Result,
+    Seek, Source, Time, Watched, XattrFlags,
 };
 use std::sync::Arc;
 use std::time::Instant;
@@ -63,15 +64,6 @@ fn flags<B: bitflags::Flags<Bits = u32>>(request: &Request) -> Result<B> {
 
 fn perm(request: &Request) -> u16 {
     (request.mode.get() & 0o7777) as u16
-}
-
-fn kind(request: &Request) -> Result<Option<LockKind>> {
-    match request.mode.get() {
-        0 => Ok(Some(LockKind::Shared)),
-        1 => Ok(Some(LockKind::Exclusive)),
-        2 => Ok(None),
-        _ => Err(GARBLED),
-    }
 }
 
 /// Attributes of which only inode number and kind are told; with no names, so that clients do not keep them.
@@ -458,29 +450,9 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             let (from, to) = (client.handle(object)?, client.handle(r.other.get())?);
             return fs.copy_range(from, offset, to, r.extra.get(), len).await;
         }
-        Op::Getlk => {
-            let Some(kind) = kind(r)? else { return Err(GARBLED) };
-            let lock = RecordLock { start: offset, end: len, kind, pid: r.more.get() as u32 };
-            let found = fs.getlk(client.handle(object)?, client.owner(r.extra.get()), lock).await?;
-            if let Some(found) = found {
-                let kind = (found.kind == LockKind::Exclusive) as u64;
-                let all = [found.start, found.end, kind, found.pid as u64];
-                out.push(all.map(u64::to_le_bytes).as_flattened())?;
-            }
-        }
-        Op::Setlk => {
-            let handle = client.handle(object)?;
-            let lock = match kind(r)? {
-                Some(kind) => Ok(RecordLock { start: offset, end: len, kind, pid: r.more.get() as u32 }),
-                None => Err((offset, len)),
-            };
-            let (owner, locking) = client.locks(r.extra.get(), handle)?;
-            let done = fs.setlk(handle, owner, lock, r.flags.get() & 1 != 0).await;
-            for handle in locking.end() {
-                client.close(fs, handle).await?;
-            }
-            done?;
-        }
+        Op::Getlk => locking::test(fs, client, r, out).await?,
+        Op::Setlk => return locking::record(fs, client, r).await,
+        Op::Flock => return locking::whole(fs, client, r).await,
         Op::Pin => {
             client.may_open()?;
             let pin = fs.pin((ino, r.other.get() as u32)).await?;
@@ -497,19 +469,6 @@ async fn run<F: FileSystem>(fs: &Watched<F>, r: &Request, out: &mut Out<'_>, one
             client.descriptions.leave(client, (&memory, offset), (handle, &attr), access)?;
         }
         Op::KeepLocks => client.keep_locks(fs, client.handle(object)?, r.flags.get() & 1 != 0).await?,
-        Op::Flock => {
-            let (handle, kind, wait) = (client.handle(object)?, kind(r)?, r.flags.get() & 1 != 0);
-            match r.other.get() {
-                0 => {
-                    let own = (handle, client.inode(handle)?);
-                    descriptions::flock_now(fs, client, own, kind, wait).await?;
-                }
-                number => {
-                    let memory = client.shown(r.more.get(), number)?;
-                    descriptions::flock(fs, client, handle, (&memory, offset), kind, wait).await?
-                }
-            }
-        }
     }
     Ok(0)
 }

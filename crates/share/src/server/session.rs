@@ -295,14 +295,14 @@ impl Client {
     /// Whether locks of this holder are the client's.
     pub fn holds(&self, holder: LockHolder) -> bool {
         let held = self.held.lock();
+        let has = |handle| held.handles.contains_key(&handle) || held.closing.contains_key(&handle);
         match holder {
-            LockHolder::Owner(owner) => {
-                // Most are another client's, which the number alone tells.
-                self.own(owner).is_some() && held.locking.values().any(|a| a.owners.contains(&owner))
-            }
-            LockHolder::Handle(handle) => {
-                held.handles.contains_key(&handle) || held.closing.contains_key(&handle)
-            }
+            // Most are another client's, which the number alone tells.
+            LockHolder::Owner(owner) => owner.handle().map_or_else(
+                || self.own(owner).is_some() && held.locking.values().any(|a| a.owners.contains(&owner)),
+                has,
+            ),
+            LockHolder::Handle(handle) => has(handle),
         }
     }
 

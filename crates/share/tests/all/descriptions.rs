@@ -1,8 +1,8 @@
-//! Locks of open file descriptions that several sessions have, and clients that lie about theirs.
+//! Locks of open file descriptions that several sessions have, of whole files and of records, and clients that lie about theirs.
 
 use crate::rig::between::Between;
 use crate::rig::{NEW, Rig, volume};
-use fs::{Cred, FileSystem, Handle, LockKind, OpenFlags};
+use fs::{Cred, FileSystem, Handle, LockKind, LockOwner, OpenFlags, RecordLock};
 use rustix::fs::{MemfdFlags, SealFlags};
 use share::{Description, Remote, Server, server::Options};
 use std::io;
@@ -78,14 +78,51 @@ impl One {
     }
 
     fn flock(&self, memory: &OwnedFd, at: u64, kind: Option<LockKind>) -> fs::Result<()> {
-        self.flock_waiting(memory, at, kind, false)
+        self.flock_waiting(memory, at, kind, false).map(drop)
     }
 
-    fn flock_waiting(&self, memory: &OwnedFd, at: u64, kind: Option<LockKind>, wait: bool) -> fs::Result<()> {
+    fn flock_waiting(
+        &self,
+        memory: &OwnedFd,
+        at: u64,
+        kind: Option<LockKind>,
+        wait: bool,
+    ) -> fs::Result<bool> {
+        let call = |d: &Description<'_>| {
+            self.remote.block_on(self.remote.flock_description(self.handle, d, kind, wait))
+        };
+        self.about(memory, at, call)
+    }
+
+    /// Makes a call about a description.
+    fn about<T>(&self, memory: &OwnedFd, at: u64, call: impl FnOnce(&Description<'_>) -> T) -> T {
         let number = rustix::fs::fstat(memory).unwrap().st_ino;
         let open = || again(memory);
-        let description = Description { memory: number, at, open: &open };
-        self.remote.block_on(self.remote.flock_description(self.handle, &description, kind, wait))
+        call(&Description { memory: number, at, open: &open })
+    }
+
+    /// Sets a record lock of the description; with `None` it is given up.
+    fn record(
+        &self,
+        memory: &OwnedFd,
+        at: u64,
+        (start, end): (u64, u64),
+        kind: Option<LockKind>,
+    ) -> fs::Result<bool> {
+        let pid = RecordLock::OF_DESCRIPTION;
+        let lock = kind.map(|kind| RecordLock { start, end, kind, pid }).ok_or((start, end));
+        let call = |d: &Description<'_>| {
+            self.remote.block_on(self.remote.setlk_description(self.handle, d, lock, false))
+        };
+        self.about(memory, at, call)
+    }
+
+    /// The record lock that is in the way of a description's.
+    fn found(&self, memory: &OwnedFd, at: u64, (start, end): (u64, u64)) -> Option<(u64, u64, u32)> {
+        let lock = RecordLock { start, end, kind: LockKind::Exclusive, pid: 0 };
+        let call =
+            |d: &Description<'_>| self.remote.block_on(self.remote.getlk_description(self.handle, d, lock));
+        self.about(memory, at, call).unwrap().map(|found| (found.start, found.end, found.pid))
     }
 
     fn close(&self) {
@@ -158,6 +195,62 @@ fn a_lock_goes_with_the_last_close() {
     a.flock(&memory, 3, EX).unwrap();
     a.close();
     assert!(other.gets(), "as soon as close has returned");
+}
+
+/// As locks of whole files do, record locks of a description belong to all who have it, and last as long as it does.
+#[test]
+fn record_locks_last_as_long_as_their_description() {
+    const ALL: (u64, u64) = (0, u64::MAX);
+    let rig = rig();
+    let (a, b, other) = (One::new(&rig), One::new(&rig), One::new(&rig));
+    let (memory, others) = (memory(), memory());
+    let (description, _kept) = (again(&memory).unwrap(), stands(&others, 0));
+    stands(&description, 9);
+    let refused = Err(fs::Error::WouldBlock);
+    assert_eq!(a.record(&memory, 9, (0, 9), EX), Ok(true));
+    assert_eq!(b.record(&memory, 9, (5, 7), SH), Ok(true), "the same description");
+    assert_eq!(other.record(&others, 0, (0, 5), SH), refused);
+    assert_eq!(other.record(&others, 0, (5, 7), SH), Ok(true));
+    assert_eq!(b.found(&memory, 9, ALL), Some((5, 7, RecordLock::OF_DESCRIPTION)));
+    assert_eq!(other.record(&others, 0, ALL, None), Ok(false), "there are none of its");
+    assert_eq!(b.found(&memory, 9, ALL), None, "its own are in nobody's way");
+    assert_eq!(other.found(&others, 0, (6, 6)), Some((5, 7, RecordLock::OF_DESCRIPTION)));
+    // A process's are in the way of a description's, and the other way round.
+    let of_process =
+        |lock| other.remote.block_on(other.remote.setlk(other.handle, LockOwner(7), lock, false));
+    let one = |at| Ok(RecordLock { start: at, end: at, kind: LockKind::Exclusive, pid: 7 });
+    assert_eq!((of_process(one(3)), of_process(one(20))), (Err(fs::Error::WouldBlock), Ok(())));
+    assert_eq!(a.record(&memory, 9, (20, 20), EX), refused);
+    of_process(Err((20, 20))).unwrap();
+    assert_eq!(b.flock_waiting(&memory, 9, EX, false), Ok(true));
+    assert_eq!(b.record(&memory, 9, (0, 3), None), Ok(true), "part of them");
+    assert_eq!(b.record(&memory, 9, (8, u64::MAX), None), Ok(true));
+    assert_eq!(other.record(&others, 0, (0, 3), EX), Ok(true));
+    assert_eq!(a.flock_waiting(&memory, 9, None, false), Ok(true), "record locks are left");
+    a.close();
+    drop((a, b));
+    // Long enough for the manager to have noticed the end of those sessions.
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(other.record(&others, 0, (5, 5), EX), refused, "the description is there");
+    assert_eq!(other.found(&others, 0, ALL), Some((4, 4, RecordLock::OF_DESCRIPTION)));
+    drop(description);
+    assert_eq!(other.record(&others, 0, ALL, EX), Ok(true), "nobody has said that it is gone");
+    assert_eq!(other.record(&others, 0, ALL, None), Ok(false));
+    assert!(rig.doors.locks().is_empty());
+}
+
+/// How many ranges a description can lock is bounded.
+#[test]
+fn a_description_has_no_more_records_than_it_may() {
+    let rig = rig();
+    let (one, memory) = (One::new(&rig), memory());
+    let got = (0..5000).take_while(|n| one.record(&memory, 3, (2 * n, 2 * n), EX).is_ok()).count();
+    assert!((1000..1100).contains(&got), "{got}");
+    assert_eq!(one.record(&memory, 3, (9000, 9000), EX).unwrap_err().errno(), libc::ENOLCK);
+    assert_eq!(one.record(&memory, 3, (0, u64::MAX), None), Ok(false));
+    one.record(&memory, 3, (9000, 9000), EX).unwrap();
+    one.close();
+    assert!(rig.doors.locks().is_empty(), "they go with the handle");
 }
 
 #[test]
