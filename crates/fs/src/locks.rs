@@ -18,6 +18,7 @@
 //!
 //! How much one session can hold is bounded (`spans`). Tested below and, against a map of single bytes, in `locks/model.rs`; with many holders and waiters in `locks/crowd.rs`.
 
+mod acquire;
 mod lent;
 pub mod ranges;
 mod spans;
@@ -25,6 +26,7 @@ mod whole;
 
 use crate::error::{Error, Result};
 use crate::types::{Handle, HeldLock, LockHolder, LockKind, LockOwner, RecordLock};
+use acquire::Acquire;
 use foldhash::fast::RandomState;
 use format::Ino;
 use hashbrown::{HashMap, HashSet};
@@ -33,11 +35,9 @@ use parking_lot::Mutex;
 use ranges::Ranges;
 use spans::Spans;
 use std::collections::VecDeque;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 use whole::{Whole, Woken};
 
@@ -403,125 +403,6 @@ impl LockTable {
             inner.inodes.remove(&ino);
         }
         self.inodes.store(inner.inodes.len(), Ordering::Release);
-    }
-}
-
-/// A call that gets a lock. `id` names its waiter once it has one.
-struct Acquire<'a> {
-    table: &'a LockTable,
-    ino: Ino,
-    want: Want,
-    wait: bool,
-    id: Option<u64>,
-}
-
-impl Acquire<'_> {
-    /// Tries to get the lock; `Pending` leaves a waiter behind. A waker that it replaces goes to `old`. `freed`: somebody else may be able to go on.
-    fn attempt(
-        &mut self,
-        inner: &mut Inner,
-        cx: &Context<'_>,
-        old: &mut Option<Waker>,
-        freed: &mut bool,
-    ) -> Poll<Result<()>> {
-        let want = self.want;
-        let Inner { inodes, spans, .. } = &mut *inner;
-        let locks = inodes.entry(self.ino).or_default();
-        if matches!(want, Want::Record(..)) {
-            locks.settle(spans);
-        }
-        if !locks.refuses(&want) {
-            // In the middle of another it makes three of one.
-            if let Want::Record(owner, _) = want
-                && !spans.have_room(owner, 2)
-            {
-                return Poll::Ready(Err(Error::TooManyLocks));
-            }
-            *freed = locks.grant(want, spans);
-            return Poll::Ready(Ok(()));
-        }
-        if !self.wait {
-            return Poll::Ready(Err(Error::WouldBlock));
-        }
-        if let Some((owner, lock)) = want.for_ever()
-            && inner.deadlocks(owner, self.ino, lock)
-        {
-            return Poll::Ready(Err(Error::Deadlock));
-        }
-        if let Some(id) = self.id {
-            let locks = inner.locks(self.ino);
-            if let Some(waiter) = locks.place(id).and_then(|at| locks.waiters.get_mut(at)) {
-                if !waiter.waker.will_wake(cx.waker()) {
-                    *old = Some(std::mem::replace(&mut waiter.waker, cx.waker().clone()));
-                }
-                // One that failed again stands aside.
-                *freed = std::mem::take(&mut waiter.woken);
-            }
-            return Poll::Pending;
-        }
-        let id = inner.next_waiter;
-        inner.next_waiter += 1;
-        self.id = Some(id);
-        if let Some((owner, lock)) = want.for_ever() {
-            inner.waiting.entry(owner).or_default().push((id, self.ino, lock));
-        }
-        let waiter = Waiter { id, want, waker: cx.waker().clone(), woken: false, since: Instant::now() };
-        inner.locks(self.ino).waiters.push_back(waiter);
-        Poll::Pending
-    }
-
-    /// Takes the waiter out of the queue and returns it, for the caller to drop without the mutex: that may drop a task which waits here.
-    /// Where the waiter has not got its lock, whom it kept back can go on: `freed`.
-    fn finish(&mut self, inner: &mut Inner, granted: bool, freed: &mut bool) -> Option<Waiter> {
-        let waiter = self.id.take().and_then(|id| inner.forget(self.ino, id));
-        *freed |= !granted && waiter.as_ref().is_some_and(|w| w.woken);
-        waiter
-    }
-
-    /// The wakers of those that can go on now, when there may be any.
-    fn others(&self, inner: &mut Inner, freed: bool) -> Vec<Waker> {
-        let locks = inner.inodes.get_mut(&self.ino).filter(|_| freed);
-        let wakers = locks.map_or_else(Vec::new, Locks::wake);
-        self.table.tidy(inner, self.ino);
-        wakers
-    }
-}
-
-impl Future for Acquire<'_> {
-    type Output = Result<()>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        let this = &mut *self;
-        let (mut old, mut freed, mut waiter) = (None, false, None);
-        let mut inner = this.table.inner.lock();
-        let cancelled =
-            this.id.is_some_and(|id| inner.inodes.get(&this.ino).is_none_or(|l| l.place(id).is_none()));
-        let result = if cancelled {
-            Poll::Ready(Err(Error::BadHandle))
-        } else {
-            this.attempt(&mut inner, cx, &mut old, &mut freed)
-        };
-        if let Poll::Ready(outcome) = &result {
-            waiter = this.finish(&mut inner, outcome.is_ok(), &mut freed);
-        }
-        let wakers = this.others(&mut inner, freed);
-        drop(inner);
-        drop((old, waiter));
-        wakers.into_iter().for_each(Waker::wake);
-        result
-    }
-}
-
-impl Drop for Acquire<'_> {
-    fn drop(&mut self) {
-        if self.id.is_some() {
-            let mut inner = self.table.inner.lock();
-            let mut freed = false;
-            let _waiter = self.finish(&mut inner, false, &mut freed);
-            let wakers = self.others(&mut inner, freed);
-            drop(inner);
-            wakers.into_iter().for_each(Waker::wake);
-        }
     }
 }
 

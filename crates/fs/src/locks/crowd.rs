@@ -4,6 +4,7 @@ use super::model::{INO, Pending, excl, owner, shared};
 use super::*;
 use crate::block_on;
 use proptest::prelude::*;
+use std::task::Poll;
 
 const HANDLES: u64 = 5;
 

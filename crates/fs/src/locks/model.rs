@@ -4,9 +4,10 @@ use super::spans::SPANS_MAX;
 use super::*;
 use crate::block_on;
 use proptest::prelude::*;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::task::Wake;
+use std::task::{Context, Poll, Wake};
 
 pub(super) const INO: Ino = Ino(7);
 /// Bytes of the model; the last one stands for everything behind it.

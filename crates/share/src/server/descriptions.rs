@@ -19,16 +19,16 @@
 //! Tested in tests/all/descriptions.rs and, with programs, in `preload/tests/all/processes.rs`.
 
 mod keeper;
+mod locking;
 mod memory;
 
 use super::closer::Line;
 use super::drains::Drain;
 use super::session::Client;
 use foldhash::fast::FixedState;
-use fs::{
-    Access, Attr, Cred, Error, FileSystem, Handle, Ino, LockKind, LockOwner, OpenFlags, RecordLock, Result,
-};
+use fs::{Access, Attr, Cred, Error, Handle, Ino, LockOwner, OpenFlags, Result};
 pub(crate) use keeper::Keeper;
+pub(crate) use locking::{Lock, found, set, set_shared};
 pub(crate) use memory::Memory;
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::SealFlags;
@@ -55,8 +55,6 @@ const SLOW: Duration = Duration::from_millis(50);
 /// For how long the kernel is asked before it is looked anew who comes first, and how often somebody who waits is not reached by then; after that nobody waits.
 const TURN: Duration = Duration::from_millis(5);
 const TURNS: u32 = 10;
-/// How often a call looks for the handle of its description, which may be closed meanwhile.
-const TRIES: usize = 8;
 
 /// A description: which memory, and which byte.
 type Key = ((u64, u64), u64);
@@ -87,36 +85,6 @@ impl Entry {
 
     fn has(&mut self, lock: &Lock) -> &mut bool {
         if matches!(lock, Lock::Whole(_)) { &mut self.whole } else { &mut self.records }
-    }
-}
-
-/// What is asked for, or given up.
-#[derive(Clone, Copy)]
-pub(crate) enum Lock {
-    /// flock(2).
-    Whole(Option<LockKind>),
-    /// As [`FileSystem::setlk`] has it; without an owner those of the description.
-    Records(Option<LockOwner>, std::result::Result<RecordLock, (u64, u64)>),
-}
-
-impl Lock {
-    async fn set<F: FileSystem>(self, fs: &F, handle: Handle, wait: bool) -> Result<()> {
-        match self {
-            Lock::Whole(kind) => fs.flock(handle, kind, wait).await,
-            Lock::Records(owner, lock) => {
-                let owner = owner.unwrap_or(LockOwner::of_handle(handle));
-                fs.setlk(handle, owner, lock, wait).await
-            }
-        }
-    }
-
-    fn gives_up(&self) -> bool {
-        matches!(self, Lock::Whole(None) | Lock::Records(_, Err(_)))
-    }
-
-    /// Whether nothing of its sort is left.
-    fn gives_all_up(&self) -> bool {
-        matches!(self, Lock::Whole(None) | Lock::Records(_, Err((0, u64::MAX))))
     }
 }
 
@@ -457,69 +425,4 @@ fn worked() -> Duration {
     // SAFETY: a place for the time. The clock is there.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut now) };
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
-}
-
-/// A call that sets a lock through a handle. Who does not want to wait for one must not find one whose description has just gone.
-pub(crate) async fn set<F: FileSystem>(
-    fs: &F,
-    client: &Client,
-    (handle, ino): (Handle, Ino),
-    lock: Lock,
-    wait: bool,
-) -> Result<()> {
-    match lock.set(fs, handle, wait).await {
-        Err(Error::WouldBlock) if !wait => {
-            client.descriptions.asked_again(ino).await;
-            // Also when there are none: the last one may have been closed since.
-            lock.set(fs, handle, wait).await
-        }
-        done => done,
-    }
-}
-
-/// As [`FileSystem::getlk`], as of [`set`].
-pub(crate) async fn found<F: FileSystem>(
-    fs: &F,
-    client: &Client,
-    (handle, ino): (Handle, Ino),
-    owner: LockOwner,
-    lock: RecordLock,
-) -> Result<Option<RecordLock>> {
-    match fs.getlk(handle, owner, lock).await? {
-        Some(found) if found.pid == RecordLock::OF_DESCRIPTION => {
-            client.descriptions.asked_again(ino).await;
-            fs.getlk(handle, owner, lock).await
-        }
-        found => Ok(found),
-    }
-}
-
-/// A call that sets a lock through a description: byte `at` of `memory`. 1: it has locks after that.
-pub(crate) async fn set_shared<F: FileSystem>(
-    fs: &F,
-    client: &Client,
-    (own, ino): (Handle, Ino),
-    (memory, at): (&Arc<Memory>, u64),
-    lock: Lock,
-    wait: bool,
-) -> Result<u64> {
-    let all = &client.descriptions;
-    if lock.gives_up() {
-        let handle = all.held((memory, at), own);
-        lock.set(fs, handle, false).await?;
-        let (locked, is_over) = all.unlocked(handle, &lock);
-        if is_over {
-            fs.release(handle).await?;
-        }
-        return Ok(locked as u64);
-    }
-    for _ in 0..TRIES {
-        let asking = all.holder((memory, at), (own, ino), client.cred.uid, &lock)?;
-        match set(fs, client, (asking.handle, ino), lock, wait).await {
-            // It was closed, by force, while this call was on its way.
-            Err(Error::BadHandle) if asking.handle != own => drop(all.forget(asking.handle)),
-            done => return done.map(|()| 1),
-        }
-    }
-    Err(Error::BadHandle)
 }
