@@ -163,8 +163,13 @@ impl<F: FileSystem> FileSystem for Watched<F> {
         let moved = self.victim(parent, name).await;
         let _declared = self.declared(replaced).await?;
         let mut telling = self.telling_name(new_parent, new_name, replaced).after(turn);
-        telling.changes.push(Change::Name { parent, name });
-        telling.changes.extend(moved.map(|ino| Change::Attr { ino }));
+        if moved.is_some() && moved == replaced {
+            // Both names are the same file's: nothing changes.
+            telling.changes.clear();
+        } else {
+            telling.changes.push(Change::Name { parent, name });
+            telling.changes.extend(moved.map(|ino| Change::Attr { ino }));
+        }
         telling.over_name(self.fs.rename(cred, parent, name, new_parent, new_name, flags)).await
     }
 

@@ -94,6 +94,38 @@ fn the_kernel_is_told_while_it_waits_for_a_suspended_call() {
     unmount(&mount);
 }
 
+/// What changes no name takes none from those who have it: a rename of a name to itself, or to another one of the same file, and what is refused.
+#[test]
+fn a_name_that_stays_is_kept() {
+    if !can_mount() {
+        return;
+    }
+    let (doors, dir, mount) = mounted();
+    let (session, cred) = (doors.door(), Cred::root());
+    for name in ["d", "other", "other/full"] {
+        std::fs::create_dir(dir.path().join(name)).unwrap();
+    }
+    std::fs::write(dir.path().join("f"), b"x").unwrap();
+    std::fs::hard_link(dir.path().join("f"), dir.path().join("g")).unwrap();
+    let held = ["d", "f", "g"].map(|name| {
+        let path = dir.path().join(name);
+        (std::fs::File::open(&path).unwrap(), path)
+    });
+    let rename = |from: &[u8], to: &[u8]| {
+        fs::block_on(session.rename(&cred, Ino::ROOT, from, Ino::ROOT, to, RenameFlags::default()))
+    };
+    assert_eq!((rename(b"d", b"d"), rename(b"f", b"g"), rename(b"g", b"g")), (Ok(()), Ok(()), Ok(())));
+    assert_eq!(rename(b"d", b"other"), Err(fs::Error::NotEmpty));
+    assert!(fs::block_on(session.mkdir(&cred, Ino::ROOT, b"d", 0o755)).is_err());
+    for (file, path) in &held {
+        let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+        assert_eq!(name, *path);
+    }
+    assert_eq!((rename(b"d", b"e"), dir.path().join("d").exists()), (Ok(()), false));
+    drop(held);
+    unmount(&mount);
+}
+
 /// A program reads what a session has just appended, while another changes attributes of the file and makes links to it through the kernel: answers that
 /// say how long the file was before. The kernel itself counts attributes as valid an instant before it has the size, so a few reads may be short.
 #[test]
