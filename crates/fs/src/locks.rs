@@ -294,7 +294,8 @@ impl LockTable {
         inner.inodes.iter().flat_map(|(&ino, locks)| locks.held(ino, now)).collect()
     }
 
-    /// The lock that keeps `owner` from getting `lock`, the one that starts first if there are many, or `None` (F_GETLK).
+    /// The lock that keeps `owner` from getting `lock`, or `None` (F_GETLK). If there are many, the one that starts first of those of the owner who has had locks here for the
+    /// longest time, as on Linux.
     pub fn getlk(&self, ino: Ino, owner: LockOwner, lock: RecordLock) -> Option<RecordLock> {
         if self.is_empty() || lock.start > lock.end {
             return None;
@@ -303,8 +304,7 @@ impl LockTable {
         inner.inodes.get(&ino)?;
         inner.settle(ino);
         let locks = inner.inodes.get_mut(&ino)?;
-        let first = locks.records.conflicts(owner, lock).min_by_key(|(owner, l)| (l.start, *owner));
-        let first = first.map(|(_, l)| l);
+        let first = locks.records.conflicts(owner, lock).next().map(|(_, l)| l);
         self.tidy(&mut inner, ino);
         first
     }

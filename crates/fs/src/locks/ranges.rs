@@ -17,6 +17,7 @@ struct Span {
 /// The record locks of one inode.
 #[derive(Clone, Debug, Default)]
 pub struct Ranges {
+    /// In the order in which they got the first of what they hold.
     owners: Vec<(LockOwner, BTreeMap<u64, Span>)>,
 }
 
@@ -31,13 +32,30 @@ fn first(spans: &BTreeMap<u64, Span>, start: u64, end: u64, exclusive_only: bool
         .map(|(&start, s)| RecordLock { start, end: s.end, kind: s.kind, pid: s.pid })
 }
 
+/// Takes `start..=end` out of the spans of an owner, splitting what sticks out. Tells whether there was any of it.
+fn take(spans: &mut BTreeMap<u64, Span>, start: u64, end: u64) -> bool {
+    let mut found = false;
+    while let Some(hit) = first(spans, start, end, false) {
+        found = true;
+        spans.remove(&hit.start);
+        let rest = Span { end: hit.end, kind: hit.kind, pid: hit.pid };
+        if hit.start < start {
+            spans.insert(hit.start, Span { end: start - 1, ..rest });
+        }
+        if hit.end > end {
+            spans.insert(end + 1, rest);
+        }
+    }
+    found
+}
+
 impl Ranges {
     /// Whether nobody holds anything.
     pub fn is_empty(&self) -> bool {
         self.owners.is_empty()
     }
 
-    /// The locks that keep `owner` from getting `lock`: of each other owner the first one.
+    /// The locks that keep `owner` from getting `lock`: of each other owner, in their order, the first one.
     pub fn conflicts(
         &self,
         owner: LockOwner,
@@ -52,12 +70,12 @@ impl Ranges {
 
     /// Gives `lock` to `owner`, in place of what it holds of that range. The caller has checked for conflicts.
     pub fn insert(&mut self, owner: LockOwner, mut lock: RecordLock) {
-        self.remove(owner, lock.start, lock.end);
         let at = self.owners.iter().position(|(o, _)| *o == owner).unwrap_or_else(|| {
             self.owners.push((owner, BTreeMap::new()));
             self.owners.len() - 1
         });
         let spans = &mut self.owners[at].1;
+        take(spans, lock.start, lock.end);
         let same = |s: &Span| s.kind == lock.kind && s.pid == lock.pid;
         if let Some((&start, _)) = spans
             .range(..lock.start)
@@ -76,26 +94,15 @@ impl Ranges {
         spans.insert(lock.start, Span { end: lock.end, kind: lock.kind, pid: lock.pid });
     }
 
-    /// Takes `start..=end` from `owner`, splitting what sticks out. Tells whether it held any of it.
+    /// Takes `start..=end` from `owner`. Tells whether it held any of it.
     pub fn remove(&mut self, owner: LockOwner, start: u64, end: u64) -> bool {
         let Some(at) = self.owners.iter().position(|(o, _)| *o == owner) else {
             return false;
         };
         let spans = &mut self.owners[at].1;
-        let mut found = false;
-        while let Some(hit) = first(spans, start, end, false) {
-            found = true;
-            spans.remove(&hit.start);
-            let rest = Span { end: hit.end, kind: hit.kind, pid: hit.pid };
-            if hit.start < start {
-                spans.insert(hit.start, Span { end: start - 1, ..rest });
-            }
-            if hit.end > end {
-                spans.insert(end + 1, rest);
-            }
-        }
+        let found = take(spans, start, end);
         if spans.is_empty() {
-            self.owners.swap_remove(at);
+            self.owners.remove(at);
         }
         found
     }

@@ -364,8 +364,12 @@ impl Generator {
     }
 
     fn lock(&mut self, slot: usize) -> String {
-        let (command, kind) =
-            (self.one(&["SETLK", "SETLK", "GETLK"]), self.one(&["RDLCK", "WRLCK", "UNLCK"]));
+        let command = self.one(&["SETLK", "SETLK", "GETLK", "OFD_SETLK", "OFD_SETLK", "OFD_GETLK"]);
+        let kind = match command {
+            // Kernels since 6.4 look for the description's own locks then.
+            "OFD_GETLK" => self.one(&["RDLCK", "WRLCK"]),
+            _ => self.one(&["RDLCK", "WRLCK", "UNLCK"]),
+        };
         let (from, len) = (self.rng.random_range(0..300), self.rng.random_range(0..200));
         format!("lock {slot} {command} {kind} {} {from} {len}", self.one(&["SET", "SET", "CUR", "END"]))
     }
