@@ -239,6 +239,31 @@ fn record_locks_last_as_long_as_their_description() {
     assert!(rig.doors.locks().is_empty());
 }
 
+/// A lock that the file is not open for is refused, and what the description has stays its own.
+#[test]
+fn a_lock_that_is_refused_loses_none() {
+    const ALL: (u64, u64) = (0, u64::MAX);
+    let rig = rig();
+    let (opener, other) = (One::new(&rig), One::new(&rig));
+    let (memory, others) = (memory(), memory());
+    let (description, _kept) = (again(&memory).unwrap(), stands(&others, 0));
+    stands(&description, 9);
+    // Two processes that have it, open for reading alone.
+    let (a, b) = (opener.again(), One::new(&rig).again());
+    assert_eq!(a.record(&memory, 9, (0, 9), SH), Ok(true));
+    let refused = |one: &One| one.record(&memory, 9, (3, 3), EX).unwrap_err().errno();
+    assert_eq!((refused(&b), refused(&a)), (libc::EBADF, libc::EBADF));
+    assert_eq!(other.record(&others, 0, (0, 0), EX), Err(fs::Error::WouldBlock));
+    assert_eq!(b.record(&memory, 9, ALL, None), Ok(false), "it is the description's");
+    assert_eq!(other.record(&others, 0, (0, 0), EX), Ok(true));
+    // Nor when who has asked for it first is gone.
+    assert_eq!(a.record(&memory, 9, (5, 5), SH), Ok(true));
+    a.close();
+    assert_eq!(refused(&b), libc::EBADF);
+    drop(description);
+    assert_eq!(other.record(&others, 0, ALL, EX), Ok(true), "they go with the description");
+}
+
 /// How many ranges a description can lock is bounded.
 #[test]
 fn a_description_has_no_more_records_than_it_may() {

@@ -2,7 +2,7 @@
 
 use super::super::session::Client;
 use super::Memory;
-use fs::{Error, FileSystem, Handle, Ino, LockKind, LockOwner, RecordLock, Result};
+use fs::{Error, FileSystem, Handle, Ino, LockKind, LockOwner, RecordLock, Result, Watched};
 use std::sync::Arc;
 
 /// How often a call looks for the handle of its description, which may be closed meanwhile.
@@ -75,7 +75,7 @@ pub(crate) async fn found<F: FileSystem>(
 
 /// A call that sets a lock through a description: byte `at` of `memory`. 1: it has locks after that.
 pub(crate) async fn set_shared<F: FileSystem>(
-    fs: &F,
+    fs: &Watched<F>,
     client: &Client,
     (own, ino): (Handle, Ino),
     (memory, at): (&Arc<Memory>, u64),
@@ -95,8 +95,10 @@ pub(crate) async fn set_shared<F: FileSystem>(
     for _ in 0..TRIES {
         let asking = all.holder((memory, at), (own, ino), client.cred.uid, &lock)?;
         match set(fs, client, (asking.handle, ino), lock, wait).await {
-            // It was closed, by force, while this call was on its way.
-            Err(Error::BadHandle) if asking.handle != own => drop(all.forget(asking.handle)),
+            // It was closed, by force, while this call was on its way. Or what was asked for is not what the file is open for.
+            Err(Error::BadHandle) if asking.handle != own && fs.opened_with(asking.handle).is_none() => {
+                all.forget(asking.handle);
+            }
             done => return done.map(|()| 1),
         }
     }

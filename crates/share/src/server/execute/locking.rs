@@ -5,7 +5,7 @@ use super::super::payload::Out;
 use super::super::session::Client;
 use crate::wire::GARBLED;
 use format::shared::Request;
-use fs::{FileSystem, Handle, Ino, LockKind, RecordLock, Result};
+use fs::{FileSystem, Handle, Ino, LockKind, RecordLock, Result, Watched};
 
 fn kind(request: &Request) -> Result<Option<LockKind>> {
     match request.mode.get() {
@@ -55,7 +55,7 @@ pub(super) async fn test<F: FileSystem>(
 }
 
 /// Answers `Setlk`.
-pub(super) async fn record<F: FileSystem>(fs: &F, client: &Client, r: &Request) -> Result<u64> {
+pub(super) async fn record<F: FileSystem>(fs: &Watched<F>, client: &Client, r: &Request) -> Result<u64> {
     let own = own(client, r)?;
     let (start, end, kind) = (r.offset.get(), r.len.get(), kind(r)?);
     let lock = |pid| kind.map(|kind| RecordLock { start, end, kind, pid }).ok_or((start, end));
@@ -79,7 +79,7 @@ pub(super) async fn record<F: FileSystem>(fs: &F, client: &Client, r: &Request) 
 }
 
 /// Answers `Flock`.
-pub(super) async fn whole<F: FileSystem>(fs: &F, client: &Client, r: &Request) -> Result<u64> {
+pub(super) async fn whole<F: FileSystem>(fs: &Watched<F>, client: &Client, r: &Request) -> Result<u64> {
     let (own, lock) = (own(client, r)?, Lock::Whole(kind(r)?));
     match r.other.get() {
         0 => descriptions::set(fs, client, own, lock, waits(r)).await.map(|()| 0),
