@@ -290,7 +290,8 @@ fn locks_of_open_files_follow_them() {
     }
 }
 
-/// Several messages at once, of which some carry an open file.
+/// Several messages at once, of which some carry an open file. Who does not wait for all
+/// of them may get fewer while they are being sent: it begins when they have been.
 const SENT: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -309,15 +310,15 @@ static void begin(int carries) {
 }
 static void put(int i, int *fds) { struct cmsghdr *c = CMSG_FIRSTHDR(&all[i].msg_hdr); c->cmsg_level = SOL_SOCKET; c->cmsg_type = SCM_RIGHTS; c->cmsg_len = CMSG_LEN(2 * sizeof(int)); memcpy(CMSG_DATA(c), fds, 2 * sizeof(int)); }
 int main(int n, char **a) {
-    int ends[2], status; char data[20]; chdir(a[1]); socketpair(AF_UNIX, SOCK_DGRAM, 0, ends);
+    int ends[2], sent[2], status; char data[20]; chdir(a[1]); socketpair(AF_UNIX, SOCK_DGRAM, 0, ends); pipe(sent);
     if (fork() == 0) {
-        int got[2]; close(ends[0]); begin(7); n = recvmmsg(ends[1], all, 3, MSG_WAITFORONE, NULL); printf("%d %.3s\n", n, text);
+        int got[2]; close(ends[0]); close(sent[1]); read(sent[0], data, 1); begin(7); n = recvmmsg(ends[1], all, 3, MSG_WAITFORONE, NULL); printf("%d %.3s\n", n, text);
         for (int i = 0; i < 3; i += 2) { memcpy(got, CMSG_DATA(CMSG_FIRSTHDR(&all[i].msg_hdr)), sizeof got); memset(data, 0, 20); n = read(got[0], data, 4); printf("%d %s %d\n", n, data, (int)write(got[1], "more", 4)); }
         begin(0); printf("%d\n", recvmmsg(ends[1], all, 3, 0, NULL)); return 0;
     }
     close(ends[1]); int one[2], two[2]; FILE *f = fopen("f", "w"); fputs("1234567890", f); fclose(f);
     one[0] = open("f", O_RDONLY); one[1] = open("g", O_CREAT | O_WRONLY, 0644); two[0] = dup(one[0]); two[1] = open("h", O_CREAT | O_WRONLY, 0644);
-    begin(5); put(0, one); put(2, two); printf("%d ", sendmmsg(ends[0], all, 3, 0)); begin(0); usleep(100000); printf("%d\n", sendmmsg(ends[0], all, 3, 0));
+    begin(5); put(0, one); put(2, two); printf("%d ", sendmmsg(ends[0], all, 3, 0)); close(sent[1]); begin(0); usleep(100000); printf("%d\n", sendmmsg(ends[0], all, 3, 0));
     wait(&status); printf("%d\n", (int)lseek(one[0], 0, SEEK_CUR)); return status;
 }
 "#;
