@@ -24,7 +24,8 @@ const FAR: usize = 256 << 20;
 const PART: usize = 4;
 /// While frames come into use it goes no further than this part of that.
 const BUSY: usize = 4;
-/// And so long afterwards.
+/// And so long afterwards, and after somebody else wanted its processor for longer than this.
+const SLIGHT: Duration = Duration::from_micros(200);
 const QUIET: Duration = Duration::from_millis(100);
 /// With less than this left, bytes, it is as urgent as everything else; and it is told four times as often as that is used up.
 const NEAR: usize = 16 << 20;
@@ -110,16 +111,16 @@ impl Shared {
 
     fn run(&self) {
         let (mut at, mut idle) = (0, false);
-        // What was in use when that was last seen to be more than before, and when that was.
-        let (mut seen, mut moved) = (0, None::<Instant>);
+        // What was in use when that was last seen to be more than before, and when it is quiet again.
+        let (mut seen, mut quiet) = (0, Instant::now());
         let mut pages = Pages::default();
         while !self.over.load(Ordering::Acquire) {
             let used = self.used.load(Ordering::Acquire);
             at = at.max(used);
             if used != seen {
-                (seen, moved) = (used, Some(Instant::now()));
+                (seen, quiet) = (used, Instant::now() + self.quiet);
             }
-            let busy = moved.map_or(Duration::ZERO, |moved| self.quiet.saturating_sub(moved.elapsed()));
+            let busy = quiet.saturating_duration_since(Instant::now());
             let distance = if busy.is_zero() { self.far } else { self.far / BUSY };
             let end = (used + distance).min(self.arena.len());
             if at < end {
@@ -134,15 +135,20 @@ impl Shared {
                 if let Some(huge) = pages.changed() {
                     self.arena.by_huge_pages(at as u64, huge);
                 }
-                let busy = time_of_thread();
+                let before = time_of_thread();
                 self.arena.touch(at as u64, n);
+                let took = time_of_thread().saturating_sub(before);
                 if n == STEP
-                    && let Some(dear) = pages.took(time_of_thread().saturating_sub(busy))
+                    && let Some(dear) = pages.took(took)
                 {
                     // Other memory is made of them too.
                     media::set_huge_pages_dear(dear);
                 }
                 at += n;
+                // Others wanted this processor, of whose work frames need be no part yet.
+                if idle && begun.elapsed() > took * 2 + SLIGHT {
+                    quiet = quiet.max(Instant::now() + QUIET);
+                }
                 if idle {
                     // A processor that is never idle does not look free to those who are woken, whatever runs there.
                     std::thread::park_timeout(begun.elapsed());
