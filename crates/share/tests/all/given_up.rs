@@ -162,11 +162,18 @@ fn calls_on_names_that_are_given_up() {
         rig.beside.mkdir(dir, 0o755).unwrap();
     }
     let mut random = Random(0x91fe);
-    let (gave_up, posted) = (0..150)
-        .map(|_| session((&rig, &engine), &mut random, 40))
-        .fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
+    let (mut gave_up, mut posted) = (0, 0);
+    let is_much = |gave_up, posted| gave_up > 100 && posted > 1000;
+    // How many calls are posted depends on how fast the machine is: on a slow one it takes more sessions.
+    for n in 0..600 {
+        if n >= 150 && is_much(gave_up, posted) {
+            break;
+        }
+        let one = session((&rig, &engine), &mut random, 40);
+        (gave_up, posted) = (gave_up + one.0, posted + one.1);
+    }
     println!("{gave_up} given up, {posted} posted");
-    assert!(gave_up > 100 && posted > 1000, "{gave_up} {posted}");
+    assert!(is_much(gave_up, posted), "{gave_up} {posted}");
 }
 
 /// Nobody else knows of what such a call has opened.
