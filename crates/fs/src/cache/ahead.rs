@@ -5,6 +5,9 @@
 //! thread touches frames a bounded distance ahead of those that are in use: when nobody else wants its processor (SCHED_IDLE), and like everybody else while little of
 //! that distance is left. Who comes before it has the memory made as if it were not there.
 //!
+//! Frames come into use in bursts, of programs that have work for all processors; while a thread touches memory there is one less. So it goes far ahead while none come
+//! into use, and stays out of the way of a burst as long as enough is left.
+//!
 //! Huge pages cost least, where the system has them. In a virtual machine that gives free ones back to its host (free page reporting does so with huge pages alone), or
 //! was never given them, they can cost ten times as much for each byte as small ones, which come from what is left over. So it is measured which kind to take.
 
@@ -16,12 +19,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// How far it goes ahead of what is in use, bytes: as far again as that, but at least and at most so far.
-const DISTANCE: [usize; 2] = [64 << 20, 256 << 20];
+/// How far it goes ahead of what is in use, bytes, but at most this part of the arena.
+const FAR: usize = 256 << 20;
+const PART: usize = 4;
+/// While frames come into use it goes no further than this part of that.
+const BUSY: usize = 4;
+/// And so long afterwards, and after somebody else wanted its processor for longer than this.
+const SLIGHT: Duration = Duration::from_micros(200);
+const QUIET: Duration = Duration::from_millis(100);
+/// And so long after the start: many volumes are open for a moment.
+const EARLY: Duration = Duration::from_millis(250);
 /// With less than this left, bytes, it is as urgent as everything else; and it is told four times as often as that is used up.
 const NEAR: usize = 16 << 20;
-/// At most this part of the arena is touched ahead.
-const PART: usize = 4;
 /// Bytes between two looks at what is wanted now: a huge page.
 const STEP: usize = 2 << 20;
 /// Huge pages are worth it as long as they take at most so many times as long as small ones.
@@ -36,7 +45,7 @@ const PATIENCE: u32 = 64;
 pub(super) struct Ahead {
     shared: Arc<Shared>,
     thread: Thread,
-    /// When so many bytes are in use, it is told.
+    /// When so many bytes are in use, it can see that.
     next: usize,
 }
 
@@ -44,9 +53,13 @@ pub(super) struct Ahead {
 struct Shared {
     arena: Arc<Arena>,
     /// Longest distance, bytes.
-    most: usize,
+    far: usize,
+    early: Duration,
+    quiet: Duration,
     /// Bytes from the start of the arena that are in use.
     used: AtomicUsize,
+    /// When it is so many, the thread is woken.
+    wakes: AtomicUsize,
     over: AtomicBool,
 }
 
@@ -54,9 +67,13 @@ impl Ahead {
     /// # Errors
     /// No thread can be started.
     pub fn start(arena: Arc<Arena>) -> io::Result<Ahead> {
-        let most = DISTANCE[1].min(arena.len() / PART);
-        let shared =
-            Arc::new(Shared { arena, most, used: AtomicUsize::new(0), over: AtomicBool::new(false) });
+        Ahead::with_times(arena, EARLY, QUIET)
+    }
+
+    fn with_times(arena: Arc<Arena>, early: Duration, quiet: Duration) -> io::Result<Ahead> {
+        let far = FAR.min(arena.len() / PART);
+        let (used, wakes) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let shared = Arc::new(Shared { arena, far, early, quiet, used, wakes, over: AtomicBool::new(false) });
         let theirs = shared.clone();
         // Nobody waits for its end: at that priority it may take a while.
         let thread = std::thread::Builder::new()
@@ -64,7 +81,7 @@ impl Ahead {
             .spawn(move || theirs.run())?
             .thread()
             .clone();
-        let next = shared.told_after(0);
+        let next = shared.step();
         Ok(Ahead { shared, thread, next })
     }
 
@@ -72,9 +89,12 @@ impl Ahead {
     pub fn reached(&mut self, frames: usize) {
         let used = frames * PAGE;
         if used >= self.next {
-            self.next = used + self.shared.told_after(used);
-            self.shared.used.store(used, Ordering::Release);
-            self.thread.unpark();
+            self.next = used + self.shared.step();
+            // Either this sees what the thread waits for, or the thread sees this.
+            self.shared.used.store(used, Ordering::SeqCst);
+            if used >= self.shared.wakes.load(Ordering::SeqCst) {
+                self.thread.unpark();
+            }
         }
     }
 }
@@ -87,27 +107,28 @@ impl Drop for Ahead {
 }
 
 impl Shared {
-    /// How far to go when so many bytes are in use.
-    fn distance(&self, used: usize) -> usize {
-        used.max(DISTANCE[0]).min(self.most)
-    }
-
-    /// After how many more bytes it is told again.
-    fn told_after(&self, used: usize) -> usize {
-        (NEAR / 4).min(self.distance(used) / 2)
+    /// After how many more bytes in use the thread can see that.
+    fn step(&self) -> usize {
+        (NEAR / 4).min(self.far / BUSY / 2)
     }
 
     fn run(&self) {
         let (mut at, mut idle) = (0, false);
+        // What was in use when that was last seen to be more than before, and when it is quiet again.
+        let (mut seen, mut quiet) = (0, Instant::now() + self.early);
         let mut pages = Pages::default();
         while !self.over.load(Ordering::Acquire) {
             let used = self.used.load(Ordering::Acquire);
             at = at.max(used);
-            let distance = self.distance(used);
+            if used != seen {
+                (seen, quiet) = (used, Instant::now() + self.quiet);
+            }
+            let busy = quiet.saturating_duration_since(Instant::now());
+            let distance = if busy.is_zero() { self.far } else { self.far / BUSY };
             let end = (used + distance).min(self.arena.len());
             if at < end {
                 // Whoever comes before it does the same work, and others wait for him. No more than that: what is not wanted yet can wait.
-                let urgent = at - used < NEAR.min(distance / 2);
+                let urgent = at - used < NEAR.min(self.far / BUSY / 2);
                 if idle == urgent {
                     idle = !urgent;
                     run_when_idle(idle);
@@ -117,24 +138,39 @@ impl Shared {
                 if let Some(huge) = pages.changed() {
                     self.arena.by_huge_pages(at as u64, huge);
                 }
-                let busy = time_of_thread();
+                let before = time_of_thread();
                 self.arena.touch(at as u64, n);
+                let took = time_of_thread().saturating_sub(before);
                 if n == STEP
-                    && let Some(dear) = pages.took(time_of_thread().saturating_sub(busy))
+                    && let Some(dear) = pages.took(took)
                 {
                     // Other memory is made of them too.
                     media::set_huge_pages_dear(dear);
                 }
                 at += n;
+                // Others wanted this processor, of whose work frames need be no part yet.
+                if idle && begun.elapsed() > took * 2 + SLIGHT {
+                    quiet = quiet.max(Instant::now() + QUIET);
+                }
                 if idle {
                     // A processor that is never idle does not look free to those who are woken, whatever runs there.
                     std::thread::park_timeout(begun.elapsed());
                 }
             } else if end == self.arena.len() {
                 return;
+            } else if busy.is_zero() {
+                self.sleep(used + 1, None);
             } else {
-                std::thread::park();
+                self.sleep(at - self.far / BUSY + 1, Some(busy));
             }
+        }
+    }
+
+    /// Until so many bytes are in use, or the time is over.
+    fn sleep(&self, wakes: usize, time: Option<Duration>) {
+        self.wakes.store(wakes, Ordering::SeqCst);
+        if self.used.load(Ordering::SeqCst) < wakes {
+            time.map_or_else(std::thread::park, std::thread::park_timeout);
         }
     }
 }
@@ -211,7 +247,7 @@ mod tests {
     }
 
     fn eventually(what: &str, done: impl Fn() -> bool) {
-        let until = Instant::now() + Duration::from_secs(120);
+        let until = Instant::now() + Duration::from_secs(600);
         while !done() {
             assert!(Instant::now() < until, "{what}");
             std::thread::sleep(Duration::from_millis(5));
@@ -266,5 +302,35 @@ mod tests {
         assert_eq!(&kept, b"kept");
         drop(ahead);
         eventually("the thread lets go of the memory", || Arc::strong_count(&arena) == 1);
+    }
+
+    #[test]
+    fn a_burst_has_its_processors_for_itself() {
+        let pages = |mib: usize| (mib << 20) / PAGE;
+        let (never, soon) = (Duration::from_secs(3600), Duration::from_millis(20));
+        let start = |early, quiet, first| {
+            let arena = Arc::new(Arena::new(128 << 20).unwrap());
+            let ahead = Ahead::with_times(arena.clone(), early, quiet).unwrap();
+            eventually("the first part", || resident(&arena) == pages(first));
+            (arena, ahead)
+        };
+        let (arena, ahead) = start(never, soon, 8);
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(resident(&arena), pages(8), "it may be open for a moment only");
+        drop(ahead);
+        let (arena, mut ahead) = start(soon, never, 32);
+        for used in 1..=24 {
+            ahead.reached(pages(used));
+            std::thread::sleep(Duration::from_millis(2));
+            assert_eq!(resident(&arena), pages(32), "enough is left");
+        }
+        ahead.reached(pages(28));
+        eventually("little is left", || resident(&arena) == pages(28 + 8));
+        ahead.reached(pages(100));
+        eventually("who was passed begins there", || resident(&arena) == pages(8 + 8 + 28));
+        drop(ahead);
+        let (arena, mut ahead) = start(soon, soon, 32);
+        ahead.reached(pages(8));
+        eventually("the burst is over", || resident(&arena) == pages(8 + 32));
     }
 }
