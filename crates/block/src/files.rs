@@ -327,7 +327,7 @@ impl Core {
         if self.slab.get(slot).mode & 0o6000 != 0
             && let Some(cred) = self.handles.cred(handle)
         {
-            let writer = perm::Writer::new(cred, &self.attr(slot));
+            let writer = perm::Writer::through_handle(cred, &self.attr(slot));
             clear_set_ids(self.edit(slot), writer);
         }
     }

@@ -244,6 +244,7 @@ impl<S: Store> Core<S> {
             return Err(e);
         }
         let handle = self.next_handle();
+        let writer = perm::Writer::through_handle(cred, &attr);
         let replaced = file.state.lock().replaced;
         let open = Open { file, flags, writer, replaced, window: Mutex::default() };
         self.opens.lock().insert(handle, Arc::new(open));

@@ -143,7 +143,7 @@ impl<S: Store> Core<S> {
             Err(e) => return Err(e),
         };
         let attr = self.tree.lock().attr(file.ino)?;
-        let writer = perm::Writer::new(cred, &attr);
+        let writer = perm::Writer::through_handle(cred, &attr);
         let handle = self.next_handle();
         let open = Open { file, flags, writer, replaced: 0, window: Mutex::default() };
         self.opens.lock().insert(handle, Arc::new(open));

@@ -6,7 +6,7 @@ use fuse::MountOptions;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -60,6 +60,40 @@ fn data_that_the_kernel_keeps_are_no_hole() {
         drop((f, other));
         unmount(&mount);
     }
+}
+
+/// A change through a mapping leaves set-id bits as they are, whoever makes it and has it written back: the kernel clears them for calls that write.
+#[test]
+fn changes_through_a_mapping_leave_set_id_bits() {
+    on_mounts(|dir, _| {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
+        let path = dir.join("f");
+        fs::write(&path, b"before").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+        let mode = || fs::metadata(&path).unwrap().mode() & 0o7777;
+        let changes = || {
+            // SAFETY: the calls themselves, which in Linux are about this thread alone.
+            unsafe {
+                assert_eq!(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<u32>()), 0);
+                assert_eq!(libc::syscall(libc::SYS_setresgid, 4321, 4321, 4321), 0);
+                assert_eq!(libc::syscall(libc::SYS_setresuid, 4321, 4321, 4321), 0);
+            }
+            let f = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+            // SAFETY: maps six bytes of an open file, of which one is written to before munmap.
+            unsafe {
+                let (prot, fd) = (libc::PROT_READ | libc::PROT_WRITE, f.as_raw_fd());
+                let at = libc::mmap(std::ptr::null_mut(), 6, prot, libc::MAP_SHARED, fd, 0);
+                assert!(at != libc::MAP_FAILED, "{}", io::Error::last_os_error());
+                at.cast::<u8>().write_volatile(b'B');
+                check(libc::msync(at, 6, libc::MS_SYNC)).unwrap();
+                libc::munmap(at, 6);
+            }
+            assert_eq!((fs::read(&path).unwrap(), mode()), (b"Before".to_vec(), 0o6777));
+            f.write_all_at(b"after ", 0).unwrap();
+        };
+        std::thread::scope(|s| s.spawn(changes).join().unwrap());
+        assert_eq!((fs::read(&path).unwrap(), mode()), (b"after ".to_vec(), 0o777));
+    });
 }
 
 /// A handle that a program keeps (NFS, name_to_handle_at) leads to its inode although the kernel has dropped that, also with another name by then.

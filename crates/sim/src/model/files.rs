@@ -154,7 +154,7 @@ impl State {
     /// Times, set-id bits and capabilities after the data were changed through this handle.
     fn was_written(&mut self, open: &Open, now: Time) -> Result<()> {
         let node = self.node_mut(open.ino)?;
-        node.attr.perm = rules::after_write(&open.cred, &node.attr);
+        node.attr.perm = rules::after_write_through(&open.cred, &node.attr);
         node.drop_capability();
         node.changed(now);
         Ok(())
