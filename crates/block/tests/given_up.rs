@@ -219,13 +219,13 @@ fn what_is_written_in_part_loses_its_set_id_bits() {
     let rig = Rig::new(64);
     let file = rig.create(b"f");
     rig.write(file, 0, &[1; PAGE]).unwrap();
-    let set = SetAttr { perm: Some(0o6755), handle: Some(file), ..SetAttr::default() };
+    let set = SetAttr { perm: Some(0o6777), handle: Some(file), ..SetAttr::default() };
     let Attr { ino, .. } = rig.driver.block_on(rig.volume.setattr(&Cred::root(), Ino::ROOT, set)).unwrap();
-    let user = Cred { checked: true, ..Cred::user(1000, 1000, &[]) };
+    let user = Cred::user(1000, 1000, &[]);
     let by_user = rig.driver.block_on(rig.volume.open(&user, ino, OpenFlags::WRITE)).unwrap();
     rig.fill();
     assert_eq!(rig.write(by_user, PAGE, &[2; PAGE]), Err(Error::NoSpace));
-    assert_eq!(rig.attr(file).perm, 0o6755);
+    assert_eq!(rig.attr(file).perm, 0o6777);
     assert_eq!(rig.write(by_user, 0, &[2; 2 * PAGE]), Ok(PAGE));
-    assert_eq!(rig.attr(file).perm, 0o755);
+    assert_eq!(rig.attr(file).perm, 0o777);
 }

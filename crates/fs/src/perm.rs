@@ -197,11 +197,10 @@ impl Writer {
         Writer { root: cred.uid == 0, in_group: cred.checked || cred.in_group(attr.gid) }
     }
 
-    /// The same of somebody who has opened it, for writes through the handle. A kernel above says when set-id bits go with one; in pages that it writes
-    /// back changes were made through a mapping, with which they stay (FUSE_HANDLE_KILLPRIV_V2).
+    /// The same of somebody who has opened it, for writes through the handle.
     pub fn through_handle(cred: &Cred, attr: &Attr) -> Writer {
         let writer = Writer::new(cred, attr);
-        Writer { root: writer.root || cred.checked, ..writer }
+        Writer { root: writer.root || cred.keeps_set_ids, ..writer }
     }
 }
 
@@ -434,7 +433,8 @@ mod tests {
         assert_eq!(after_write(writer(true, false), 0o6755), 0o6755);
         let me = Cred::user(5, 50, &[]);
         let through = |cred: &Cred| after_write(Writer::through_handle(cred, &file(5, 60, 0)), 0o6755);
-        assert_eq!((through(&me), through(&checked(5)), through(&Cred::root())), (0o755, 0o6755, 0o6755));
+        let keeps = Cred { keeps_set_ids: true, ..checked(5) };
+        assert_eq!([&me, &checked(5), &keeps, &Cred::root()].map(through), [0o755, 0o755, 0o6755, 0o6755]);
     }
 
     #[test]

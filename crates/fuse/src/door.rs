@@ -220,7 +220,7 @@ impl<F: FileSystem> Door<F> {
 
     /// The caller. Permissions were checked by the kernel (see the crate's documentation).
     pub fn cred(&self, head: &InHeader) -> Cred {
-        Cred { uid: head.uid, gid: head.gid, groups: no_groups(), checked: true }
+        Cred { uid: head.uid, gid: head.gid, groups: no_groups(), checked: true, keeps_set_ids: true }
     }
 
     /// Makes a call that changes nothing, or nothing that stays when it is dropped: it can be interrupted where it waits for a network.

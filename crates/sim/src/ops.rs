@@ -43,7 +43,7 @@ pub enum Who {
     Alice,
     /// User 1001, group 1001, also in group 2000.
     Bob,
-    /// Alice, checked by a kernel above the contract.
+    /// Alice, checked by a kernel above the contract, which clears set-id bits by itself when she writes.
     CheckedAlice,
 }
 
@@ -54,7 +54,7 @@ impl Who {
             Who::Root => Cred::root(),
             Who::Alice => Cred::user(1000, 1000, &[2000]),
             Who::Bob => Cred::user(1001, 1001, &[2000]),
-            Who::CheckedAlice => Cred { checked: true, ..Who::Alice.cred() },
+            Who::CheckedAlice => Cred { checked: true, keeps_set_ids: true, ..Who::Alice.cred() },
         }
     }
 }

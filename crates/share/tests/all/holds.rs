@@ -242,7 +242,7 @@ fn an_open_file_survives_its_permissions() {
             let before = rig.calls();
             let held = client.open("f", RW).unwrap();
             assert_eq!(rig.calls(), before, "opened without a message");
-            rig.beside.chmod("f", 0o600).unwrap();
+            rig.beside.chmod("f", 0o6610).unwrap();
             assert_eq!(client.open("f", READ).unwrap_err(), Error::AccessDenied);
             client.stat("f").unwrap();
             assert_eq!(client.open("f", READ).unwrap_err(), Error::AccessDenied);
@@ -250,6 +250,7 @@ fn an_open_file_survives_its_permissions() {
             held.write_all_at(&page(2), 0).unwrap();
             held.read_at(&mut bytes, 0).unwrap();
             assert_eq!(bytes, page(2));
+            assert_eq!(rig.beside.stat("f").unwrap().perm, 0o610, "set-id bits go with what others write");
             held.close().unwrap();
             assert_eq!(client.open("f", READ).unwrap_err(), Error::AccessDenied);
         });

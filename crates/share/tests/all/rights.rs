@@ -127,9 +127,8 @@ fn what_is_open_goes_on() {
     let user = User::new(rig.dir.path().join("socket"), 4321, &[5, 6]);
     let (both, reads) = (user.open(f, BOTH).unwrap(), user.open(g, OpenFlags::READ).unwrap());
     assert_eq!(user.reads(both), Ok(b"here".into()));
-    for name in ["f", "g"] {
-        rig.beside.chmod(name, 0).unwrap();
-    }
+    rig.beside.chmod("f", 0o6010).unwrap();
+    rig.beside.chmod("g", 0).unwrap();
     // Several managers come before it is used, and by then its name is gone.
     for _ in 0..3 {
         assert_eq!(restart(&mut rig, &mut rights, LONG).len(), 2);
@@ -137,6 +136,8 @@ fn what_is_open_goes_on() {
     rig.beside.unlink("f").unwrap();
     restart(&mut rig, &mut rights, LONG);
     assert_eq!((user.writes(both), user.reads(both)), (Ok(4), Ok(b"more".into())));
+    let perm = rig.doors.block_on(rig.doors.getattr(f, None)).unwrap().perm;
+    assert_eq!(perm, 0o010, "set-id bits go with what others write");
     assert_eq!((user.reads(reads), user.writes(reads)), (Ok(b"here".into()), Err(libc::EBADF)));
     assert_eq!(user.open(g, OpenFlags::READ), Err(fs::Error::AccessDenied), "an ordinary open");
     // What was closed is not open any more.

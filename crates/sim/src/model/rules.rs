@@ -3,7 +3,7 @@
 //! They are written here a second time on purpose, independent of `fs::perm` that engines use: a mistake that the engine
 //! shared with its judge would be found by nobody. Two questions are kept apart: what may be refused
 //! ([`Cred::privileged`], also true for callers that were checked above the contract) and what the caller's identity
-//! causes (only user 0 keeps set-id bits when it truncates; a checked caller does not. What it writes is another matter: [`after_write_through`]).
+//! causes (only user 0 keeps set-id bits when it writes or truncates; a checked caller does not).
 //!
 //! Tested against the kernel in `tests/host.rs`.
 
@@ -73,10 +73,9 @@ pub fn after_write(cred: &Cred, attr: &Attr) -> u16 {
     if cred.uid == 0 || attr.kind != FileType::Regular { attr.perm } else { without_set_id(cred, attr) }
 }
 
-/// The same of a write through a handle that this caller has opened. Of one that was checked above the kernel there clears the bits by itself: it
-/// writes back pages, too, whose change through a mapping leaves them.
+/// The same of a write through a handle that this caller has opened.
 pub fn after_write_through(cred: &Cred, attr: &Attr) -> u16 {
-    if cred.checked { attr.perm } else { after_write(cred, attr) }
+    if cred.keeps_set_ids { attr.perm } else { after_write(cred, attr) }
 }
 
 /// Without the set-user-id bit, and without set-group-id where that means "runs as the group" or the caller is no member.
