@@ -19,6 +19,7 @@ mod driver;
 mod durable;
 mod exchange;
 mod files;
+mod first_read;
 mod fuse_rows;
 mod lab;
 mod machine;

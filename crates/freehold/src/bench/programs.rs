@@ -1,11 +1,12 @@
 //! Rows of ordinary programs in processes of their own: on a volume through `freehold run`, and on ext4 and XFS.
 //!
 //! The programs are `freehold-calls` (calls of one kind after the other) and `freehold-workload` (Filebench's personalities), which know nothing
-//! of Freehold and stand beside this program. The volume is served by a process of its own, so with two busy programs there are three busy
+//! of Freehold and stand beside this program; and `dd` ([`first_read`]). The volume is served by a process of its own, so with two busy programs there are three busy
 //! processes.
 
 use super::driver::Bench;
 use super::exchange;
+use super::first_read;
 use super::lab::MountGuard;
 use super::ours;
 use super::sample::{Goal, Kind, Sample};
@@ -95,15 +96,15 @@ const PERSONALITIES: &[(&str, f64)] =
 const ORDERED: (&str, f64) = ("varmail", 10.0);
 
 /// A volume served by a process of its own. Unmounted and ended when dropped.
-struct Served {
+pub(super) struct Served {
     mount: Option<MountGuard>,
     child: Child,
     dir: PathBuf,
 }
 
 impl Served {
-    fn start(program: &Path, image: &Path, dir: PathBuf, options: &str) -> Result<Served> {
-        ours::mkfs(image)?;
+    /// Serves the volume that is in `image`.
+    pub fn start(program: &Path, image: &Path, dir: PathBuf, options: &str) -> Result<Served> {
         let before = std::fs::metadata(&dir)?.dev();
         let child = Command::new(program)
             .arg("mount")
@@ -164,25 +165,25 @@ fn output(mut command: Command, name: &str) -> Result<Value> {
 }
 
 /// Whether the programs work on as much as the rows are meant for.
-fn is_full(bench: &Bench) -> bool {
+pub(super) fn is_full(bench: &Bench) -> bool {
     bench.scale.files >= 500_000
 }
 
 /// A sample of which only the rate and the time are known, and what was measured before.
-fn sample(value: f64, seconds: f64, ops: u64, line_round_trip: Option<f64>) -> Sample {
+pub(super) fn sample(value: f64, seconds: f64, ops: u64, line_round_trip: Option<f64>) -> Sample {
     Sample { value, seconds, ops, line_round_trip, ..Sample::default() }
 }
 
 /// Where a program runs.
-struct Place<'a> {
-    kind: Kind,
-    dir: &'a Path,
+pub(super) struct Place<'a> {
+    pub kind: Kind,
+    pub dir: &'a Path,
     /// `freehold`, when the program runs under it.
-    under: Option<&'a Path>,
+    pub under: Option<&'a Path>,
 }
 
 impl Place<'_> {
-    fn command(&self, program: &Path) -> Command {
+    pub fn command(&self, program: &Path) -> Command {
         match self.under {
             None => Command::new(program),
             Some(freehold) => {
@@ -278,6 +279,9 @@ pub fn measure(bench: &mut Bench) -> Result<()> {
                 Kind::Run;
         }
     }
+    if wants_calls {
+        first_read::describe(bench);
+    }
     for (name, times) in PERSONALITIES.iter().filter(|_| wants_personalities) {
         let goal = Some(Goal::AtLeast(Kind::Ext4, *times));
         let note = "two processes with the threads of Filebench, a fifth of its files";
@@ -308,7 +312,7 @@ fn one(
     calls_too: bool,
     personalities_too: bool,
 ) -> Result<()> {
-    let both = |bench: &mut Bench, place: &Place<'_>| {
+    let both = |bench: &mut Bench, place: &Place<'_>| -> Result<()> {
         if calls_too {
             calls(bench, place, &freehold.with_file_name(CALLS))?;
         }
@@ -319,10 +323,15 @@ fn one(
     };
     if kind == Kind::Run {
         let (image, dir) = (bench.lab.image(Kind::Freehold)?, bench.lab.mountpoint("run.mnt")?);
+        ours::mkfs(&image)?;
         let served = Served::start(freehold, &image, dir.clone(), "allow_other")?;
         both(bench, &Place { kind, dir: &served.dir, under: Some(freehold) })?;
         drop(served);
+        if calls_too {
+            first_read::ours(bench, freehold, &image, &dir)?;
+        }
         if personalities_too {
+            ours::mkfs(&image)?;
             let served = Served::start(freehold, &image, dir, "allow_other,ordered")?;
             let place = Place { kind, dir: &served.dir, under: Some(freehold) };
             let found = personality(bench, &place, &freehold.with_file_name(WORKLOAD), ORDERED.0)?;
@@ -331,5 +340,10 @@ fn one(
         return Ok(());
     }
     let mounted = bench.lab.peer(kind)?;
-    both(bench, &Place { kind, dir: &mounted.dir, under: None })
+    let place = Place { kind, dir: &mounted.dir, under: None };
+    both(bench, &place)?;
+    if calls_too {
+        first_read::peer(bench, &place)?;
+    }
+    Ok(())
 }

@@ -10,14 +10,17 @@
 //! The memory of all arenas together is bounded; what goes is chosen by the E value of the paper ([`SharedUse`]), for pieces of
 //! [`PIECE_PAGES`] pages. Clients mark what they use in their own memory, where it is looked at when a piece is about to go.
 
+mod aligned;
 mod foresight;
 mod memory;
+mod pass;
 mod pieces;
 mod whole;
 
 use super::session::Client;
 use crate::changes::Changes;
 use crate::memory::HUGE;
+pub(crate) use aligned::Aligned;
 use foldhash::fast::FixedState;
 use foresight::Foresight;
 use format::shared::{ANSWER_PAGES, ARENA_DATA_AT, ARENA_PAGES, NAMES_AT, PIECE_PAGES, mark};
@@ -26,6 +29,7 @@ use fs::watched::Change;
 use fs::{Cred, Ino};
 pub(crate) use memory::Arena;
 use parking_lot::Mutex;
+use pass::Pass;
 use pieces::Pieces;
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -82,6 +86,8 @@ struct Inner {
     free: Vec<u32>,
     discarded: Vec<u32>,
     next: u32,
+    /// Parts up to here are made ready.
+    asked: usize,
 }
 
 struct File {
@@ -90,53 +96,9 @@ struct File {
     /// Where a reader is who reads one page after the other, and how many pages it was given last.
     next: u64,
     given: usize,
+    pass: Pass,
     /// Nobody had asked for its pages, and nobody has read them yet.
     shown: bool,
-}
-
-/// A read as it is made for an arena: whole pages, perhaps more of the last chunk than was asked for.
-pub(crate) struct Aligned {
-    /// First byte, at a page.
-    pub start: u64,
-    /// Bytes.
-    pub len: usize,
-    /// Pages up to the last that was asked for.
-    asked: usize,
-    /// It has pages that were not asked for.
-    pub is_more: bool,
-    /// It may be made [wider](Aligned::widen).
-    pub may_be_wider: bool,
-    /// The clock from before the file is read.
-    noted: u64,
-}
-
-impl Aligned {
-    /// The file has this size: what lies beyond was not asked for.
-    pub fn ends_at(&mut self, size: u64) {
-        let pages = size.saturating_sub(self.start).div_ceil(PAGE as u64);
-        self.asked = self.asked.min(usize::try_from(pages).unwrap_or(usize::MAX));
-    }
-
-    /// The clock from before the file is read.
-    pub fn noted(&self) -> u64 {
-        self.noted
-    }
-
-    /// Where the whole piece begins in which it lies.
-    pub fn piece(&self) -> u64 {
-        self.start - self.start % PIECE_BYTES as u64
-    }
-
-    /// Makes it the whole piece in which it lies.
-    pub fn widen(&mut self) {
-        let piece = self.piece();
-        self.asked += (self.start - piece) as usize / PAGE;
-        (self.start, self.len, self.is_more) = (piece, PIECE_BYTES, true);
-    }
-
-    fn first(&self) -> u64 {
-        self.start / PAGE as u64
-    }
 }
 
 /// Chunk of a page, and place in it.
@@ -179,6 +141,7 @@ impl Arenas {
             free: Vec::new(),
             discarded: Vec::new(),
             next: 0,
+            asked: 0,
         });
         Ok(arena)
     }
@@ -209,16 +172,18 @@ impl Arenas {
         let place = chunk(first).1;
         // What nobody has asked for drives nothing out.
         let has_room = place + asked <= CHUNK && state.resident + CHUNK <= state.resident_max;
-        let mut may_be_wider = false;
+        let (mut may_be_wider, mut goes_on) = (false, false);
         if let Some(file) = state.inner(arena).and_then(|inner| inner.files.get_mut(&ino)) {
-            if file.next == first {
+            // Perhaps he was given the rest of a piece.
+            goes_on = file.next == first || file.next.checked_next_multiple_of(CHUNK as u64) == Some(first);
+            if goes_on {
                 pages = pages.max((file.given * 2).min(CHUNK - place));
             }
-            may_be_wider = has_room && file.next != first && file.chunks.len() >= SCATTERED;
+            may_be_wider = has_room && !goes_on && file.chunks.len() >= SCATTERED;
             (file.next, file.given) = (first + pages as u64, pages);
         }
         let (start, len, is_more) = (first * PAGE as u64, pages * PAGE, pages > asked);
-        Some(Aligned { start, len, asked, is_more, noted, may_be_wider })
+        Some(Aligned { start, len, asked, is_more, goes_on, size: 0, noted, may_be_wider })
     }
 
     /// How many pages of what was planned are there, from the first one on, if all that were asked for are. `got` bytes were read: a page with less of the file is from before
@@ -299,6 +264,9 @@ impl Arenas {
             let last = plan.first() + filled as u64 - 1;
             for number in chunk(plan.first()).0..=chunk(last).0 {
                 state.arenas[at].policy.insert((ino, number), PIECE_BYTES as u64, session, now);
+                if plan.goes_on {
+                    state.passes(at, (ino, number), plan.size);
+                }
             }
         }
         filled
@@ -368,6 +336,27 @@ impl State {
         }
     }
 
+    /// A piece of a file of this size was put in for somebody who reads one after the other: another may go for it.
+    fn passes(&mut self, at: usize, (ino, piece): (Ino, u64), size: u64) {
+        let most = self.resident_max;
+        let inner = &mut self.arenas[at];
+        let Some(pass) = inner.files.get_mut(&ino).map(|file| &mut file.pass) else { return };
+        // What is larger than all of the arenas would never be there when it is read again.
+        let stays = pass.is_again(piece) && size <= (most * PAGE) as u64;
+        if let (true, Some(whole)) = (stays && self.resident < most, &self.whole) {
+            if inner.has_memory(most) {
+                return;
+            }
+            inner.make_ready(whole, true, most);
+        } else if stays {
+            return;
+        }
+        let pass = inner.files.get_mut(&ino).map(|file| &mut file.pass);
+        if let Some(gone) = pass.and_then(|pass| pass.goes_on(piece, size)) {
+            inner.drop_pages(ino, gone * CHUNK as u64, (gone + 1) * CHUNK as u64);
+        }
+    }
+
     /// A page of an arena that holds nothing, if need be in place of another. `for_chunk` does not go.
     fn room(&mut self, at: usize, for_chunk: (Ino, u64)) -> Option<u32> {
         loop {
@@ -407,18 +396,36 @@ impl Inner {
         self.next += 1;
         self.arena.used.store(self.next, Ordering::Relaxed);
         let Some(whole) = whole else { return Some(page) };
-        // When nobody takes it, it stays as it is.
-        let send = |offset, empty| drop(whole.send(Whole { arena: self.arena.clone(), offset, empty }));
         let (part, last) = (page as usize / PART, (self.next as usize).is_multiple_of(PART));
         if (page as usize).is_multiple_of(PART) {
-            whole::ahead(part, most / PART).for_each(|part| send(ARENA_DATA_AT + part * HUGE, true));
+            self.make_ready(whole, false, most);
         }
         if last {
+            // When nobody takes it, it stays as it is.
+            let send = |offset, empty| drop(whole.send(Whole { arena: self.arena.clone(), offset, empty }));
             // What was not ready in time. And what says where pages stand, when there are so many.
             let tables = if (part + 1) * HUGE == TABLES_FROM { NAMES_AT } else { 0 };
             (0..tables).step_by(HUGE).chain([ARENA_DATA_AT + part * HUGE]).for_each(|at| send(at, false));
         }
         Some(page)
+    }
+
+    /// Has memory made ahead of its use; `wanted`: somebody does without it for now.
+    fn make_ready(&mut self, whole: &Sender<Whole>, wanted: bool, most: usize) {
+        let part = (self.next as usize).saturating_sub(1) / PART;
+        let end = whole::ahead(part, wanted, most / PART);
+        for part in self.asked.max(part + 1)..end {
+            let offset = ARENA_DATA_AT + part * HUGE;
+            // When nobody takes it, there is none.
+            drop(whole.send(Whole { arena: self.arena.clone(), offset, empty: true }));
+        }
+        self.asked = self.asked.max(end);
+    }
+
+    /// Whether there is memory for another piece, such that nobody waits for it, or none of which that could be said.
+    fn has_memory(&self, most: usize) -> bool {
+        let ready = self.arena.ready.load(Ordering::Relaxed) as usize;
+        self.free.len() >= CHUNK || self.next as usize + CHUNK <= ready || ready >= most / PART * PART
     }
 
     fn was_read(&mut self, ino: Ino) {
@@ -445,7 +452,14 @@ impl Inner {
     }
 
     fn keep(&mut self, ino: Ino, generation: u32, chunk: u64, place: usize, page: u32) {
-        let new = || File { generation, chunks: HashMap::default(), next: u64::MAX, given: 1, shown: false };
+        let new = || File {
+            generation,
+            chunks: HashMap::default(),
+            next: u64::MAX,
+            given: 1,
+            pass: Pass::default(),
+            shown: false,
+        };
         let file = self.files.entry(ino).or_insert_with(new);
         file.chunks.entry(chunk).or_insert([NONE; CHUNK])[place] = page;
     }

@@ -113,6 +113,8 @@ impl<'a> Out<'a> {
             return;
         }
         plan.ends_at(attr.size);
+        // Who asks for it all again gets it all.
+        plan.goes_on &= !again;
         let there =
             client.arenas.find(client, ino, attr.generation, plan, pages.len()).unwrap_or_else(|| {
                 let pieces: SmallVec<[&[u8]; 4]> = pages.slices().collect();

@@ -245,7 +245,7 @@ fn nobody_asks_for_attributes_that_are_not_there() {
     none();
 }
 
-/// As much as the manager is told to show is read without a message, by whoever comes later, too; and no more than that.
+/// What is read again, as much as the manager is told to show, is read without a message in the end, by whoever comes later, too; and no more than that.
 #[test]
 fn large_files_are_read_without_a_message() {
     const BYTES: usize = 160 << 20;
@@ -266,8 +266,15 @@ fn large_files_are_read_without_a_message() {
             rig.calls() - before
         };
         assert!(read_all() > 1000, "nothing was there");
-        let again = read_all();
-        assert_eq!(again < 10, all, "{again} messages with {pages_max} bytes of pages");
+        assert!(read_all() > 1000, "what is read once takes no place");
+        if all {
+            let begun = Instant::now();
+            while read_all() >= 10 {
+                assert!(begun.elapsed() < Duration::from_secs(120), "it is not there yet");
+            }
+        } else {
+            (0..3).for_each(|_| assert!(read_all() > 1000, "it has no place"));
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The memory of an arena, as the manager writes it (layout and rule of reading: `format::shared`).
 
-use super::PAGE;
+use super::{PAGE, PART};
 use crate::memory::{self, Mapping};
 use crate::notices;
 use format::shared::{ARENA_DATA_AT, PAGE_PLACES_AT, PageHeader, arena_bytes, page_places};
@@ -22,6 +22,8 @@ pub(crate) struct Arena {
     pub(super) is_shared: AtomicBool,
     /// Pages from here on were never used.
     pub(super) used: AtomicU32,
+    /// There is memory for pages up to here, if there can be so many. The first part is not had ahead of its use.
+    pub(super) ready: AtomicU32,
     /// Answers given out of it, for tests.
     pub hits: AtomicU64,
 }
@@ -31,8 +33,8 @@ impl Arena {
     pub(super) fn new(cred: &Cred, pages: usize) -> io::Result<Arena> {
         let (memory, reader) = memory::published(c"freehold pages", arena_bytes(pages))?;
         let (telling, is_shared) = (Mutex::default(), AtomicBool::new(false));
-        let (used, hits) = (AtomicU32::new(0), AtomicU64::new(0));
-        Ok(Arena { cred: cred.clone(), memory, reader, telling, is_shared, used, hits })
+        let (used, ready, hits) = (AtomicU32::new(0), AtomicU32::new(PART as u32), AtomicU64::new(0));
+        Ok(Arena { cred: cred.clone(), memory, reader, telling, is_shared, used, ready, hits })
     }
 
     /// For clients.

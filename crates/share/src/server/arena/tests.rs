@@ -11,7 +11,7 @@ use crate::server::tasks::Bell;
 use format::shared::{PAGE_PLACES_AT, PageHeader, SESSION_BYTES, page_places};
 use sim::{HandClock, Model};
 use std::mem::offset_of;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const INO: Ino = Ino(7);
 
@@ -229,6 +229,43 @@ fn reading_in_order_reads_ahead() {
     }
     assert_eq!(rig.plan(&client, 0, PAGE).unwrap().len, PAGE);
     assert!(rig.plan(&client, 0, ANSWER_PAGES * PAGE + 1).is_none(), "too much for one answer");
+}
+
+#[test]
+fn a_large_file_that_is_read_in_order_takes_memory_when_it_is_read_again() {
+    const PAGES: usize = 5000;
+    let rig = rig(2 * PAGES);
+    let client = rig.client(1);
+    // In how many messages a file of this many pages is read, page after page.
+    let read = |pages: usize| {
+        let (mut at, mut messages) = (0, 0);
+        while at < pages {
+            if rig.place(&client, 1, at as u64).is_none() {
+                let mut plan = rig.plan(&client, (at * PAGE) as u64, PAGE).unwrap();
+                plan.ends_at((pages * PAGE) as u64);
+                let there = rig.fill(&client, 1, &plan, &[&vec![1; plan.len.min((pages - at) * PAGE)]]);
+                assert!(!there.is_empty(), "at {at}");
+                messages += 1;
+            }
+            at += 1;
+        }
+        messages
+    };
+    let once = read(PAGES);
+    assert!((PAGES / CHUNK..PAGES / CHUNK + 8).contains(&once), "{once}");
+    let taken = rig.arenas.resident();
+    assert!(taken <= 10 * CHUNK, "{taken}");
+    // Here and there is not in order.
+    let plan = rig.plan(&client, 100 * PAGE as u64, PAGE).unwrap();
+    rig.fill(&client, 1, &plan, &[&[1; PAGE]]);
+    // As far as there is memory by then.
+    let begun = Instant::now();
+    while read(PAGES) > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{}", rig.arenas.resident());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let taken = rig.arenas.resident();
+    assert!((PAGES..=PAGES + 10 * CHUNK).contains(&taken), "{taken}");
 }
 
 #[test]
