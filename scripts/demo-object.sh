@@ -4,7 +4,7 @@
 #   scripts/demo-object.sh     needs /dev/fuse; installs versitygw with `go install` where it is missing (minutes, once)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-freehold=${FREEHOLD:-target/release/freehold}
+freehold=${FREEHOLD:-${CARGO_TARGET_DIR:-target}/release/freehold}
 [ -x "$freehold" ] || cargo build --release --locked -p freehold
 bin=${FREEHOLD_SERVERS:-$HOME/.cache/freehold-servers}
 if [ ! -x "$bin/versitygw" ]; then

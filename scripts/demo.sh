@@ -38,7 +38,7 @@ cleanup() {
     if [ "${DEMO_KEEP:-}" = 1 ]; then echo "kept: $image"; else rm -rf "$work"; fi
     exit "$code"
 }
-freehold=${DEMO_FREEHOLD:-$repo/target/release/freehold}
+freehold=${DEMO_FREEHOLD:-$(realpath -m "${CARGO_TARGET_DIR:-$repo/target}")/release/freehold}
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
