@@ -62,7 +62,17 @@ fn data_that_the_kernel_keeps_are_no_hole() {
     }
 }
 
-/// A change through a mapping leaves set-id bits as they are, whoever makes it and has it written back: the kernel clears them for calls that write.
+/// Makes this thread one of an ordinary user.
+fn become_ordinary() {
+    // SAFETY: the calls themselves, which in Linux are about this thread alone.
+    unsafe {
+        assert_eq!(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<u32>()), 0);
+        assert_eq!(libc::syscall(libc::SYS_setresgid, 4321, 4321, 4321), 0);
+        assert_eq!(libc::syscall(libc::SYS_setresuid, 4321, 4321, 4321), 0);
+    }
+}
+
+/// A change through a mapping leaves set-id bits as they are, whoever makes it and has it written back; calls that change data clear them.
 #[test]
 fn changes_through_a_mapping_leave_set_id_bits() {
     on_mounts(|dir, _| {
@@ -72,12 +82,7 @@ fn changes_through_a_mapping_leave_set_id_bits() {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
         let mode = || fs::metadata(&path).unwrap().mode() & 0o7777;
         let changes = || {
-            // SAFETY: the calls themselves, which in Linux are about this thread alone.
-            unsafe {
-                assert_eq!(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<u32>()), 0);
-                assert_eq!(libc::syscall(libc::SYS_setresgid, 4321, 4321, 4321), 0);
-                assert_eq!(libc::syscall(libc::SYS_setresuid, 4321, 4321, 4321), 0);
-            }
+            become_ordinary();
             let f = OpenOptions::new().read(true).write(true).open(&path).unwrap();
             // SAFETY: maps six bytes of an open file, of which one is written to before munmap.
             unsafe {
@@ -93,6 +98,22 @@ fn changes_through_a_mapping_leave_set_id_bits() {
         };
         std::thread::scope(|s| s.spawn(changes).join().unwrap());
         assert_eq!((fs::read(&path).unwrap(), mode()), (b"after ".to_vec(), 0o777));
+        let calls: [fn(i32) -> i64; 3] = [
+            // SAFETY: calls about an open file; the offsets live as long as the call.
+            |fd| unsafe { libc::fallocate(fd, 0, 0, 8192) as i64 },
+            |fd| unsafe { libc::ftruncate(fd, 100) as i64 },
+            |fd| unsafe { libc::syscall(libc::SYS_copy_file_range, fd, &mut 0i64, fd, &mut 50i64, 5, 0) - 5 },
+        ];
+        for (i, call) in calls.into_iter().enumerate() {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+            let calls = || {
+                become_ordinary();
+                let f = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+                assert_eq!(call(f.as_raw_fd()), 0, "{i}: {}", io::Error::last_os_error());
+            };
+            std::thread::scope(|s| s.spawn(calls).join().unwrap());
+            assert_eq!(mode(), 0o777, "{i}");
+        }
     });
 }
 

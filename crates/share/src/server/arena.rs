@@ -343,13 +343,11 @@ impl State {
         let Some(pass) = inner.files.get_mut(&ino).map(|file| &mut file.pass) else { return };
         // What is larger than all of the arenas would never be there when it is read again.
         let stays = pass.is_again(piece) && size <= (most * PAGE) as u64;
-        if let (true, Some(whole)) = (stays && self.resident < most, &self.whole) {
-            if inner.has_memory(most) {
-                return;
-            }
+        if stays {
+            // In a full arena it has the memory of what went for it.
+            let waits = self.resident < most && !inner.has_memory(most);
+            let Some(whole) = self.whole.as_ref().filter(|_| waits) else { return };
             inner.make_ready(whole, true, most);
-        } else if stays {
-            return;
         }
         let pass = inner.files.get_mut(&ino).map(|file| &mut file.pass);
         if let Some(gone) = pass.and_then(|pass| pass.goes_on(piece, size)) {

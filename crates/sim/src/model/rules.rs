@@ -224,6 +224,7 @@ mod tests {
             let (uid, gid) = (self.of(&[0, 1, 2]), self.of(&[0, 1, 2]));
             let mut cred = if uid == 0 { Cred::root() } else { Cred::user(uid, gid, &[3]) };
             cred.checked = self.0.random_bool(0.2);
+            cred.keeps_set_ids = self.0.random_bool(0.2);
             cred
         }
         fn attr(&mut self) -> Attr {
@@ -293,6 +294,10 @@ mod tests {
             let errno = |r: Result<()>| r.map_err(|e| e.errno());
             let theirs = errno(perm::check_xattr(&cred, &attr, name, write));
             assert_eq!(theirs, errno(may_xattr(&cred, &attr, name, write)), "{say} {name:?} {write}");
+            if attr.kind == FileType::Regular {
+                let theirs = perm::after_write(perm::Writer::through_handle(&cred, &attr), attr.perm);
+                assert_eq!(theirs, after_write_through(&cred, &attr), "{say}");
+            }
             let (change, by_handle) = (dice.set(), dice.0.random());
             let theirs = perm::setattr(&cred, &attr, &change, by_handle, NOW);
             let ours = may_set(&cred, &attr, &change, by_handle).map(|()| {
