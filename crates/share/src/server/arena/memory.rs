@@ -102,18 +102,50 @@ impl Arena {
 
     /// Has clients find a page, which holds that one of a file.
     pub(super) fn show(&self, page: u32, ino: Ino, number: u64) {
-        let places = page_places(ino.0, number).map(|at| self.memory.word(PAGE_PLACES_AT + 4 * at));
-        let there = places.map(|place| place.load(Ordering::Relaxed));
+        let places = page_places(ino.0, number);
+        let word = |place: usize| self.memory.word(PAGE_PLACES_AT + 4 * place);
+        let there = places.map(|place| word(place).load(Ordering::Relaxed));
         if there.contains(&(page + 1)) {
             return;
         }
-        let is_free = |&at: &u32| at == 0 || self.word(at - 1).load(Ordering::Relaxed) & 1 == 0;
-        let place = there.iter().position(is_free).unwrap_or(page as usize % places.len());
-        places[place].store(page + 1, Ordering::Release);
+        let is_free = |i: &usize| there[*i] == 0 || !self.is_found(there[*i] - 1, places[*i]);
+        let i = (0..places.len()).find(is_free).unwrap_or(page as usize % places.len());
+        word(places[i]).store(page + 1, Ordering::Release);
+    }
+
+    /// Whether whoever looks for what a page holds would look in this place. A page that has something else by now has left places behind that lead to it.
+    fn is_found(&self, page: u32, place: usize) -> bool {
+        let of = |field| self.field(page, field).load(Ordering::Relaxed);
+        let (ino, number) = (of(offset_of!(PageHeader, ino)), of(offset_of!(PageHeader, page)));
+        self.word(page).load(Ordering::Relaxed) & 1 != 0 && page_places(ino, number).contains(&place)
     }
 
     pub(super) fn take(&self, page: u32) {
         let word = self.word(page);
         word.store(word.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_that_holds_something_else_takes_no_place() {
+        let arena = Arena::new(&Cred::root(), PART).unwrap();
+        let put = |page, number| {
+            arena.put(page, (Ino(7), 0), number, &[1; PAGE]);
+            arena.show(page, Ino(7), number);
+        };
+        let at = |number| {
+            page_places(7, number)
+                .map(|at| arena.memory.word(PAGE_PLACES_AT + 4 * at).load(Ordering::Relaxed))
+        };
+        put(0, 100);
+        assert_eq!(at(100), [1, 0]);
+        arena.take(0);
+        put(0, 200);
+        put(1, 100);
+        assert_eq!((at(100), at(200)), ([2, 0], [1, 0]));
     }
 }
