@@ -99,9 +99,11 @@ fn changes_through_a_mapping_leave_set_id_bits() {
         std::thread::scope(|s| s.spawn(changes).join().unwrap());
         assert_eq!((fs::read(&path).unwrap(), mode()), (b"after ".to_vec(), 0o777));
         let calls: [fn(i32) -> i64; 3] = [
-            // SAFETY: calls about an open file; the offsets live as long as the call.
+            // SAFETY: a call about an open file, as those below.
             |fd| unsafe { libc::fallocate(fd, 0, 0, 8192) as i64 },
+            // SAFETY: as above.
             |fd| unsafe { libc::ftruncate(fd, 100) as i64 },
+            // SAFETY: as above; the offsets live as long as the call.
             |fd| unsafe { libc::syscall(libc::SYS_copy_file_range, fd, &mut 0i64, fd, &mut 50i64, 5, 0) - 5 },
         ];
         for (i, call) in calls.into_iter().enumerate() {
